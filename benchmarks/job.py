@@ -1,7 +1,7 @@
 """Whole jobs: what is found in jobs with a planted cause, and what many ranks cost.
 
     python -m benchmarks.job planted           20 planted causes, 20 clean jobs
-    python -m benchmarks.job merge             1,000 summaries: seconds, memory
+    python -m benchmarks.job merge [FOLDER]    1,000 summaries, generated or of a job: seconds, memory
     python -m benchmarks.job ranks             64 ranks: seconds and memory of all processes, slope per rank
     python -m benchmarks.job pool FOLDER       a job against the CPU time of its ranks one by one
     python -m benchmarks.job idle FOLDER       pool, merge and ranks, one after the other: on an idle machine
@@ -308,10 +308,11 @@ def main(arguments: list[str] | None = None) -> None:
         given.traces = options.traces if part == "pool" or options.part != "idle" else None
         given.ranks = options.ranks or (64 if part == "ranks" else 1000)
         figures = parts[part](given)
-        print(json.dumps({part: figures}, indent=2), flush=True)
+        name = "merge_given" if part == "merge" and given.traces is not None else part
+        print(json.dumps({name: figures}, indent=2), flush=True)
         before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         RESULTS.write_text(
-            json.dumps(before | {part: figures, "machine": machine()}, indent=2, sort_keys=True) + "\n"
+            json.dumps(before | {name: figures, "machine": machine()}, indent=2, sort_keys=True) + "\n"
         )
 
 

@@ -122,12 +122,12 @@ def test_a_generation_without_published_steps_has_a_wider_range() -> None:
 
 
 @pytest.mark.parametrize("gpu", ["rtx-4090", "rtx-3060", "l40s", "b200", "a100-sxm-80gb"])
-def test_no_step_is_faster_than_its_products_alone(gpu: str) -> None:
+def test_no_step_is_faster_than_its_gemms_alone(gpu: str) -> None:
     step = _step(Training(gpus=1), gpu, _LLAMA_8B)
     planner = Planner(Layout(fused_gate=True, rope=True), gpu=find_gpu(None, override=gpu))
     present = planner.step(config_from_flags(_LLAMA_8B, gated=True, tied=False).model)
     least = sum(part.time_ms.low or 0.0 for part in present.parts if part.kind == "product")
-    products = next(part for part in step.parts if part.name == "matrix products")
+    products = next(part for part in step.parts if part.name == "GEMMs")
     assert (products.time_ms.low or 0.0) >= 0.999 * least > 0
     assert (step.mfu_frac.high or 0.0) < 1
 

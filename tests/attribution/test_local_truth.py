@@ -385,7 +385,7 @@ def _wrong(component: int, right: str) -> bool:
 
 #: Recorded with shapes, read without them: the least share of GPU time that still has a component.
 WITHOUT_SHAPES = {
-    "d1": 0.92, "d2": 0.97, "d3": 0.98, "d4": 0.93, "d11": 0.99, "d12": 0.7, "d13": 0.5, "d14": 0.8,
+    "d1": 0.92, "d2": 0.97, "d3": 0.98, "d4": 0.93, "d11": 0.99, "d12": 0.99, "d13": 0.82, "d14": 0.8,
     "ranks": 0.92,
 }  # fmt: skip
 

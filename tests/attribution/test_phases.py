@@ -17,9 +17,9 @@ def _span(name: str, ts: int, dur: int, category: str = "cpu_op", *, number: int
     return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": 1, "ts": ts, "dur": dur, "args": args}
 
 
-def _kernel(correlation: int, ts: int) -> dict[str, Any]:
+def _kernel(correlation: int, ts: int, name: str = "fill") -> dict[str, Any]:
     args = {"correlation": correlation, "device": 0, "stream": 7, "grid": [8, 1, 1], "block": [128, 1, 1]}
-    return {"ph": "X", "cat": "kernel", "name": "fill", "pid": 0, "tid": 7, "ts": ts, "dur": 5, "args": args}
+    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": 5, "args": args}
 
 
 def _phases(folder: Path, events: list[dict[str, Any]]) -> list[str]:
@@ -27,11 +27,13 @@ def _phases(folder: Path, events: list[dict[str, Any]]) -> list[str]:
     return [PHASES[code] for code in attribute(trace, link(trace)).phase.tolist()]
 
 
-def _work(correlation: int, ts: int, *, number: int = -1) -> list[dict[str, Any]]:
+def _work(
+    correlation: int, ts: int, *, number: int = -1, op: str = "aten::fill_", name: str = "fill"
+) -> list[dict[str, Any]]:
     return [
-        _span("aten::fill_", ts, 4, number=number),
+        _span(op, ts, 4, number=number),
         launch(correlation, ts=ts + 1),
-        _kernel(correlation, ts + 50),
+        _kernel(correlation, ts + 50, name),
     ]
 
 
@@ -45,6 +47,17 @@ def test_a_library_that_labels_its_backward_runs_no_forward_again(tmp_path: Path
         *_work(2, 105),
     ]
     assert _phases(tmp_path, events) == ["forward", "backward"]
+
+
+def test_a_backward_that_sends_as_its_forward_does_runs_no_forward_again(tmp_path: Path) -> None:
+    """pytorch/torchrec All2All_Pooled_Wait.backward calls all_to_all_single, which has a number too."""
+    send = {"op": "c10d::alltoall_base_", "name": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"}
+    evaluate = "autograd::engine::evaluate_function: All2All_Pooled_WaitBackward"
+    sent = [*_work(1, 5, number=1, **send), _span(evaluate, 100, 30, number=1)]
+    assert _phases(tmp_path, [*sent, *_work(2, 105, number=2, **send)]) == ["forward", "backward"]
+    again = [*_work(2, 105, number=2, **send), *_work(3, 115, number=3)]
+    computed = [*_work(4, 15, number=2), *sent, *again]
+    assert _phases(tmp_path, computed) == ["forward", "forward", "recompute", "recompute"]
 
 
 def test_zero_grad_is_the_optimizers_though_its_operators_have_numbers(tmp_path: Path) -> None:

@@ -209,6 +209,10 @@ WITHOUT_SHAPES = {
     + WORDS
     + 3 * (_attention("q", "k", "v") + _attention("q", "k", "v") + _mlp())
     + HEAD,
+    # particle_transformer, bitnet: a normalization between the activation and the product behind it
+    "norms in the MLP": WORDS
+    + 4 * (_attention("qkv") + _mlp()[:3] + [_elementwise("norm", "aten::native_layer_norm")] + _mlp()[3:])
+    + HEAD,
     # deepseek_v3: dense layers first, then experts
     "experts": WORDS
     + 2 * (_attention("q", "k", "v") + _mlp("gated"))
@@ -386,6 +390,20 @@ def test_a_captured_backward_is_read_by_its_captured_forward(tmp_path: Path) -> 
     order = trace.kernels.ts_ns.argsort(kind="stable")
     layers = [int(found.layer[at]) for row, at in zip(rows, order, strict=True) if row.right == "mlp.down"]
     assert layers == [0, 1, 2, 3, 3, 3, 2, 2, 1, 1, 0, 0]
+
+
+def test_a_compiled_model_begins_again_with_its_patches(tmp_path: Path) -> None:
+    """pytorch/ao tutorials/static_quantize_prune_vit: Inductor's own convolution, five batches, no shapes."""
+    patches = [Row("embedding", "", "triton_tem_fused_convolution_0", us=30)]
+    forward = _replayed(3)[0][1:-1]  # neither words nor a head
+    rows = (patches + forward) * 3
+    trace, _, found = attributed(tmp_path, written(rows, kernels_alone=True))
+    assert verdict(rows, trace, found)[1] == {}
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    said = [COMPONENTS[found.component[at]] for at in order]
+    assert [one for row, one in zip(rows, said, strict=True) if row in patches] == ["embedding"] * 3
+    layers = [int(found.layer[at]) for row, at in zip(rows, order, strict=True) if row.right == "mlp.down"]
+    assert layers == [0, 1, 2] * 3
 
 
 def _adapted(right: str, n: int, k: int, four_bits: str = "", rank: int = 16) -> list[Row]:

@@ -139,6 +139,14 @@ def test_between_scores_and_values_stands_nothing_of_another_block(
     assert len(find_cores(run)) == found
 
 
+@pytest.mark.parametrize(("keys", "found"), [((2, 4, 64, 32), 1), ((2, 4, 64, 64), 0)])
+def test_a_softmax_of_the_keys_alone_is_of_efficient_attention(keys: Dims, found: int) -> None:
+    softmax = _unit("softmax", keys, what="softmax")
+    run = _run(softmax, _bmm(8, 32, 16, 64), _unit("mul"), _bmm(8, 64, 16, 32), _gemm(128, 64, 64))
+    cores = find_cores(run)
+    assert [core.out_width for core in cores] == [64] * found
+
+
 def test_values_may_come_before_the_weights() -> None:
     softmax = _unit("softmax", (2, 4, 64, 64), what="softmax")
     run = _run(_bmm(8, 64, 64, 16), softmax, _bmm(8, 32, 64, 64))  # 32 wide

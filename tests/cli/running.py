@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 from unittest import mock
@@ -51,6 +53,31 @@ def run(
     """The same as text."""
     done = run_bytes(*arguments, cwd=cwd, stdin=stdin, **environment)
     return CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def run_without(modules: Sequence[str], *arguments: str | Path, **environment: str) -> CompletedProcess[str]:
+    """The same in a Python of its own that cannot import ``modules``."""
+    blocked = "".join(f"sys.modules[{name!r}] = None; " for name in modules)
+    code = f"import sys; {blocked}from tracelens.cli import main; sys.argv[0] = 'tracelens'; main()"
+    ours = {name: value for name, value in os.environ.items() if name not in _THEIRS}
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**ours, "COLUMNS": "100", "OMP_NUM_THREADS": "1", **environment},
+        check=False,
+    )
+
+
+def one_line(done: CompletedProcess[str], *, code: int) -> str:
+    """The only line of a command that failed."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("tracelens: ")
+    return line
 
 
 def _exit_code() -> int:

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
 
 from tests.cli import running
+from tests.cli.running import one_line
 from tracelens.hardware.measurements import read_measurements
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*arguments: str, folder: Path, without: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, folder: Path, without: tuple[str, ...] = ()) -> CompletedProcess[str]:
     """``without``: modules that cannot be imported, in a Python of its own."""
-    if not without:
-        return running.run("bench", *arguments, TRACELENS_CALIBRATION=str(folder / "calibration"))
-    blocked = "".join(f"sys.modules[{name!r}] = None; " for name in without)
-    code = f"import sys; {blocked}from tracelens.cli import main; sys.argv[0] = 'tracelens'; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, "bench", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={
-            **os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1",
-            "TRACELENS_CALIBRATION": str(folder / "calibration"),
-        },
-        check=False,
-    )  # fmt: skip
-
-
-def one_line(done: subprocess.CompletedProcess[str], *, code: int) -> str:
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("tracelens: ")
-    return line
+    calibration = str(folder / "calibration")
+    if without:
+        return running.run_without(without, "bench", *arguments, TRACELENS_CALIBRATION=calibration)
+    return running.run("bench", *arguments, TRACELENS_CALIBRATION=calibration)
 
 
 def test_without_torch_one_line_says_how_to_get_it(tmp_path: Path) -> None:

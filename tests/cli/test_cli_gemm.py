@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from tests.cli.running import run as run_here
+from tests.cli.running import run_without
 from tests.effort import unit
 from tests.gemm.test_predict_calibration import measurements, truth
 from tracelens.hardware.measurements import write_measurements
@@ -22,21 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "pandas", "pyarrow", "jinja2", "isal", "transformers")
 
 
-def run(
-    *arguments: str, calibration: Path | str = "/nowhere", **env: str
-) -> subprocess.CompletedProcess[str]:
-    blocked = "".join(f"sys.modules[{name!r}] = None; " for name in HEAVY)
-    code = f"import sys; {blocked}from tracelens.cli import main; sys.argv[0] = 'tracelens'; main()"
-    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    return subprocess.run(
-        [sys.executable, "-c", code, "gemm", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env={**clean, "COLUMNS": "80", "TRACELENS_CALIBRATION": str(calibration), **env},
-        check=False,
-    )
+def run(*arguments: str, calibration: Path | str = "/nowhere", **env: str) -> CompletedProcess[str]:
+    here = {"COLUMNS": "80", "TRACELENS_CALIBRATION": str(calibration), **env}
+    return run_without(HEAVY, "gemm", *arguments, **here)
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
 
 from tests.cli import running
+from tests.cli.running import one_line
 from tests.kept import analyzed
 from tracelens import Analysis
 from tracelens.render.html import render_html
@@ -23,28 +22,11 @@ SAMPLE = ROOT / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
 BARE = ("msgspec", "isal", "pandas", "pyarrow", "jinja2")
 
 
-def run(*arguments: str | Path, without: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, without: tuple[str, ...] = ()) -> CompletedProcess[str]:
     """``without``: modules that cannot be imported, in a Python of its own."""
-    if not without:
-        return running.run("verify", *arguments)
-    blocked = "".join(f"sys.modules[{name!r}] = None; " for name in without)
-    code = f"import sys; {blocked}from tracelens.cli import main; sys.argv[0] = 'tracelens'; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, "verify", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-
-
-def one_line(done: subprocess.CompletedProcess[str], *, code: int) -> str:
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("tracelens: ")
-    return line
+    if without:
+        return running.run_without(without, "verify", *arguments)
+    return running.run("verify", *arguments)
 
 
 @pytest.fixture(scope="session")

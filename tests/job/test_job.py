@@ -28,12 +28,14 @@ from tracelens.analysis import analyze
 from tracelens.cli import cli
 from tracelens.errors import InputError
 from tracelens.job.blocks import find_nodes
+from tracelens.job.compare import compare_folders
 from tracelens.job.merge import merge
 from tracelens.job.model import job_degrees, job_model
-from tracelens.job.run import RankWork, analyze_job, summarize_files
+from tracelens.job.run import RankWork, analyze_job, summarize_file, summarize_files
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, CallKind, RankSummary, decode, encode, summarize
 from tracelens.render.job import job_markdown
+from tracelens.render.job_cells import collective_cells
 from tracelens.render.job_html import render_job_html
 from tracelens.render.job_words import evidence, verdict
 from tracelens.render.redact import redact_summary
@@ -306,6 +308,25 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_pat
     assert "one trace only" in str(refused.exception)
 
 
+def test_a_late_rank_is_counted_at_its_own_calls(summaries: list[RankSummary]) -> None:
+    (alone,) = merge(summaries).stragglers
+    two = [
+        msgspec.structs.replace(
+            one, rank=4 * node + at, sha256=f"{node}.{at}", world_size=8,
+            kinds=[msgspec.structs.replace(kind, ranks=f"{4 * node}-{4 * node + 3}") for kind in one.kinds],
+        )
+        for node in range(2)
+        for at, one in enumerate(summaries)
+    ]  # fmt: skip
+    for one in (found := merge(two)).stragglers:
+        assert (one.calls, one.of_calls, one.close_calls) == (alone.calls, alone.of_calls, alone.close_calls)
+    assert [one.name for one in found.stragglers] == ["rank 3", "rank 7"]
+    assert {row.groups for row in found.collectives} == {2}
+    assert [collective_cells(row)[2] for row in found.collectives] == [
+        collective_cells(row)[2] for row in merge(summaries).collectives
+    ]
+
+
 def test_degrees_are_read_from_groups_and_a_pipelines_layers_are_summed(summaries: list[RankSummary]) -> None:
     def rank(at: int, one: RankSummary, layers: int | None) -> RankSummary:
         stages, pairs = ("0,2", "1,3")[at % 2], ("0-1", "2-3")[at // 2]
@@ -400,6 +421,10 @@ def test_jobs_compare_by_their_summaries_as_by_their_traces(tmp_path: Path) -> N
     assert (traces["kind"], traces["matched_by"], len(traces["pairs"])) == ("ranks", "rank", 3)
     assert [one["pair"] for one in traces["stands_out"]] == ["rank 2"]
     assert told("before.summary", "after.summary") == traces
+    plain = tmp_path / "after" / "rank2.json"
+    packed = pyarrow.compress(plain.read_bytes(), "zstd", asbytes=True)
+    plain.with_suffix(".json.zst").write_bytes(packed)
+    plain.unlink()
     assert told("before-ranks", "after") == traces
     (tmp_path / "reports").mkdir()
     for one in decode((tmp_path / "after.summary").read_bytes(), "after"):
@@ -407,6 +432,31 @@ def test_jobs_compare_by_their_summaries_as_by_their_traces(tmp_path: Path) -> N
     saved = told("before", "reports")
     assert (saved["lateness"], saved["lateness_unknown"]) == (None, "saved_reports")
     assert any("saved reports do not hold the calls" in said for said in saved["caveats"])
+
+
+def test_traces_that_are_read_ahead_compare_as_those_read_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for side in ("before", "after"):
+        (tmp_path / side).mkdir()
+        Simulation(data_parallel(4, steps=1)).write(tmp_path / side)
+    torn = tmp_path / "after" / "rank3.json"
+    torn.write_bytes(torn.read_bytes()[:2000])
+    read: list[str] = []
+
+    def in_this_process(paths: Any, work: RankWork, workers: Any, executor: Any) -> Any:
+        assert (workers, executor) == (None, None)
+        for path in paths:
+            read.append(path)
+            yield path, summarize_file(path, work)
+
+    monkeypatch.setattr("tracelens.job.compare.summarize_each", in_this_process)
+    folders = tmp_path / "before", tmp_path / "after"
+    here = compare_folders(*folders)
+    assert read == []
+    ahead = compare_folders(*folders, workers=None)
+    assert len(read) == 8 and len(ahead.pairs) == 3 and ahead.lateness is not None
+    assert ahead == here and "rank3.json" in {one.file for one in ahead.left}
 
 
 def test_a_redacted_summary_names_nothing(summaries: list[RankSummary]) -> None:
@@ -473,7 +523,8 @@ def test_the_real_job_of_two_tensor_parallel_ranks() -> None:
     assert found.model.tensor_parallel.value == 2
     # recorded without shapes: 6,144 elements of 512 tokens are exchanged, and LayerNorm runs on 512 rows
     assert found.model.hidden.value == 12
-    assert [(one.finding.rule, one.ranks, one.saves_step) for one in found.findings] == [("TL122", 2, True)]
+    told = [(one.finding.rule, one.ranks, one.saves_step) for one in found.findings]
+    assert told == [("TL122", 2, True), ("TL111", 2, True)]
     assert found.findings[0].finding.saving_ms.high == pytest.approx(4.44, abs=0.01)  # rank 0's: it is late
 
 

@@ -12,12 +12,13 @@ import torch
 from tests.measure.driver import Driver, Event
 from tests.measure.fakes import HASTY
 from tests.measure.graphs import Misuse
-from tracelens.hardware.measurements import MeasuredBackend
+from tracelens.hardware.measurements import MeasuredBackend, user_file
 from tracelens.measure.cases import AttentionCase, GemmCase
 from tracelens.measure.devices import open_device
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import measure_layers, measure_steps
 from tracelens.measure.run import Settings, run
+from tracelens.measure.verify.meter import BenchMeter, CallTime, open_meter
 from tracelens.words import Direction
 
 
@@ -67,6 +68,26 @@ def test_bench_measures_names_and_writes_everything(driver: Driver, tmp_path: Pa
     batches = "".join({"hold": "h", "event": "e", "wait": "w"}.get(one, "") for one in driver.calls)
     assert batches.replace("heew", "") == ""
     assert sum(one.startswith("nvidia-smi clocks") for one in driver.calls) == 2
+
+
+def test_verify_takes_what_bench_measured_of_this_gpu(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracelens.measure.run._limits", lambda device, options: {})
+    monkeypatch.setattr("tracelens.measure.verify.meter._CALLS", HASTY)
+    monkeypatch.setattr(BenchMeter, "_gap", lambda meter: 0.0)
+    device, case, other = open_device("cuda"), GemmCase("x", 16, 32, 48), GemmCase("x", 16, 32, 64)
+    done = run(Settings([case], [], minutes=5, options=HASTY), device=device)
+    assert done.path == user_file("h200")
+    with open_meter(device) as meter:
+        before = driver.calls.count("hold")
+        found = meter.calls([case])[case]
+        assert isinstance(found, CallTime) and found.kernels == done.measurements.gemms[0].kernels
+        assert driver.calls.count("hold") == before
+        assert isinstance(meter.calls([other])[other], CallTime)
+        assert driver.calls.count("hold") > before
+    again = run(Settings([case, other], [], minutes=5, options=HASTY), device=device)
+    assert (again.tried, again.resumed) == (0, 2)  # and bench what verify measured
 
 
 @pytest.mark.parametrize("attention", ["flash", "cudnn", "math"])

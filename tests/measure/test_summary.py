@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tracelens.cli.bench import summarize
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
 from tracelens.measure.facts import DeviceFacts
 from tracelens.measure.run import Result
-from tracelens.measure.summary import ceilings, summarize, worst_cliff
+from tracelens.measure.summary import ceilings, worst_cliff
 
 
 def row(
@@ -40,7 +41,7 @@ def result(**changes: object) -> Result:
     facts = DeviceFacts(find_gpu("NVIDIA H200"), {}, {})
     fields: dict[str, object] = {
         "measurements": measured, "path": Path("/somewhere/h200.json.gz"), "facts": facts, "seconds": 290.0,
-        "resumed": 0, "left": 0, "stopped": None, "previous": None,
+        "tried": 8, "resumed": 0, "left": 0, "stopped": None, "previous": None,
     }  # fmt: skip
     return Result(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -48,11 +49,11 @@ def result(**changes: object) -> Result:
 def test_the_whole_summary() -> None:
     slow, fast = "2048 × 2049 × 2048 bf16 TN", "2048 × 2056 × 2048 bf16 TN"
     assert summarize(result()) == [
-        "NVIDIA H200: 8 products and 0 attention calls measured (4.8 min)",
+        "NVIDIA H200: 8 GEMMs and 0 attention calls measured (4.8 min)",
         "  bf16 785 TFLOP/s, 79.4% of the datasheet's 989 (8192 × 8192 × 8192 bf16 TN)",
         "  fp8 1,466 TFLOP/s, 74.1% of the datasheet's 1,979 (8192 × 8192 × 8192 fp8 TN)",
         "  memory 4,300 GB/s copied, 89.6% of the datasheet's 4,800",
-        "  the quickest product takes 3.10 µs",
+        "  the quickest GEMM takes 3.10 µs",
         f"  the worst cliff: {slow} takes 2.9 times as long as the larger {fast}",
         "  3 not measured: no kernel (x, ...)",
         "written to /somewhere/h200.json.gz",
@@ -99,3 +100,9 @@ def test_a_cpu_is_no_gpu() -> None:
     )
     assert "says nothing of a GPU" in told[0]
     assert not any("datasheet" in line for line in told)
+
+
+def test_a_run_with_nothing_left_says_how_to_measure_anew() -> None:
+    told = summarize(result(tried=0, resumed=8))
+    assert any("--fresh" in line for line in told)
+    assert not any("--fresh" in line for line in summarize(result()))

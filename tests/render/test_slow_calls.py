@@ -11,6 +11,7 @@ import pytest
 from tests.job.simulated import Simulation, data_parallel
 from tests.kept import analyzed
 from tests.truth.outputs import TRACES
+from tracelens import numbers as f
 from tracelens.job.run import analyze_job
 from tracelens.render.slow_calls import slow_calls, slow_sends
 from tracelens.results import Report
@@ -56,5 +57,8 @@ def test_a_job_that_sends_slowly_says_against_what(job: Job) -> None:
     slow = msgspec.structs.replace(row, send_us=3 * row.one_node_us)
     (said,) = slow_sends(msgspec.structs.replace(job, collectives=[slow]))
     assert "3.0 times as long as NCCL takes in one node" in said and "do not say how the GPUs" in said
+    assert f"{f.ms(row.calls_per_step * 2 * row.one_node_us / 1e3)} more per step" in said
+    many = msgspec.structs.replace(slow, groups=125, calls_per_step=125 * row.calls_per_step)
+    assert slow_sends(msgspec.structs.replace(job, collectives=[many])) == [said]  # of one rank, not of all
     usual = msgspec.structs.replace(row, send_us=1.2 * row.one_node_us)
     assert slow_sends(msgspec.structs.replace(job, collectives=[usual])) == []

@@ -134,7 +134,8 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     again |= phase == _PHASE["recompute"]
     phase[again] = _PHASE["recompute"]
     if again.any():
-        unproven = again & ~_ran_before(trace, links, again, phase == _PHASE["forward"], stretch)
+        computes = component != _COMPONENT["communication"]  # a backward sends as its forward does
+        unproven = again & ~_ran_before(trace, links, again, phase == _PHASE["forward"], stretch, computes)
         phase[unproven], role[unproven] = _PHASE["backward"], -1
     role = _roles_by_layout(trace, links, names, role, phase)
     gradient = (role == _ROLE["dgrad"]) | (role == _ROLE["wgrad"])
@@ -197,9 +198,10 @@ def _roles_by_layout(
 
 
 def _ran_before(
-    trace: Trace, links: Links, again: BoolArray, forward: BoolArray, stretch: IntArray
+    trace: Trace, links: Links, again: BoolArray, forward: BoolArray, stretch: IntArray, counts: BoolArray
 ) -> BoolArray:
-    """Per kernel that seems to run ``again``: did the ``forward`` run most of its ``stretch``, in this trace?
+    """Per kernel that seems to run ``again``: did the ``forward`` run most of what ``counts`` of its
+    ``stretch``, in this trace?
 
     That is: the same operator with the same inputs or, where those are not recorded, the same kernel with the
     same grid. Otherwise the backward only looks like a forward: a module or a range in a hook, the gradient
@@ -214,7 +216,7 @@ def _ran_before(
     key = np.unique(np.stack([told, name, how], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
     seen = np.isin(key, key[forward])
     at = np.unique(stretch[again], return_inverse=True)[1]
-    time = trace.kernels.dur_ns[again]
+    time = (trace.kernels.dur_ns * counts)[again]
     known = np.bincount(at, weights=time * seen[again]) > np.bincount(at, weights=time) / 2
     out = np.zeros(len(key), np.bool_)
     out[again] = known[at]

@@ -102,6 +102,16 @@ OPERATORS: tuple[Row, ...] = (
         "sgl-project/sglang csrc/common_extension.cc; bitsandbytes-foundation/bitsandbytes _ops.py",
     ),
     (
+        "experts",
+        r"torchao::\w*grouped_(gemm|mm)\w*",
+        "pytorch/ao torchao/prototype/moe_training/ep/syncless/cutedsl_custom_op.py",
+    ),
+    (
+        "embedding",
+        r"fbgemm::(split|dense|ssd)_embedding_codegen_lookup_\w+",
+        "pytorch/FBGEMM fbgemm_gpu/codegen/training/pt2/embedding_split_host_pt2_autograd_template.cpp",
+    ),
+    (
         "quantize",
         r"(_C|vllm|sgl_kernel|flashinfer|trtllm|bitsandbytes)::\w*quant\w*",
         "vllm-project/vllm csrc/torch_bindings.cpp: of what the next product takes",
@@ -169,6 +179,21 @@ OPERATORS: tuple[Row, ...] = (
 )
 
 KERNELS: tuple[Row, ...] = (
+    (  # Triton kernels that write to other ranks' symmetric memory
+        "communication",
+        r"\b_\w{0,40}all_to_all_\w{0,40}kernel",
+        "pytorch/ao torchao/prototype/moe_training/ep/syncless/token_dispatch.py, token_combine.py",
+    ),
+    (
+        "moe.dispatch",
+        r"\b_precompute_(push_write|combine)_offsets_kernel",
+        "pytorch/ao torchao/prototype/moe_training/ep/syncless/token_dispatch.py, token_combine.py",
+    ),
+    (
+        "embedding",
+        r"\b(split|dense|ssd)_embedding_\w{0,40}codegen_(forward|backward|grad)",
+        "pytorch/FBGEMM fbgemm_gpu/codegen/training/",
+    ),
     (
         "communication",
         r"\b(multimem|one_shot|two_shot)_\w*all_(reduce|gather)\w*",

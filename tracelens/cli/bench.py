@@ -12,10 +12,13 @@ import click
 
 from tracelens.cli.streams import end_measuring, need_torch
 from tracelens.errors import UsageError
+from tracelens.numbers import count, mnk, ms, pct, sig
 
 if TYPE_CHECKING:
+    from tracelens.hardware import Gpu
+    from tracelens.hardware.measurements import GemmMeasurement, Measurements
     from tracelens.measure.cases import CaseOutcome
-    from tracelens.measure.run import Settings
+    from tracelens.measure.run import Result, Settings
     from tracelens.measure.timing import Device
 
 _MINUTES, _QUICK_MINUTES = 5.0, 1.0
@@ -62,7 +65,6 @@ def bench(
     need_torch("bench")
     from tracelens.measure.devices import open_device
     from tracelens.measure.run import run
-    from tracelens.measure.summary import summarize
 
     device = open_device("cpu" if cpu_dry_run else "cuda")
     budget = minutes if minutes is not None else _QUICK_MINUTES if quick else _MINUTES
@@ -128,3 +130,65 @@ def _progress(minutes: float) -> Iterator[Callable[[CaseOutcome, int, int], None
             bar.update(task, completed=done, total=total, description=str(outcome.case))
 
         yield heard
+
+
+def summarize(result: Result) -> list[str]:
+    """The lines to print after a run; the first says what was measured, the last where it is."""
+    measured = result.measurements
+    kept = f", {count(result.resumed)} of them in an earlier run" if result.resumed else ""
+    name = measured.device.get("name")
+    if measured.gpu == "cpu":
+        name = "CPU, a test of the program that says nothing of a GPU"
+    products, calls = count(len(measured.gemms)), count(len(measured.attention))
+    took = f"{result.seconds:.0f} s" if result.seconds < 60 else f"{result.seconds / 60:.1f} min"
+    lines = [
+        f"{name}: {products} GEMMs and {calls} attention calls measured ({took}{kept})",
+        *(f"  {line}" for line in _facts(measured, result.facts.gpu)),
+    ]
+    if not result.tried and result.stopped is None and not result.left:
+        lines.append("  nothing was left to measure: --fresh measures anew")
+    if result.stopped is not None:
+        lines.append(f"  stopped early: {result.stopped}")
+    if result.left:
+        lines.append(f"  {count(result.left)} shapes left: the same command goes on with them")
+    if result.previous is not None:
+        lines.append(f"  the file that was there before is now {result.previous.name}")
+    lines.append(f"written to {result.path}")
+    return lines
+
+
+def _facts(measured: Measurements, gpu: Gpu) -> list[str]:
+    from tracelens.measure.summary import UNSTEADY_FRAC, ceilings, unsteady, worst_cliff
+
+    lines = [_ceiling(best, gpu.peak(best.dtype)) for best in ceilings(measured.gemms)]
+    if measured.bandwidth_gbps is not None:
+        share = (
+            f", {pct(measured.bandwidth_gbps / gpu.bandwidth_gbps)} of the datasheet's"
+            f" {count(gpu.bandwidth_gbps)}"
+            if gpu.bandwidth_gbps
+            else ""
+        )
+        lines.append(f"memory {sig(measured.bandwidth_gbps)} GB/s copied{share}")
+    if measured.launch_floor_us is not None:
+        lines.append(f"the quickest GEMM takes {ms(measured.launch_floor_us / 1e3)}")
+    if (cliff := worst_cliff(measured.gemms)) is not None:
+        lines.append(
+            f"the worst cliff: {_shape(cliff.slow)} takes {sig(cliff.factor, 2)} times as long as"
+            f" the larger {_shape(cliff.fast)}"
+        )
+    varied = len(unsteady(measured.gemms))
+    if varied > 0.05 * len(measured.gemms) and measured.gpu != "cpu":
+        lines.append(
+            f"{count(varied)} GEMMs varied by more than {UNSTEADY_FRAC:.0%}:"
+            " does something else use this GPU?"
+        )
+    return lines + list(measured.notes)
+
+
+def _ceiling(best: GemmMeasurement, peak: float | None) -> str:
+    share = f", {pct(best.tflops / peak)} of the datasheet's {sig(peak)}" if peak else ""
+    return f"{best.dtype} {sig(best.tflops)} TFLOP/s{share} ({_shape(best)})"
+
+
+def _shape(row: GemmMeasurement) -> str:
+    return f"{mnk(row.m, row.n, row.k, row.batch)} {row.dtype} {row.layout}"

@@ -16,7 +16,7 @@ from tracelens.results.folders import SIDES, MatchedBy, Side, Unpaired
 from tracelens.trace.head import read_head
 from tracelens.trace.metadata import rank_and_world
 
-_ENDINGS = (".json", ".json.gz")
+_ENDINGS = (".json", ".json.gz", ".json.zst")
 _RANK = re.compile(r"(?i)(?<![a-z])rank[ _.-]?([0-9]{1,6})(?![0-9])")
 
 
@@ -43,7 +43,7 @@ class File:
     def stem(self) -> str:
         """The name by which two files are the same recording before and after."""
         name = self.path.name
-        for suffix in (".gz", ".json", ".report", ".trace", ".pt"):
+        for suffix in (".zst", ".gz", ".json", ".report", ".trace", ".pt"):
             name = name.removesuffix(suffix)
         return name
 
@@ -159,7 +159,7 @@ def _nothing(folder: Path, others: list[Unpaired]) -> str:
     inside = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if others:
         return f"{folder} holds nothing to compare: {others[0].file} is {others[0].why}"
-    said = f"{folder} holds no trace and no report (.json, .json.gz)"
+    said = f"{folder} holds no trace and no report (.json, .json.gz, .json.zst)"
     return (
         f"{said}: its folders are not looked into, give one of them ({', '.join(inside[:3])})"
         if inside

@@ -19,6 +19,7 @@ from tracelens.job.parts import GemmKey, gemms_by_rank
 from tracelens.job.summary import RankSummary
 from tracelens.job.waits import LATE_BY, Activity, JobWaits, RowsByCall, activity, late_parts
 from tracelens.results.job import Arrival, Cause, JobRank, SeenAt, Straggler
+from tracelens.trace.tables import MISSING
 
 #: A GPU is slower, or has more to do, from this share on.
 _SLOWER = 0.03
@@ -142,7 +143,9 @@ def _straggler(
     parts = dict(zip(LATE_BY, more.tolist(), strict=True))
     pace = _pace(seen, at)
     where: Counter[str] = Counter()
-    calls = seen.matched.call[seen.waits.late & (seen.matched.rank == at)]
+    own = seen.matched.rank == at
+    calls = seen.matched.call[seen.waits.late & own]
+    told = int((seen.waits.last[seen.matched.call[own]] != MISSING).sum())
     for call in calls.tolist():
         where[seen.matched.collective[call]] += float(seen.waits.skew_ns[call])  # type: ignore[assignment]
     return Straggler(
@@ -154,10 +157,11 @@ def _straggler(
         pace=pace,
         collective=where.most_common(1)[0][0] if where else "",
         calls=len(calls),
-        of_calls=len(seen.waits.told()),
+        of_calls=told,
         least_ms=span[0],
         most_ms=span[2],
         seen_at=_seen_at(seen, at),
+        close_calls=int(own.sum()) - told,
     )
 
 

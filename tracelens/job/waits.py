@@ -80,10 +80,6 @@ class JobWaits:
     wait_ns: IntArray  # from its own arrival to the last one; 0 where that cannot be told
     exposed_ns: IntArray  # of that, without any compute kernel
 
-    def told(self) -> IntArray:
-        """Calls whose last rank is known."""
-        return np.flatnonzero(self.last != MISSING)
-
 
 def find_waits(matched: Matched, clock: CommonClock, ranks: Sequence[Activity]) -> JobWaits:
     """Arrivals on the common clock; no skew is claimed within the clocks' residual."""

@@ -39,9 +39,7 @@ def measure_each(
 
     def rows() -> Iterator[_Row]:
         calls: list[Any] = [partial(prepare, case, device=device, pools=pools) for case, _ in group]
-        named = (
-            record_kernels(calls, device=device) if options.record_kernels else [CallKernels()] * len(group)
-        )
+        named = record_kernels(calls, device=device)
         for (case, timing), launched in zip(group, named, strict=True):
             yield row(case, timing, launched)
         group.clear()

@@ -105,8 +105,7 @@ class MeasureOptions:
     max_batches: int = 64
     settled_frac: float = 0.003  # stop once the median is known this well
     warmup_calls: int = 2
-    record_kernels: bool = True  # by a short profiler run over many cases at once
-    profile_every: int = 96  # cases in one such run
+    profile_every: int = 96  # cases in one profiler run, which names their kernels
     check: bool = True  # compare a slice of each result with a float64 reference
 
 

@@ -106,14 +106,14 @@ def _reasons(result: FolderComparison) -> list[str]:
     if result.not_compared:
         return [_shares(result)]
     parts = []
+    if result.lateness is not None and result.step is not None and result.step.state != "identical":
+        parts += _who_is_late(result.lateness)
     if len(result.pairs) > 1 and result.step is not None:
         what = "rank by rank" if result.kind == "ranks" else "run by run"
         parts.append(f"{what.capitalize()}: {_states(result)}.")
     if result.step is not None:
         parts.append(p_in_words(result.step, "runs" if result.kind == "runs" else "steps"))
         parts.append(kinds_in_words(result.step))
-    if result.lateness is not None and result.step is not None and result.step.state != "identical":
-        parts += _who_is_late(result.lateness)
     if result.noise is not None and (result.step is None or result.step.state != "identical"):
         parts.append(control(result.noise))
     parts += _outliers(result)

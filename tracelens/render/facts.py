@@ -274,10 +274,12 @@ def claim(finding: Finding, report: Report) -> tuple[str, str]:
 def overlap_words(report: Report) -> str:
     """Say what all findings save together where that is less than their sum, "" where nothing overlaps."""
     together = report.summary.shape_waste_ms
-    if len(report.findings) < 2 or together is None:
+    findings = [one for one in report.findings if one.saving_of != "wait"]
+    if len(findings) < 2 or together is None:
         return ""
-    bound = together.mid is None
-    claims = [one.saving_ms for one in report.findings if bound or one.saving_ms.mid is not None]
+    waits = report.summary.saving_of == "gpu_work"
+    bound = waits or together.mid is None
+    claims = [one.saving_ms for one in findings if bound or one.saving_ms.mid is not None]
     whole = together.high if bound else together.mid
     sizes = [one.high if bound else one.mid for one in claims]
     if None in sizes:  # the sum is not known
@@ -285,8 +287,10 @@ def overlap_words(report: Report) -> str:
     total = sum(size for size in sizes if size is not None)
     if whole is None or abs(total - whole) <= _ADDS * total:
         return ""
-    what = "together" if len(claims) == len(report.findings) else "those predicted together"
-    return f"{what} {'≤' if bound else '≈'} {f.ms(whole)}, not their sum: savings overlap"
+    what = "together" if len(claims) == len(findings) else "those predicted together"
+    return (
+        f"{what} {'0 to' if waits else '≤' if bound else '≈'} {f.ms(whole)}, not their sum: savings overlap"
+    )
 
 
 def five_numbers(report: Report) -> list[Number]:

@@ -37,13 +37,15 @@ def _content(page: Page) -> Content | None:
     report, limit = page.report, page.limit
     if not report.findings:
         return None
+    below = f"below {WORTH:.0%} of the {'step' if report.summary.steps_marked else 'trace'}"
     listed = report.findings[: limit.whole + limit.lines]
     whole = list(enumerate(listed[: limit.whole], 1))
     worth = [(n, one) for n, one in whole if is_worth(one)]
     small = [(n, one) for n, one in whole if not is_worth(one)]
     return {
         "open": bool(worth),
-        "note": _note(len(worth), len(small), facts.overlap_words(report)),
+        "note": _note(len(worth), f"{len(small)} {below}", facts.overlap_words(report)),
+        "below": below,
         "caveats_of": lambda one: caveats(one, report),
         "worth": worth,
         "small": small,
@@ -54,9 +56,9 @@ def _content(page: Page) -> Content | None:
     }
 
 
-def _note(worth: int, small: int, overlap: str) -> str:
+def _note(worth: int, small: str, overlap: str) -> str:
     if not worth:
-        return f"{small} below {WORTH:.0%} of the step"
+        return small
     return "; ".join(filter(None, ["largest first" if worth > 1 else "", overlap]))
 
 

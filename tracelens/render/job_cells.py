@@ -66,7 +66,7 @@ def collective_cells(row: JobCollective) -> list[str]:
     return [
         f"{row.collective} {group}".strip(),
         f.nbytes(row.bytes) if row.bytes else f.DASH,
-        f.sig(row.calls_per_step),
+        f.sig(row.calls_per_step / row.groups),
         skew,
         last,
         f.ms(row.waiting_ms),
@@ -88,9 +88,9 @@ COLLECTIVE_HEADS = [
     "Bus",
 ]
 COLLECTIVE_NOTE = (
-    "Waiting is per step, sending is of one call. In one node: what NCCL takes for it on as many of"
-    " these GPUs in one node, as published for 1 MB to 1 GB. Bus: bandwidth as nccl-tests counts it, of"
-    " messages of 1 MB and more."
+    "Calls and waiting are of one rank, per step; sending is of one call. In one node: what NCCL takes for it"
+    " on as many of these GPUs in one node, as published for 1 MB to 1 GB. Bus: bandwidth as nccl-tests"
+    " counts it, of messages of 1 MB and more."
 )
 
 

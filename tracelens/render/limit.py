@@ -108,17 +108,16 @@ def _idle(report: Report) -> Card:
             f"{f.count(round(kernels))} kernels per step{besides}, {f.sig(mean_us)} µs each on average."
         )
     saw += waits.lines(report)[1:] if found.why is None else []
+    seen = picture_of(report).waits
     loads = next((part.frac for part in found.path if part.bound_by == "data_loading"), 0.0)
     loader = "Load data ahead of the step: more DataLoader workers, pin_memory=True, non_blocking copies."
     todo = [
         f"Launch fewer kernels: {remedies.LAUNCH_LESS}.",
         "Take what waits for the GPU out of the step: .item(), .cpu(), print of a tensor, synchronize().",
     ]
-    if loads >= _LOADS or any(
-        one.evidence["kind"] in ("data", "workers") for one in picture_of(report).waits
-    ):
+    if loads >= _LOADS or any(one.evidence["kind"] in ("data", "workers") for one in seen):
         todo.insert(0, loader)
-    if found.why == waits.NOT_ASKED:
+    if found.why == waits.NOT_ASKED and not seen:
         todo.insert(0, "Find the cause: tracelens analyze TRACE --waits.")
     without_ms = summary.unprofiled.median_ms
     profiled = (

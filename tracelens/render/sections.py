@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from tracelens.accounting.limits import LARGE
 from tracelens.render import (
     checks,
     communication,
@@ -26,6 +27,7 @@ from tracelens.render import (
     what_if,
 )
 from tracelens.render.section import Content, Page, Section
+from tracelens.results import Summary
 
 SECTIONS: tuple[Section, ...] = (
     step_bar.SECTION,
@@ -62,7 +64,7 @@ class Filled:
 
 def filled(page: Page, draw: Callable[[Section, Content], Markup]) -> list[Filled]:
     """Sections with content, in the page's order; ``draw`` fills a section's template."""
-    limited = page.report.summary.limited_by
+    limited = _leads(page.report.summary)
     found = []
     for section in ordered(limited):
         content = section.content(page)
@@ -71,6 +73,13 @@ def filled(page: Page, draw: Callable[[Section, Content], Markup]) -> list[Fille
             open_ = not section.folds or content.get("open", limited in section.leads)
             found.append(Filled(section, title, note, open_, draw(section, content)))
     return found
+
+
+def _leads(summary: Summary) -> str:
+    """What the verdict names; of a trace without marked steps, exposed communication where that is large."""
+    work_ms = summary.gpu_busy_frac * summary.step_ms.median
+    exposed = not summary.steps_marked and summary.exposed_communication_ms >= LARGE * work_ms > 0
+    return summary.limited_by or ("exposed" if exposed else "")
 
 
 def ordered(limited_by: str) -> list[Section]:

@@ -60,7 +60,7 @@ def _slow(report: Report, row: CommunicationRow) -> Iterator[str]:
 def slow_sends(job: Job) -> list[str]:
     """Of a job, the collective that loses most by sending far slower, waiting left out; empty: none does."""
     rows = [
-        (row.calls_per_step * (row.send_us - row.one_node_us) / 1e3, row)
+        (row.calls_per_step / row.groups * (row.send_us - row.one_node_us) / 1e3, row)
         for row in job.collectives
         if row.send_us and row.one_node_us and row.send_us > _SENDING * row.one_node_us
     ]

@@ -65,7 +65,7 @@ def told(analysis: Analysis) -> Analysis:
 def verdict(seen: StepPicture) -> tuple[str, str]:
     """(verdict, detail). When shapes are not the problem it says so first."""
     said, detail = _verdict(seen)
-    return said, _joined(_uneven(seen), detail)
+    return said, _joined(detail, _uneven(seen))
 
 
 def _uneven(seen: StepPicture) -> str:

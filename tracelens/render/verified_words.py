@@ -11,7 +11,7 @@ from tracelens.results.verified import ReasonCode, Why
 
 _ASSUMED = {
     "causal": "a causal mask",
-    "fused_qkv": "one product for query, key and value",
+    "fused_qkv": "one GEMM for query, key and value",
     "flash": "FlashAttention",
 }
 Values = Mapping[str, Any]
@@ -21,7 +21,7 @@ WORDS: Mapping[ReasonCode, str | Callable[[Values], str]] = {
     "names_no_size": "it names no size to change",
     "no_size": "{name} is no size that the layers of a model are built from",
     "not_whole_model": "{name} {before} → {after} is not a size of the whole model as the trace shows it",
-    "no_call_changes": "no product, attention call or layer of the step changes with it",
+    "no_call_changes": "no GEMM, attention call or layer of the step changes with it",
     "no_layer": "no layer can be built",
     "no_transformer": "no whole transformer was recognised in the trace",
     "experts": "layers with experts are not built: how tokens spread over experts decides their time",
@@ -29,7 +29,7 @@ WORDS: Mapping[ReasonCode, str | Callable[[Values], str]] = {
         f"a layer cannot be built: {has['names']} of the model"
         f" {'are' if ', ' in has['names'] else 'is'} not known"
     ),
-    "no_mlp": "a layer cannot be built: no product of an MLP was found",
+    "no_mlp": "a layer cannot be built: no GEMM of an MLP was found",
     "layer_dtype": "layers whose GEMMs run in {dtype} are not built",
     "no_backward": "the step has no backward, and layers are measured forward and backward",
     "no_wgrad": "the step computes no gradient of the layers' weights, and a plain layer does",
@@ -94,7 +94,7 @@ WORDS: Mapping[ReasonCode, str | Callable[[Values], str]] = {
         f"the calls that change take {f.ms(has['here_ms'])} per step here as they are, and"
         f" {f.ms(has['trace_ms'])} in the trace: it ran other kernels, other clocks, or not alone"
     ),
-    "cpu_gaps": "the step waits for the GPU within: the host's gaps are in its times",
+    "cpu_gaps": "the step waits for the GPU in its middle, so its times hold the CPU's gaps",
     "parts_alone": lambda has: (
         f"{has['cause'] + '; ' if has['cause'] else ''}its layers and logits, measured alone, save"
         f" {signed(has['saving_ms'])} of it"
@@ -113,11 +113,11 @@ def said(why: Why) -> str:
     if isinstance(why, str):
         return why
     words = WORDS[why.code]
-    values = {**why.values, "cause": said(why.cause)}
     try:
+        values = {**why.values, "cause": said(why.cause)}
         return words.format(**values) if isinstance(words, str) else words(values)
-    except (KeyError, TypeError, ValueError):  # a report that somebody edited
-        return why.code
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        return why.code  # a report that somebody edited
 
 
 def how(one: Verified) -> str:

@@ -104,10 +104,11 @@ class Straggler(msgspec.Struct, frozen=True):
     pace: Annotated[float | None, says("median ratio of its time to the others' for GEMMs of the same shape")]
     collective: Annotated[str, says("where most of it is lost")]
     calls: Annotated[int, says("calls at which it is late")]
-    of_calls: Annotated[int, says("calls whose last rank is known, of Job.matched_calls")]
+    of_calls: Annotated[int, says("calls that it takes part in and whose last rank is known")]
     least_ms: Annotated[float | None, says("what the rank that waits least for it waits, per step")] = None
     most_ms: Annotated[float | None, says("what the rank that waits longest for it waits, per step")] = None
     seen_at: Annotated[SeenAt | None, says("a call to look at in two traces")] = None
+    close_calls: Annotated[int, says("further calls of its own, too close to tell who comes last")] = 0
 
 
 class JobCollective(msgspec.Struct, frozen=True):
@@ -118,7 +119,7 @@ class JobCollective(msgspec.Struct, frozen=True):
     ranks: int
     groups: Annotated[int, says("groups of that name and size")]
     bytes: int | None
-    calls_per_step: float
+    calls_per_step: Annotated[float, says("of all its groups")]
     skew_us: Annotated[
         tuple[float, float, float] | None,
         says("median, 95th percentile, largest; None within the clocks' residual"),

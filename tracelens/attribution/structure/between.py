@@ -224,7 +224,8 @@ class _Placed(Gap):
     def _on_stream(self, start: int = 0) -> list[tuple[int, Label]]:
         """Before, between and behind the layers, from a position on: what works on the residual stream."""
         out = []
-        opens = self.before is None and self.run.follows is None
+        # in the middle of a model only what a product onto the stream takes
+        opens = self.before is None and (self.run.follows is None or self.after == "embedding")
         started = (opens or self.before == "embedding") and self.run.phase != "recompute"
         for at in (at for at in self.gap if at >= start):
             kind = self.run.kinds[at]  # of a decoder behind its encoder, of a second tower

@@ -7,6 +7,7 @@ stands between them or, in attention without one, nothing but work on the scores
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from math import prod
 
 from tracelens.attribution.structure.runs import Core, Run
@@ -19,8 +20,11 @@ _OWN = {"dropout": "dropout", "norm": "norm"}  # what a unit is wherever it stan
 
 
 def find_cores(run: Run) -> list[Core]:
-    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, and linear attention."""
+    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, softmax -> bmm -> bmm, and
+    linear attention."""
     found = _with_softmax(run)
+    taken = {at for core in found for at in core.parts}
+    found += _factored(run, taken)
     taken = {at for core in found for at in core.parts}
     return sorted([*found, *_without_softmax(run, taken)], key=lambda core: core.first)
 
@@ -64,6 +68,28 @@ def _with_softmax(run: Run) -> list[Core]:
         elif kind.what == "convolution" and ahead and not _on_scores(run, ahead[-1], at):
             ahead, softmax, between = [], None, 0
     return cores
+
+
+def _factored(run: Run, taken: set[int]) -> Iterator[Core]:
+    """Efficient attention (arXiv 1812.01243): a softmax of the keys, their product with the values, and that
+    of the queries with what came of it."""
+    products = [at for at, kind in enumerate(run.kinds) if kind.what in ("bmm", "gemm", "core")]
+    for first, second in pairwise(products):
+        keys, queries = run.shape(first), run.shape(second)
+        if keys is None or queries is None or {first, second} & taken or keys.batch == 1:
+            continue
+        if (keys.batch, keys.k, keys.m, keys.n) != (queries.batch, queries.m, queries.k, queries.n):
+            continue
+        before = max((at for at in products if at < first), default=-1)
+        softmax = next((at for at in range(first - 1, before, -1) if run.kinds[at].what == "softmax"), None)
+        given = run.kinds[softmax].tensors[:1] if softmax is not None else ()
+        if softmax is None or not given or prod(given[0]) != keys.batch * keys.k * keys.m:
+            continue
+        heads = given[0][1] if len(given[0]) == 4 and keys.batch % given[0][1] == 0 else None
+        parts = dict.fromkeys(range(softmax, second), "attention.other")
+        parts |= {softmax: "attention.softmax", first: "attention.scores", second: "attention.values"}
+        tokens = keys.batch // heads * queries.m if heads else None
+        yield Core(softmax, second, parts, tokens, heads, None, keys.m, keys.n)
 
 
 def _without_softmax(run: Run, taken: set[int]) -> Iterator[Core]:

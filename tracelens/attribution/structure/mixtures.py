@@ -14,13 +14,15 @@ GROUPED = frozenset({"_grouped_mm", "_scaled_grouped_mm"})
 _CHOOSES = frozenset({"topk"})
 _EDGES = frozenset({"gemm", "bmm", "core", "norm", "loss", "embedding"})
 _WEIGHS = frozenset({"gather", "sigmoid", "softmax", "div", "div_"})  # the scores of the chosen
+_SCORES = _WEIGHS | {"mul", "mul_", "add", "sub"}
 _PUTS_BACK = frozenset({"dispatch", "topk"})
 _SUMS = frozenset({"sum", "mul", "mul_"})
 
 
 def label_mixtures(run: Run) -> None:
     """Name the units of mixtures of experts that have no name yet; fills ``run.labels``."""
-    grouped = [at for at, kind in enumerate(run.kinds) if kind.name in GROUPED and at not in run.labels]
+    named = {at for at, kind in enumerate(run.kinds) if kind.name in GROUPED or kind.what == "experts"}
+    grouped = sorted(named - run.labels.keys())
     stop = 0
     while grouped:
         first = last = grouped.pop(0)
@@ -42,10 +44,8 @@ def _before(run: Run, stop: int, first: int) -> None:
     choice = next((at for at in range(first - 1, stop - 1, -1) if run.kinds[at].name in _CHOOSES), None)
     if choice is None:
         return
-    among = {tensor[-1] for tensor in run.kinds[choice].tensors}
     product = next((at for at in range(choice - 1, stop - 1, -1) if run.kinds[at].what in _EDGES), None)
-    shape = run.shape(product) if product is not None else None
-    if product is None or shape is None or shape.n not in among or shape.n > MOST_EXPERTS:
+    if product is None or not _routes(run, product, choice):
         return
     weighed = choice
     while weighed + 1 < first and run.kinds[weighed + 1].name in _WEIGHS:
@@ -53,6 +53,17 @@ def _before(run: Run, stop: int, first: int) -> None:
     _fill(run, product, weighed + 1, "moe.router")
     if not any(run.kinds[at].what in _EDGES for at in range(weighed + 1, first)):
         _fill(run, weighed + 1, first, "moe.dispatch")
+
+
+def _routes(run: Run, product: int, choice: int) -> bool:
+    """Is the choice among the columns of the product? Without shapes: only scores are made between them."""
+    among, shape = {tensor[-1] for tensor in run.kinds[choice].tensors}, run.shape(product)
+    if shape is not None:
+        return shape.n in among and shape.n <= MOST_EXPERTS
+    scores = all(
+        k.what in ("copy", "add", "softmax") or k.name in _SCORES for k in run.kinds[product + 1 : choice]
+    )
+    return not among and run.kinds[product].what == "gemm" and scores
 
 
 def _behind(run: Run, last: int) -> int:

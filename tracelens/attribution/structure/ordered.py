@@ -28,6 +28,7 @@ _MLP_BETWEEN = 4  # output, up, down and queries
 _ONE_ADAPTER = 2  # products
 _QUERY_PRODUCTS = 2  # between two norms: q; q_b and kv_a of latent attention
 _EXPERT_PRODUCTS = 2  # behind a choice: up and down
+_TWO_MLPS = 2
 _USUAL = 2 / 3  # of the gaps between two cores are read alike
 _EXPERTS = "moe.experts"
 _Pattern = tuple[str, ...]
@@ -159,6 +160,9 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     alone = losses[:1] == [stop] and [at for at in rest if at > last_norm] == rest[-1:]
     if rest and (alone or (len(rest) == len(behind_last) + 1 and (losses[:1] == [stop] or not behind))):
         run.labels[rest[-1]] = Label("logits")
+        middle = rest[len(behind_last) : -1]
+        if len(middle) == 1 and _norms(run, middle[0], rest[-1]):
+            run.labels[middle[0]] = Label("other")  # the transform before the vocabulary
 
 
 def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) -> list[_Pattern] | None:
@@ -175,6 +179,7 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
     usual = [pattern if pattern and (alone or times[_brief(pattern)] > 1) else None for pattern in read]
     if not any(usual) or sum(pattern is not None for pattern in usual) < _USUAL * len(between):
         return None
+    usual = _of_layers(between, usual, keys)
     equal: dict[object, set[str]] = {}
     for places, pattern in zip(between, usual, strict=True):
         for at, component in zip(places, pattern or (), strict=False):
@@ -190,6 +195,26 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
             return None
         out.append(found)
     return out
+
+
+def _of_layers(
+    between: list[list[int]], read: list[_Pattern | None], keys: Mapping[int, object]
+) -> list[_Pattern | None]:
+    """The readings without those in which a second MLP runs kernels that no other layer does: the products
+    that lead from one model to the next."""
+    seen = Counter(
+        (keys[at], component)
+        for places, pattern in zip(between, read, strict=True)
+        for at, component in zip(places, pattern or (), strict=False)
+    )
+    return [
+        pattern
+        if pattern is None
+        or pattern.count("mlp.down") < _TWO_MLPS
+        or all(seen[keys[at], c] > 1 for at, c in zip(places, pattern, strict=False) if c == "mlp.down")
+        else None
+        for places, pattern in zip(between, read, strict=True)
+    ]
 
 
 def _at_the_ends(own: _Pattern | None, size: int, before: _Pattern, after: _Pattern) -> _Pattern | None:
@@ -268,7 +293,8 @@ def _in_stretches(
     """
     stretches = [[places[0]]]
     for before, at in pairwise(places):
-        if any(before < norm < at for norm in norms):
+        bent = next((act for act in acts if before < act < at), at)  # behind it a norm is inside the MLP
+        if any(before < norm < bent for norm in norms):
             stretches.append([])
         stretches[-1].append(at)
     output, *blocks = stretches

@@ -15,7 +15,7 @@ from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.walk import returned_width
 
 _OPENS = ("embedding", "convolution")
-_GATHERS = frozenset({"cat", "constant_pad_nd", "stack", "roll"})
+_GATHERS = frozenset({"cat", "constant_pad_nd", "stack", "roll", "slice", "view"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class Stretch:
         first = min((at for at in labels if at >= self.start), default=0)
         if not self.start or labels[first].component != "embedding":
             return
-        for at in range(first - 1, -1, -1):
+        normed = first > 0 and self.whole.kinds[first - 1].what == "norm"  # of what was gathered
+        for at in range(first - 1 - normed, -1, -1):
             kind = self.whole.kinds[at]
             if at in labels or not (kind.what == "copy" or kind.name in _GATHERS):
                 return

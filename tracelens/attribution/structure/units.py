@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.names import OP_RULES, kernel_component
 from tracelens.gemm import AttentionShape, GemmShape, KernelName, KernelNames, shape_of
-from tracelens.gemm.inductor import custom_kernel, parse_fused
+from tracelens.gemm.inductor import Fused, custom_kernel, parse_fused
 from tracelens.trace import Links, Trace, look_up
 
 IntArray = npt.NDArray[np.int64]
@@ -245,7 +245,7 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
             return Kind("gemm", name, gemm=_template(tensors), tensors=tensors, tags=fused.tags)
         if fused.kind == "template" and "attention" in fused.tags:
             return Kind("core", name, backward="backward" in name, tensors=tensors, tags=fused.tags)
-        return Kind("fused", name, tensors=tensors, tags=fused.tags)
+        return Kind(_of_inductor(fused), name, tensors=tensors, tags=fused.tags)
     if not what and custom_kernel(_NUMBER.sub("", name)) == "mlp.other":
         return Kind("fused", name, tensors=tensors, tags=frozenset({"opaque", "activation"}))
     if what in _TAGGED:
@@ -256,6 +256,11 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
         return Kind("copy", base, tensors=tensors, tags=frozenset({"layout"} if same else ()))
     what = "activation" if what == "nonlinearity" else what or "elementwise"
     return Kind(what, base, backward=backward, tensors=tensors)
+
+
+def _of_inductor(fused: Fused) -> str:
+    convolves = fused.kind == "template" and any(op.startswith("convolution") for op in fused.ops)
+    return "convolution" if convolves else "fused"
 
 
 def _template(tensors: tuple[Dims, ...]) -> GemmShape | None:
@@ -316,7 +321,7 @@ def _kernel_kind(name: str, parsed: KernelName | None) -> Kind:
         return Kind("helper", name)
     fused = parse_fused(name)
     if fused is not None:
-        return Kind("fused", name, tags=fused.tags)
+        return Kind(_of_inductor(fused), name, tags=fused.tags)
     component = kernel_component(name) or custom_kernel(name)
     if component in ("norm", "embedding", "loss", "optimizer", "communication", "dropout"):
         return Kind(component, name, backward="ackward" in name)

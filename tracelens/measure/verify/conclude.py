@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tracelens.measure.cases import AttentionCase
@@ -49,22 +49,9 @@ def conclude(
     layers = _layers_ms(wholes, noise_frac) if not trial.apart else UNKNOWN
     rests_on: RestsOn = "layers" if layers.mid is not None else "products"
     saving = layers if rests_on == "layers" else products
-    notes = [
-        *trial.notes,
-        Reason("plain_layers" if rests_on == "layers" else "gemms_alone"),
-        Reason("outside"),
-    ]
-    if trial.scale != 1.0:
-        notes.append(Reason("per_token", {"factor": trial.scale}))
-    if trial.apart and trial.wholes:
-        notes.insert(0, Reason("layers_apart", cause=trial.apart))
-    elif trial.apart and not trial.asked.precision:
-        notes.insert(0, Reason("no_whole_layer", cause=trial.apart))
-    notes += _unlike_the_trace(trial, calls) if replaces else []
+    unlike = _unlike_the_trace(trial, calls) if replaces else []
     if isinstance(trial.step, WholePair):
         wholes.append(_step(trial, pairs.get(-1, stopped), wholes))
-    elif trial.step:
-        notes.append(Reason("no_step", cause=trial.step))
     if saving.mid is None:
         reasons = [one.why for one in wholes] + [one.why for one in calls]
         why = next((one for one in reasons if one), "") or trial.apart or Reason("nothing_measured")
@@ -87,8 +74,24 @@ def conclude(
         products_ms=products,
         calls=calls,
         wholes=wholes,
-        not_covered=list(notes),
+        not_covered=list(_not_covered(trial, rests_on, unlike)),
     )
+
+
+def _not_covered(trial: PlannedTrial, rests_on: RestsOn, unlike: Sequence[Reason]) -> Iterator[Reason]:
+    """What the saving lacks or takes for granted."""
+    if trial.apart and trial.wholes:
+        yield Reason("layers_apart", cause=trial.apart)
+    elif trial.apart and not trial.asked.precision:
+        yield Reason("no_whole_layer", cause=trial.apart)
+    yield from trial.notes
+    yield Reason("plain_layers" if rests_on == "layers" else "gemms_alone")
+    yield Reason("outside")
+    if trial.scale != 1.0:
+        yield Reason("per_token", {"factor": trial.scale})
+    yield from unlike
+    if trial.step and not isinstance(trial.step, WholePair):
+        yield Reason("no_step", cause=trial.step)
 
 
 def not_measured(trial: PlannedTrial, why: Why) -> Verified:
