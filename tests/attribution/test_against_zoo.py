@@ -7,10 +7,12 @@ gradients, a layout copy) are not counted; a fused kernel is right when the comp
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -172,6 +174,17 @@ def test_compiled_otherwise(folder: Path, variant: str) -> None:
     score = compiled(folder, "gpt2", **COMPILED_VARIANTS[variant])
     nothing_wrong_is_strong(score)
     assert score.share > 0.97, score.wrong
+
+
+@pytest.mark.parametrize(("family", "least"), [("bert", 0.93), ("llama", 0.96)])
+def test_compiled_steps_without_shapes(folder: Path, family: str, least: float) -> None:
+    """A head with a product of its own before it; gradients whose sum takes longer than the product."""
+    zoo = record_compiled(family)
+    bare = re.sub(r'"Input Dims": \[.*\],?', "", zoo.text())
+    assert bare != zoo.text()
+    score = score_of(folder, SimpleNamespace(text=lambda: bare, truth=zoo.truth, dims=zoo.dims))
+    assert score.share > least, score.wrong
+    assert sum(score.wrong.values()) < 0.005, score.wrong
 
 
 def test_without_names_altogether(folder: Path) -> None:

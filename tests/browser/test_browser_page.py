@@ -152,7 +152,7 @@ def test_columns_sort_both_ways_with_unknown_values_last(opened: Open) -> None:
         "[...document.querySelectorAll('#gemms thead th')]"
         ".findIndex(th => th.textContent.startsWith('TFLOP/s'))"
     )
-    values = f"{ROWS}.map(r => r.cells[{column}].dataset.v).map(v => v === undefined ? null : +v)"
+    values = f"{ROWS}.map(r => parseFloat(r.cells[{column}].textContent.replace(/[,≤]/g, '')))"
     head = f"document.querySelectorAll('#gemms thead th')[{column}]"
     before = page.run(f"{ROWS}.map(r => r.id)")
     page.run(f"{head}.querySelector('button').click()")

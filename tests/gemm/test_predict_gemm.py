@@ -242,3 +242,26 @@ def test_thousands_of_products_a_second() -> None:
 def test_a_prediction_is_a_value() -> None:
     found = predict_gemm(64, 64, 64, gpu=H100)
     assert found == predict_gemm(64, 64, 64, gpu=dataclasses.replace(H100))
+
+
+#: TFLOP/s of bf16 GEMMs of 4096 and 8192 cubed, PyTorch 2.6 to 2.10, and the issue of
+#: github.com/zzc0721/torch-performance-test-data that reports them. They set what the first three are like.
+BOARDS = [
+    ("l20", 111.8, 114.1, 107),
+    ("rtx-4070-laptop", 43.2, 42.3, 29),
+    ("rtx-3080", 61.7, 64.7, 80),
+    ("rtx-3080-laptop", 35.2, 33.8, 61),
+    ("rtx-4090", 151.5, 160.2, 78),
+    ("rtx-5080", 91.1, 102.9, 104),
+    ("rtx-5090", 183.7, 234.7, 15),
+]
+
+
+@pytest.mark.parametrize(("gpu", "small", "large", "issue"), BOARDS, ids=[one[0] for one in BOARDS])
+def test_boards_without_tables_are_within_15_percent_of_public_figures(
+    gpu: str, small: float, large: float, issue: int
+) -> None:
+    """Both sizes together."""
+    board = find_gpu(None, override=gpu)
+    predicted = [predict_gemm(size, size, size, gpu=board).tflops or 0.0 for size in (4096, 8192)]
+    assert sum(predicted) == pytest.approx(small + large, rel=0.15), issue

@@ -28,9 +28,10 @@ from tracelens.analysis import analyze
 from tracelens.cli import cli
 from tracelens.errors import InputError
 from tracelens.job.blocks import find_nodes
+from tracelens.job.compare import compare_folders
 from tracelens.job.merge import merge
 from tracelens.job.model import job_degrees, job_model
-from tracelens.job.run import RankWork, analyze_job, summarize_files
+from tracelens.job.run import RankWork, analyze_job, summarize_file, summarize_files
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, CallKind, RankSummary, decode, encode, summarize
 from tracelens.render.job import job_markdown
@@ -431,6 +432,31 @@ def test_jobs_compare_by_their_summaries_as_by_their_traces(tmp_path: Path) -> N
     saved = told("before", "reports")
     assert (saved["lateness"], saved["lateness_unknown"]) == (None, "saved_reports")
     assert any("saved reports do not hold the calls" in said for said in saved["caveats"])
+
+
+def test_traces_that_are_read_ahead_compare_as_those_read_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for side in ("before", "after"):
+        (tmp_path / side).mkdir()
+        Simulation(data_parallel(4, steps=1)).write(tmp_path / side)
+    torn = tmp_path / "after" / "rank3.json"
+    torn.write_bytes(torn.read_bytes()[:2000])
+    read: list[str] = []
+
+    def in_this_process(paths: Any, work: RankWork, workers: Any, executor: Any) -> Any:
+        assert (workers, executor) == (None, None)
+        for path in paths:
+            read.append(path)
+            yield path, summarize_file(path, work)
+
+    monkeypatch.setattr("tracelens.job.compare.summarize_each", in_this_process)
+    folders = tmp_path / "before", tmp_path / "after"
+    here = compare_folders(*folders)
+    assert read == []
+    ahead = compare_folders(*folders, workers=None)
+    assert len(read) == 8 and len(ahead.pairs) == 3 and ahead.lateness is not None
+    assert ahead == here and "rank3.json" in {one.file for one in ahead.left}
 
 
 def test_a_redacted_summary_names_nothing(summaries: list[RankSummary]) -> None:

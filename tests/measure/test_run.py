@@ -157,7 +157,7 @@ def test_what_was_measured_holds(tmp_path: Path, kept: str) -> None:
         if path.name != kept:
             path.unlink()
     again = run(settings(tmp_path, gemms=GEMMS[:2]), device=CpuDevice())
-    assert again.resumed == 2 + len(ATTENTION)
+    assert (again.tried, again.resumed) == (0, 2 + len(ATTENTION))
     assert (again.measurements.gemms, again.measurements.attention) == (
         first.measurements.gemms,
         first.measurements.attention,

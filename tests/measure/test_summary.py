@@ -41,7 +41,7 @@ def result(**changes: object) -> Result:
     facts = DeviceFacts(find_gpu("NVIDIA H200"), {}, {})
     fields: dict[str, object] = {
         "measurements": measured, "path": Path("/somewhere/h200.json.gz"), "facts": facts, "seconds": 290.0,
-        "resumed": 0, "left": 0, "stopped": None, "previous": None,
+        "tried": 8, "resumed": 0, "left": 0, "stopped": None, "previous": None,
     }  # fmt: skip
     return Result(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -100,3 +100,9 @@ def test_a_cpu_is_no_gpu() -> None:
     )
     assert "says nothing of a GPU" in told[0]
     assert not any("datasheet" in line for line in told)
+
+
+def test_a_run_with_nothing_left_says_how_to_measure_anew() -> None:
+    told = summarize(result(tried=0, resumed=8))
+    assert any("--fresh" in line for line in told)
+    assert not any("--fresh" in line for line in summarize(result()))

@@ -33,6 +33,16 @@ def test_a_cause_has_words_too_and_text_stays_text() -> None:
     assert said(Reason("no_size")) == "no_size"
 
 
+@pytest.mark.parametrize("value", ["text", 7, float("inf"), float("nan")])
+def test_values_of_another_kind_break_nothing(value: Any) -> None:
+    for code in get_args(ReasonCode):
+        assert said(Reason(code, dict.fromkeys(VALUES, value), Reason("no_mlp")))
+    deep: Why = "the first"
+    for _ in range(3000):
+        deep = Reason("no_step", cause=deep)
+    assert said(deep)
+
+
 @pytest.mark.parametrize("why", ["of an earlier version", Reason("no_layer", {"a": 1.5}, Reason("no_mlp"))])
 def test_reasons_of_both_forms_are_read(why: Why) -> None:
     whole = MeasuredWhole("layer", "", "", UNKNOWN, UNKNOWN, UNKNOWN, 1, 1, why=why)

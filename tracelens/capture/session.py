@@ -33,6 +33,7 @@ from tracelens.capture.system import on_gpu
 
 P = ParamSpec("P")
 
+_MEGABYTE = 1_000_000
 _NO_CUDA = (
     "this training does not use CUDA: its trace will hold CPU operators only, and 'tracelens analyze' needs "
     "GPU events; run it on a machine with an NVIDIA GPU"
@@ -289,7 +290,8 @@ class Session:
         else:
             self.written = target
             cut = f", cut short: {ended}" if ended else ""
-            say(f"{window['steps']} of {window['asked']} steps, {size / 1e6:.1f} MB, in {target}{cut}")
+            told = f"{size / 1e6:.1f} MB" if size >= _MEGABYTE else f"{size / 1e3:.1f} kB"
+            say(f"{window['steps']} of {window['asked']} steps, {told}, in {target}{cut}")
             if earlier is not None:
                 say(f"the trace of an earlier run is kept: {earlier}")
             if on_gpu():

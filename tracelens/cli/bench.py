@@ -145,6 +145,8 @@ def summarize(result: Result) -> list[str]:
         f"{name}: {products} GEMMs and {calls} attention calls measured ({took}{kept})",
         *(f"  {line}" for line in _facts(measured, result.facts.gpu)),
     ]
+    if not result.tried and result.stopped is None and not result.left:
+        lines.append("  nothing was left to measure: --fresh measures anew")
     if result.stopped is not None:
         lines.append(f"  stopped early: {result.stopped}")
     if result.left:

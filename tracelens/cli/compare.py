@@ -102,7 +102,7 @@ def _compare(before: str, after: str, *, across: bool) -> Compared:
     from tracelens.cli.progress import progress
 
     with progress("comparing") as bar:
-        return told_folders(compare_folders(before, after, across=across, progress=bar))
+        return told_folders(compare_folders(before, after, across=across, workers=None, progress=bar))
 
 
 def _made(result: Compared, gates: list[Judged], form: str) -> bytes:

@@ -13,7 +13,7 @@ from tracelens import numbers as f
 from tracelens.comparison.changes import caveats
 from tracelens.comparison.compare import compare_reports
 from tracelens.comparison.gemms import Place, other_work
-from tracelens.comparison.matching import File, match_folders
+from tracelens.comparison.matching import File, MatchedFolders
 from tracelens.comparison.spelling import place_name
 from tracelens.comparison.together import Compared, together
 from tracelens.errors import InputError, UsageError
@@ -34,8 +34,8 @@ Progress = Callable[[int, int, str], None]
 
 
 def compare_pairs(
-    before: Path,
-    after: Path,
+    matched: MatchedFolders,
+    folders: tuple[Path, Path],
     read: Callable[[Side, Path], Report],
     *,
     across: bool = False,
@@ -44,11 +44,10 @@ def compare_pairs(
     """Compare the traces and saved reports of two folders, pair by pair; ``read`` gives a file's report.
 
     Raises:
-        InputError: a folder holds nothing to compare, or nothing has a partner.
+        InputError: no pair can be read.
         UsageError: the times of a pair cannot be compared (another GPU, dtype or world size) and ``across``
             is not given.
     """
-    matched = match_folders(before, after)
     left, found = list(matched.left), []
     total = 2 * len(matched.pairs)
     for at, (name, old, new) in enumerate(matched.pairs):
@@ -72,7 +71,7 @@ def compare_pairs(
         raise InputError(
             f"no pair of files can be compared: {left[-1].file}: {left[-1].why}" if left else "no pair"
         )
-    return together(found, by=matched.by, folders=(before, after), left=left)
+    return together(found, by=matched.by, folders=folders, left=left)
 
 
 def _compared(

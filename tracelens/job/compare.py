@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from tracelens.comparison.folder import Progress, compare_pairs
-from tracelens.comparison.load import load_analysis
+from tracelens.comparison.load import is_report, load_analysis
+from tracelens.comparison.matching import match_folders
 from tracelens.errors import InputError
 from tracelens.job.merge import merge
-from tracelens.job.saved import as_folder
-from tracelens.job.summary import RankSummary, summarize
+from tracelens.job.run import RankWork, Summarized, summarize_each
+from tracelens.job.saved import as_folder, unpack_report
+from tracelens.job.summary import RankSummary, decode, summarize
 from tracelens.results import Report
 from tracelens.results.folders import (
     SIDES,
@@ -24,15 +26,25 @@ from tracelens.results.folders import (
 )
 from tracelens.results.job import Cause, Job
 
+#: Fewer traces are read faster here than processes begin.
+_POOL = 8
+
 
 def compare_folders(
-    before: str | Path, after: str | Path, *, across: bool = False, progress: Progress | None = None
+    before: str | Path,
+    after: str | Path,
+    *,
+    across: bool = False,
+    workers: int | None = 1,
+    progress: Progress | None = None,
 ) -> FolderComparison:
     """Compare the traces and saved reports of two folders, or the ranks in two summaries, pair by pair.
 
     Files are paired by rank where every one has a rank of its own, else by name. ``across`` allows other
     GPUs, dtypes or world sizes: where one pair differs in them, shares of peak are compared and no times.
     ``progress(done, in_all, next)`` is called before each file. Of the ranks of two jobs it says who is late.
+    ``workers``: processes that read traces, None: as many as cores (a script then needs
+    ``if __name__ == "__main__"``).
 
     Raises:
         InputError: a folder holds nothing to compare, or nothing has a partner.
@@ -40,8 +52,12 @@ def compare_folders(
             is not given.
     """
     with as_folder(before) as first, as_folder(after) as second:
+        folders = first.path, second.path
+        matched = match_folders(*folders)
         read = _BothJobs({"before": first.summaries, "after": second.summaries})
-        found = compare_pairs(first.path, second.path, read, across=across, progress=progress)
+        if workers != 1:
+            read.ahead({file.path for _, *pair in matched.pairs for file in pair}, workers, progress)
+        found = compare_pairs(matched, folders, read, across=across, progress=progress)
     if found.kind != "ranks" or len(found.pairs) < 2 or found.not_compared:
         return found
     said = _lateness(found, read)
@@ -55,9 +71,28 @@ class _BothJobs:
 
     def __init__(self, made: Mapping[Side, Mapping[Path, RankSummary]]):
         self._made = made
+        self._done: dict[Path, Summarized] = {}
         self.kept: dict[Side, dict[str, RankSummary]] = {side: {} for side in SIDES}
 
+    def ahead(self, files: Iterable[Path], workers: int | None, progress: Progress | None) -> None:
+        """Summarize the traces among them in several processes, where there are enough to be worth it."""
+        traces = sorted(str(path) for path in files if not is_report(path))
+        if len(traces) < _POOL:
+            return
+        for at, (path, done) in enumerate(summarize_each(traces, RankWork(), workers, None)):
+            self._done[Path(path)] = done
+            if progress is not None:
+                progress(at + 1, len(traces), Path(path).name)
+
     def __call__(self, side: Side, path: Path) -> Report:
+        if path in self._done:
+            done = self._done[path]
+            if done.summary is None:
+                why = done.why or "could not be analyzed"
+                raise InputError(why if path.name in why else f"{path.name}: {why}")
+            (summary,) = decode(done.summary, path.name)
+            self.kept[side][path.name] = summary
+            return unpack_report(summary)
         analysis = load_analysis(path)
         if path in self._made[side]:
             self.kept[side][path.name] = self._made[side][path]

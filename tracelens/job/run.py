@@ -28,8 +28,8 @@ Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
-    """What a worker brings back; it is pickled."""
+class Summarized:
+    """What a worker brings back, a summary or why there is none; it is pickled."""
 
     summary: bytes | None
     why: str | None
@@ -58,7 +58,7 @@ class RankWork:
     told: Callable[[Analysis], Analysis] | None = None  # writes its verdict
 
 
-def summarize_file(path: str, work: RankWork) -> _Done:
+def summarize_file(path: str, work: RankWork) -> Summarized:
     """One rank's summary, taken from ``work.keep`` where it was made before. What one worker does."""
     from tracelens.analysis import analyze
     from tracelens.job.summary import summarize
@@ -69,7 +69,7 @@ def summarize_file(path: str, work: RankWork) -> _Done:
             data = kept.read_bytes()
             (before,) = decode(data, kept.name)
             if work.pages is None or work.pages.of(before.file, before.sha256).is_file():
-                return _Done(data, None)
+                return Summarized(data, None)
         with on_this_machine(path) as file:
             searched = work.pages is not None
             analysis = analyze(file, gpu=work.gpu, shape_search=searched, waits=work.waits)
@@ -80,13 +80,13 @@ def summarize_file(path: str, work: RankWork) -> _Done:
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(kept, data)
-        return _Done(data, None)
+        return Summarized(data, None)
     except TracelensError as error:
-        return _Done(None, str(error))
+        return Summarized(None, str(error))
     except MemoryError:
-        return _Done(None, "not enough memory to read it")
+        return Summarized(None, "not enough memory to read it")
     except Exception as error:  # one strange file is no reason to lose the other ranks
-        return _Done(None, f"could not be analyzed: {type(error).__name__}: {error}")
+        return Summarized(None, f"could not be analyzed: {type(error).__name__}: {error}")
 
 
 def _kept_name(path: str, work: RankWork) -> str:
@@ -126,7 +126,7 @@ def summarize_files(
                 found += decode(file.read_bytes(), name_of(path))
         except (InputError, OSError) as error:
             left.append(Left(name_of(path), str(error)))
-    results = _results(files.traces, work or RankWork(), workers, executor)
+    results = summarize_each(files.traces, work or RankWork(), workers, executor)
     for at, (path, done) in enumerate(results):
         if progress is not None:
             progress(at + 1, len(files.traces), name_of(path))
@@ -157,17 +157,20 @@ def analyze_job(
     return merge(found, left)
 
 
-def _results(
+def summarize_each(
     paths: Sequence[str], work: RankWork, workers: int | None, executor: Executor | None
-) -> Iterator[tuple[str, _Done]]:
-    """Every file's result as it comes. A worker that dies takes no other file with it."""
+) -> Iterator[tuple[str, Summarized]]:
+    """Every file's result as it comes. A worker that dies takes no other file with it.
+
+    ``workers``: processes, None: as many as cores; ``executor`` in place of them.
+    """
     if executor is not None:
         asked = {executor.submit(summarize_file, _absolute(path), work): path for path in paths}
         for one in as_completed(asked):
             try:
                 yield asked[one], one.result()
             except Exception as error:  # its worker is gone: that is the engine's own way to say so
-                yield asked[one], _Done(None, f"its worker failed: {type(error).__name__}: {error}")
+                yield asked[one], Summarized(None, f"its worker failed: {type(error).__name__}: {error}")
         return
     most = max(1, min(workers or os.cpu_count() or 1, len(paths)))
     if most == 1:
@@ -180,7 +183,7 @@ def _results(
     waiting = deque(lost)  # each alone: the one that kills its worker is told from those beside it
     while waiting:
         for path in (yield from _until_broken(waiting, work, 1)):
-            yield path, _Done(None, "its process was killed twice: not enough memory for it?")
+            yield path, Summarized(None, "its process was killed twice: not enough memory for it?")
 
 
 def _absolute(path: str) -> str:
@@ -190,9 +193,9 @@ def _absolute(path: str) -> str:
 
 def _until_broken(
     waiting: deque[str], work: RankWork, workers: int
-) -> Generator[tuple[str, _Done], None, list[str]]:
+) -> Generator[tuple[str, Summarized], None, list[str]]:
     """Results of what is waiting, until a worker dies; returns what ran beside it and is lost."""
-    running: dict[Future[_Done], str] = {}
+    running: dict[Future[Summarized], str] = {}
     lost: list[str] = []
     with _pool(min(workers, len(waiting))) as pool:
         while running or (waiting and not lost):

@@ -69,6 +69,7 @@ class Result:
     path: Path
     facts: DeviceFacts
     seconds: float
+    tried: int  # cases of this run
     resumed: int  # cases known from an earlier run
     left: int  # cases there was no time for
     stopped: str | None  # why it ended before its time: "interrupted", or what the GPU refused
@@ -140,7 +141,9 @@ def run(
         previous = _moved_aside(path) if outdated else None
         write_measurements(measured, path)
         unmeasured = [one for one in left if not journal.knows(one)]
-    return Result(measured, path, facts, device.clock() - begun, resumed, len(unmeasured), stopped, previous)
+    return Result(
+        measured, path, facts, device.clock() - begun, sweep.done, resumed, len(unmeasured), stopped, previous
+    )
 
 
 @dataclass(slots=True)

@@ -91,9 +91,9 @@ def percent(frac: float, decimals: int = 2) -> str:
 
 
 def meter(frac: float) -> Markup:
-    """Draw a share of 0..1 as a thin bar; the number stands beside it, so it has no name."""
+    """Draw a share of 0..1 as a thin bar; the number stands beside it, so it is silent to readers."""
     width = 100 * min(max(frac, 0.0), 1.0)
-    return Markup(f'<svg class="meter"><rect width="{percent(width / 100, 1)}"/></svg>')
+    return Markup(f'<svg class="meter" aria-hidden="true"><rect width="{percent(width / 100, 1)}"/></svg>')
 
 
 def policy(css: str, js: str = "") -> str:

@@ -113,11 +113,11 @@ def said(why: Why) -> str:
     if isinstance(why, str):
         return why
     words = WORDS[why.code]
-    values = {**why.values, "cause": said(why.cause)}
     try:
+        values = {**why.values, "cause": said(why.cause)}
         return words.format(**values) if isinstance(words, str) else words(values)
-    except (KeyError, TypeError, ValueError):  # a report that somebody edited
-        return why.code
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        return why.code  # a report that somebody edited
 
 
 def how(one: Verified) -> str:

@@ -187,8 +187,15 @@ def _layouts(
     """Per position of a product the layout that its kernel's name states, and a key of that kernel."""
     layouts: dict[int, str | None] = {}
     keys: dict[int, object] = {}
-    for at in run.products():
-        kernel = int(units.kernel[run.units[at]])
+    products = run.products()
+    mine = [run.units[at] for at in products]
+    stated: dict[int, int] = {}  # per unit its kernel that multiplies: a sum behind it can take longer
+    for kernel in np.flatnonzero(np.isin(units.of_kernel, mine)).tolist():
+        name = names[int(trace.kernels.name[kernel])]
+        if name is not None and name.layout:
+            stated.setdefault(int(units.of_kernel[kernel]), kernel)
+    for at, unit in zip(products, mine, strict=True):
+        kernel = stated.get(unit, int(units.kernel[unit]))
         code = int(trace.kernels.name[kernel]) if kernel >= 0 else -1
         name = names[code] if code >= 0 else None
         layouts[at] = name.layout[:2] if name is not None and name.layout else None

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
+from tracelens.attribution.names import kernel_component
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.walk import loses
 
@@ -77,13 +78,22 @@ def label_by_layout(
     head = [label for label in path if label.component in ("logits", "other")]
     # a compiler puts off what nothing waits for: the head's gradient, of a table that is tied, comes last
     body = [label for label in path if label not in head]
-    for wanted in (path, body + head, body):
+    late = [label for label in path if label.component == "logits"]
+    for wanted in (path, [label for label in path if label not in late] + late, body + head, body):
         if len(wanted) == len(weights) and _alike([keys.get(at) for at in weights], wanted):
             run.labels.update(
                 {at: replace(label, role="wgrad") for at, label in zip(weights, wanted, strict=True)}
             )
             break
     _between(run, start)
+    for at in range(start + 1, len(run)):
+        kind = run.kinds[at]  # the sum behind a product split along K, and no step of an attention
+        if kind.what == "helper" and kernel_component(kind.name) is None and at - 1 in run.labels:
+            run.labels.setdefault(at, run.labels[at - 1])
+    for at in range(start, len(run)):  # the table's gradient; with a softmax's that of a bias by distance
+        tags = run.kinds[at].tags
+        if "embedding_backward" in tags and not tags & {"norm", "norm_backward", "softmax_backward"}:
+            run.labels.setdefault(at, Label("embedding"))
     lost = next((at for at in range(start, len(run)) if loses(run, at)), len(run))
     first = next((at for at in products if at > lost), None)
     if first is not None and first in run.labels and run.labels[first].component == "logits":
@@ -120,6 +130,8 @@ def _between(run: Run, start: int) -> None:
             kind = run.kinds[at]
             if at in run.labels or kind.what in ("gemm", "bmm", "helper"):
                 continue
+            if kind.tags >= {"sum", "activation_backward", "norm_backward"}:
+                continue  # a sum over tokens, of one source with those of other parts and named after one
             if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
                 run.labels[at] = Label("norm", last.layer)
             elif kind.what == "activation" or kind.tags & {"activation_backward"}:

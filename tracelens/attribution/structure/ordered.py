@@ -160,6 +160,9 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     alone = losses[:1] == [stop] and [at for at in rest if at > last_norm] == rest[-1:]
     if rest and (alone or (len(rest) == len(behind_last) + 1 and (losses[:1] == [stop] or not behind))):
         run.labels[rest[-1]] = Label("logits")
+        middle = rest[len(behind_last) : -1]
+        if len(middle) == 1 and _norms(run, middle[0], rest[-1]):
+            run.labels[middle[0]] = Label("other")  # the transform before the vocabulary
 
 
 def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) -> list[_Pattern] | None:

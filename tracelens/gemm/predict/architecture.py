@@ -2,7 +2,7 @@
 
 A file holds the tiles that the libraries choose among and, per type and GPU, what part of its datasheet that
 GPU reaches. Those figures are fitted constants, each set with its source. A GPU without figures of its own
-takes those of the architecture's reference.
+takes those of the GPU that it is said to be like, else those of the architecture's reference.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ class Architecture:
 
     title: str
     reference: str  # key of the GPU whose figures stand for the others of the architecture
+    like: Mapping[str, str] = field(hash=False)  # and of those nearer to another: keys of both
     tiles: tuple[Tile, ...]
     tile_rates: tuple[float, ...]  # of each tile beside the formula's, for GPUs without rates of their own
     family: Family | None  # of tiles that have no names here; for types with figures of it
@@ -146,7 +147,7 @@ class Architecture:
 
         Rows off the 16-byte grid have figures of their own where they have tiles of their own.
         """
-        for name in (gpu, self.reference):
+        for name in (gpu, self.like.get(gpu, self.reference), self.reference):
             if (
                 not aligned
                 and dtype not in ("fp32", "fp64")
@@ -190,7 +191,8 @@ def _read(data: Mapping[str, Any]) -> Architecture:
     }
     longest = {int(side): most for side, most in data.get("family", {}).items()}
     family = Family.of(longest) if longest else None
-    return Architecture(data["title"], data["reference"], tiles, rates, family, narrow, shares)
+    like = data.get("like", {})
+    return Architecture(data["title"], data["reference"], like, tiles, rates, family, narrow, shares)
 
 
 def _shares(figures: Mapping[str, Any]) -> Shares:
