@@ -174,6 +174,8 @@ def test_queries_are_as_wide_as_what_the_core_takes_and_no_wider() -> None:
     attention = _attention()
     attention.insert(1, _gemm(128, HIDDEN // 4, HIDDEN))
     assert _labelled(*attention)[1:3] == [None, "attention.qkv"]
+    attention[1] = _gemm(16, 3 * HIDDEN, HIDDEN)  # the same layer for other tokens
+    assert _labelled(*attention)[1:3] == ["attention.qkv", "attention.qkv"]
 
 
 @pytest.mark.parametrize(("wide", "component"), [(64, "attention.other"), (32, None)])

@@ -111,7 +111,9 @@ class Forward(Queries, BlockWalk):
         # patches or features; layers of another width are made of more
         ahead = [(at, shape) for at, shape in shapes if at < first]
         opens = self.run.kinds[: ahead[0][0]] if ahead else []
-        activated = any(kind is not None and activates(kind) for kind in (self.run.follows, *opens))
+        known = [kind for kind in (self.run.follows, *opens) if kind is not None]
+        ends = (kind for kind in reversed(known) if kind.what == "norm" or activates(kind))
+        activated = any(activates(kind) for kind in [*ends][:1])  # features are normalized behind theirs
         if activated or taken & {shape.k for _, shape in ahead}:
             ahead = []  # of what a block before made, or beside the queries: no picture and no table
         if all(shape.n == self.hidden for _, shape in ahead) and any(

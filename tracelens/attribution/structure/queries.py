@@ -41,8 +41,17 @@ class Queries(Walk):
                 break
             wide += shape.n if shape.batch == 1 else 0
             if wide == wanted:
-                return makes[index:]
+                return self._with_repeats(makes, index)
         return makes
+
+    def _with_repeats(self, makes: list[int], start: int) -> list[int]:
+        """From ``start`` on, and the same layers for other tokens before (global ones, as in PEGASUS-X)."""
+        shapes = (self.run.shape(at) for at in makes)
+        sizes = [(shape.n, shape.k) if shape is not None else None for shape in shapes]
+        own = sizes[start:]
+        while sizes[max(0, start - len(own)) : start] == own:
+            start -= len(own)
+        return makes[start:]
 
     def _queries_ahead(self, products: list[int], norms: list[int], core: Core) -> list[int]:
         """The product of the queries, where the last normalization is that of a shortened stream, of which
