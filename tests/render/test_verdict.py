@@ -132,9 +132,13 @@ def test_the_rule_of_what_comes_first(seen: StepPicture, first: str) -> None:
         ({"exposed_ms": WORTH * 64, "shapes_ms": WORTH * 64}, "shapes"),  # of equals the shapes
         ({"bytes_ms": 30.0}, "shapes"),  # half of the kernels is not most of them
         ({"bytes_ms": 30.0, "slow_ms": 0.5}, "memory"),
+        # measured, and of shapes only a bound, which may be nothing
+        ({"exposed_ms": LARGE * 64, "shapes_ms": LARGE * 128, "bounded": True}, "exposed"),
+        ({"exposed_ms": LARGE * 60, "shapes_ms": LARGE * 128, "bounded": True}, "shapes"),
+        ({"exposed_ms": LARGE * 64, "shapes_ms": LARGE * 128}, "shapes"),
     ],
 )
-def test_where_the_rule_turns(more: dict[str, float], first: str) -> None:
+def test_where_the_rule_turns(more: dict[str, Any], first: str) -> None:
     even = Limits(
         step_ms=64.0, idle_ms=0.0, exposed_ms=0.0, bytes_ms=0.0, slow_ms=0.0, gpu_ms=60.0, shapes_ms=0.0
     )

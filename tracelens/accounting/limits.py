@@ -9,7 +9,8 @@ What is compared, all in ms of the median step (idle and exposed are shares of a
   time is memory's or the kernel's fixed cost. It counts where it is more than half of the GPU's time.
 - shapes: what all findings together save, the middle of the prediction, or their bound.
 
-The largest of idle, exposed and memory comes first where it is more than shapes; of idle and exposed only
+The largest of idle, exposed and memory comes first where it is more than shapes; exposed of at least 15% of
+the step also before shapes that are only bounded; of idle and exposed only
 what is at least 15% of the step is compared with memory, and what is at least 5% comes before shapes; exposed
 from 2% on, where no shape is worth 1%. Else shapes come first: nothing else is worth more.
 """
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tracelens.accounting.slow_calls import slow_calls_of
 from tracelens.results import (
     Check,
     CommunicationRow,
@@ -41,6 +43,8 @@ LARGE, WORTH = 0.15, 0.05
 #: Exposed communication is named from this share on, and comes first where shapes are worth less than LITTLE.
 EXPOSED, LITTLE = 0.02, 0.01
 UNKNOWN = 0.50
+#: The CPU takes 40 to 130 us for an eager operator under the profiler (real traces of CPU-bound steps).
+_LAUNCH_US = 150
 #: Of exposed communication: from here on it is said that small messages wait for a rank.
 _NAMES_WAITING = 0.25
 #: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
@@ -63,6 +67,7 @@ class Limits:
     slow_ms: float  # products bound by memory or by a kernel's fixed cost
     gpu_ms: float  # the sum of all kernels
     shapes_ms: float  # 0 without a finding
+    bounded: bool = False  # shapes are a bound and no prediction
 
     @property
     def memory_ms(self) -> float:
@@ -78,8 +83,9 @@ class Limits:
         """By the rule above."""
         waits = max(self.idle_ms, self.exposed_ms)
         memory = self.memory_ms > max(self.shapes_ms, self.gpu_ms / 2)
+        measured = self.bounded and self.exposed_ms >= LARGE * self.step_ms  # beside what may be nothing
         if (
-            waits > self.shapes_ms
+            (waits > self.shapes_ms or measured)
             and waits >= LARGE * self.step_ms
             and not (memory and self.memory_ms > waits)
         ):
@@ -130,11 +136,22 @@ class StepPicture:
 
     @property
     def waiting_ms(self) -> float:
-        """Exposed communication per step in messages too small to take long: waiting for other ranks."""
+        """Exposed communication per step that is waiting for other ranks."""
+        return self.small_ms + self.slow_ms
+
+    @property
+    def small_ms(self) -> float:
+        """Exposed communication per step in messages too small to take long."""
+        return sum(row.exposed_ms_per_step for row in self.communication if _is_small(row))
+
+    @property
+    def slow_ms(self) -> float:
+        """Exposed communication per step beyond what large messages take at the pace of the fastest call."""
+        slow = [(row, slow_calls_of(row, self.gpu.name)) for row in self.communication if not _is_small(row)]
         return sum(
-            row.exposed_ms_per_step
-            for row in self.communication
-            if row.bytes_per_call is not None and row.bytes_per_call < _SENDING_FROM
+            max(0.0, row.exposed_ms_per_step - (row.time_ms_per_step - one.waiting_ms))
+            for row, one in slow
+            if one is not None and one.waiting_ms is not None
         )
 
     @property
@@ -142,6 +159,17 @@ class StepPicture:
         """Is so much of the exposed communication waiting that the late rank is the thing to find?"""
         exposed_ms = self.summary.exposed_communication_ms
         return exposed_ms > 0 and self.waiting_ms >= _NAMES_WAITING * exposed_ms
+
+    @property
+    def gap_us(self) -> float:
+        """Idle time for each kernel of a step, communication aside: what its launch took the CPU at most."""
+        kernels = sum(row.kernels_per_step for row in self.components if row.component != "communication")
+        return 1e3 * self.summary.idle_ms / kernels if kernels else 0.0
+
+    @property
+    def launches_wait(self) -> bool:
+        """Is the idle time more than launches take, so that fewer of them are not the first thing to try?"""
+        return self.gap_us > _LAUNCH_US
 
     @property
     def hideable_ms(self) -> float:
@@ -153,6 +181,10 @@ class StepPicture:
     def marked(self) -> bool:
         """Is there a step, and not only a trace taken for one?"""
         return self.summary.steps_marked
+
+
+def _is_small(row: CommunicationRow) -> bool:
+    return row.bytes_per_call is not None and row.bytes_per_call < _SENDING_FROM
 
 
 def picture_of(report: Report) -> StepPicture:
@@ -189,6 +221,7 @@ def limits(seen: StepPicture) -> Limits:
         else 0.0,
         gpu_ms=summary.gpu_ms_per_step,
         shapes_ms=shapes or 0.0,
+        bounded=stake is not None and stake.mid is None,
     )
 
 

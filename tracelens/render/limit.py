@@ -73,10 +73,16 @@ def _exposed(report: Report) -> Card:
     saw = [f"{one}: {f.ms(sums[one][0])} of {f.ms(sums[one][1])} exposed." for one in order[:_KINDS]]
     seen = picture_of(report)
     if late := seen.waits_for_rank:
-        saw.append(
-            f"{f.ms(seen.waiting_ms)} of the {f.ms(exposed_ms)} is in messages below 64 kB: almost all"
-            " of it is waiting for other ranks."
-        )
+        if seen.small_ms:
+            saw.append(
+                f"{f.ms(seen.small_ms)} of the {f.ms(exposed_ms)} is in messages below 64 kB: waiting for"
+                " other ranks, as they are sent within microseconds."
+            )
+        if seen.slow_ms:
+            saw.append(
+                f"At least {f.ms(seen.slow_ms)} is beyond what large messages take at the pace of the fastest"
+                " call: waiting for other ranks, too."
+            )
     hides = remedies.hides(kinds[order[0]][0]) if order else []
     find = f"{f.capital(remedies.FIND_RANK)}: {_TO_FIND}"
     least = "at least " if report.summary.communication_is_bound else ""
@@ -104,21 +110,27 @@ def _idle(report: Report) -> Card:
     if kernels:
         mean_us = 1e3 * sum(row.time_ms_per_step for row in launched) / kernels
         besides = " besides communication" * (len(launched) < len(report.components))
+        gap = f.sig(picture_of(report).gap_us)
         saw.append(
-            f"{f.count(round(kernels))} kernels per step{besides}, {f.sig(mean_us)} µs each on average."
+            f"{f.count(round(kernels))} kernels per step{besides}, {f.sig(mean_us)} µs each on average, and"
+            f" {gap} µs of idle time for each."
         )
     saw += waits.lines(report)[1:] if found.why is None else []
-    seen = picture_of(report).waits
+    picture = picture_of(report)
+    seen = picture.waits
     loads = next((part.frac for part in found.path if part.bound_by == "data_loading"), 0.0)
     loader = "Load data ahead of the step: more DataLoader workers, pin_memory=True, non_blocking copies."
+    fewer = f"Launch fewer kernels: {remedies.LAUNCH_LESS}."
     todo = [
-        f"Launch fewer kernels: {remedies.LAUNCH_LESS}.",
+        fewer,
         "Take what waits for the GPU out of the step: .item(), .cpu(), print of a tensor, synchronize().",
     ]
     if loads >= _LOADS or any(one.evidence["kind"] in ("data", "workers") for one in seen):
         todo.insert(0, loader)
     if found.why == waits.NOT_ASKED and not seen:
         todo.insert(0, "Find the cause: tracelens analyze TRACE --waits.")
+    if picture.launches_wait:
+        todo.append(todo.pop(todo.index(fewer)))
     without_ms = summary.unprofiled.median_ms
     profiled = (
         'Measured under the profiler, which slows the CPU; "tracelens capture" also times steps without it.'

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracelens import numbers as f
+from tracelens.accounting.slow_calls import SENDING, slow_calls_of
 from tracelens.comparison.step_change import PRACTICAL
-from tracelens.hardware.collectives import bus_factor, one_node_us
 from tracelens.results import Report
 from tracelens.results.job import Job
 from tracelens.results.step import CommunicationRow
 
-#: Times as long as published. One rank's time holds its waiting, so more is asked of it than of sending,
-#: whose published law misses by 17 % in one size of ten (benchmarks/results/job.json).
-_WAITING_TOO, _SENDING = 2.0, 1.5
 _TOLD = 2
 
 
@@ -29,25 +26,22 @@ def slow_calls(report: Report) -> list[str]:
 
 
 def _slow(report: Report, row: CommunicationRow) -> Iterator[str]:
-    size, ranks, own, best = row.bytes_per_call, row.group_size, row.bus_gbps, row.best_bus_gbps
-    if size is None or ranks is None or own is None or best is None:
+    slow = slow_calls_of(row, report.gpu.name)
+    if slow is None:
         return
-    usual = one_node_us(report.gpu.name, row.collective, ranks, round(size))
-    us = row.time_ms * 1e3 / row.calls
-    if usual is None or us <= _WAITING_TOO * usual:
-        return
-    bus = size * (bus_factor(row.collective, ranks) or 0.0) / usual / 1e3
+    ranks, best = row.group_size, row.best_bus_gbps or 0.0
     text = (
-        f"{row.kind}, {f.nbytes(round(size))} among {ranks} ranks: {f.sig(own)} GB/s of bus bandwidth, "
-        f"{f.ms(us / 1e3)} a call, {us / usual:.1f} times the {f.ms(usual / 1e3)} ({f.sig(bus)} GB/s) that "
-        f"NCCL was published to take among {ranks} {report.gpu.title} of one node. "
+        f"{row.kind}, {f.nbytes(round(row.bytes_per_call or 0))} among {ranks} ranks: "
+        f"{f.sig(row.bus_gbps or 0.0)} GB/s of bus bandwidth, {f.ms(slow.us / 1e3)} a call, "
+        f"{slow.us / slow.usual_us:.1f} times the {f.ms(slow.usual_us / 1e3)} "
+        f"({f.sig(slow.usual_gbps)} GB/s) that NCCL was published to take among {ranks} "
+        f"{report.gpu.title} of one node. "
     )
-    if best * _SENDING >= bus:
-        waiting = row.time_ms_per_step * (1 - own / best)
+    if slow.waiting_ms is not None:
         yield text + (
-            f"The fastest of its calls reaches {f.sig(best)} GB/s, so the links are that fast, and about "
-            f"{f.ms(waiting)} of {f.ms(row.time_ms_per_step)} is waiting for other ranks: the traces of all "
-            "ranks together say for which."
+            f"The fastest of its calls reaches {f.sig(best)} GB/s, so the links are that fast, and at least "
+            f"{f.ms(slow.waiting_ms)} of {f.ms(row.time_ms_per_step)} is waiting for other ranks: the traces "
+            "of all ranks together say for which."
         )
     else:
         yield text + (
@@ -62,7 +56,7 @@ def slow_sends(job: Job) -> list[str]:
     rows = [
         (row.calls_per_step / row.groups * (row.send_us - row.one_node_us) / 1e3, row)
         for row in job.collectives
-        if row.send_us and row.one_node_us and row.send_us > _SENDING * row.one_node_us
+        if row.send_us and row.one_node_us and row.send_us > SENDING * row.one_node_us
     ]
     rows = [(ms, row) for ms, row in rows if ms > PRACTICAL * job.step_ms]
     if not rows:

@@ -18,7 +18,7 @@ from tracelens.accounting.limits import (
     picture_of,
 )
 from tracelens.numbers import capital, listed, ms, ms_range, pct
-from tracelens.render.remedies import FIND_RANK, LAUNCH_LESS, fusing
+from tracelens.render.remedies import FIND_CPU, FIND_RANK, LAUNCH_LESS, fusing
 from tracelens.results import Estimate, Finding, Report
 from tracelens.results.waiting import step_bound
 from tracelens.rules.engine.needs import unseen
@@ -144,7 +144,7 @@ def _both(seen: StepPicture) -> tuple[str, str]:
     rest_ms = whole_ms - exposed_ms - idle
     said = [
         (exposed_ms, f"{_exposed(seen)} {{}}", _hiding(seen)),
-        (idle, "the GPU waits for the CPU {}", f"{LAUNCH_LESS}, at most {ms(idle)} per step"),
+        (idle, "the GPU waits for the CPU {}", f"{_for_idle(seen)}, at most {ms(idle)} per step"),
     ]
     (first_ms, first, try_first), (second_ms, second, then_try) = sorted(said, reverse=True)
     first = first.format(_mean_part(seen, first_ms))
@@ -155,6 +155,10 @@ def _both(seen: StepPicture) -> tuple[str, str]:
         f"{capital(first)}, {second}; it computes in {least} {pct(rest_ms / whole_ms)} ({ms(rest_ms)}).",
         f"{to_try} A rank whose CPU launches late also makes the others wait in their collectives.",
     )
+
+
+def _for_idle(seen: StepPicture) -> str:
+    return FIND_CPU if seen.launches_wait else LAUNCH_LESS
 
 
 def _hiding(seen: StepPicture) -> str:
@@ -213,7 +217,7 @@ def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> tuple[str, str]:
             f"The GPU is idle {part}: it waits {_WAITED[wait.evidence['kind']]} for {ms(wait_ms)} of that.",
             f"{TO_TRY} {fix}, at most {ms(wait_ms)} {per_step(seen.marked)}.",
         )
-    to_try = f"{TO_TRY} {LAUNCH_LESS}, at most {ms(idle_ms)} per step."
+    to_try = f"{TO_TRY} {_for_idle(seen)}, at most {ms(idle_ms)} per step."
     if found.idle_ms < _HOST * found.step_ms:
         return f"The GPU is idle {part}{_more(seen, alone=alone)}", to_try
     shapes = "" if alone else ", not limited by GEMM shapes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens.numbers import percent, plural
 from tracelens.rules.engine.bounds import Bound
-from tracelens.rules.engine.candidate import Candidate
+from tracelens.rules.engine.candidate import SPARES_LAUNCHES, Candidate
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import calls_of, time_of
 from tracelens.rules.engine.rule import Rule
@@ -58,7 +58,7 @@ def _grouped(facts: StepFacts, mixture: Mixture) -> Candidate | None:
                 "torch.nn.functional.grouped_mm takes bf16 with weights stacked by expert and tokens sorted"
                 " by expert; transformers: experts_implementation='grouped_mm', Megatron: --moe-grouped-gemm."
             ),
-            "Fewer launches are not in the bound: where the step waits for the CPU they can save more.",
+            SPARES_LAUNCHES,
         ],
         confidence="medium",
         effort="code",

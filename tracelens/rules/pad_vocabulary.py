@@ -51,7 +51,7 @@ class PadVocabulary(Rule):
         judged = [row for row in rows if not fp32_on_cuda_cores(row)]
         if not judged:
             raise not_applicable(
-                f"The vocabulary, {vocab}, is no multiple of {TARGET}, but its GEMMs run in fp32 on CUDA"
+                f"The vocabulary, {vocab}, is not a multiple of {TARGET}, but its GEMMs run in fp32 on CUDA"
                 " cores, where alignment is not what limits them."
             )
         return [_candidate(facts, vocab, ran, judged)], ""
@@ -122,7 +122,7 @@ def _saw(facts: StepFacts, vocab: int, ran: int, rows: list[GemmRow]) -> str:
     dtype, boundary = rows[0].dtype, boundary_bytes(ran, rows[0].dtype)
     grid = f"; rows begin on {boundary}-byte boundaries in {dtype}" if boundary is not None else ""
     by = f"; torch.compile pads it to {ran} in every call" if ran != vocab else ""
-    text = f"The vocabulary is {vocab}, no multiple of {TARGET}{by}{grid}."
+    text = f"The vocabulary is {vocab}, not a multiple of {TARGET}{by}{grid}."
     text += f" {took(rows, 'GEMM shape', facts)} with it."
     shown = sorted({kernel for row in rows if (kernel := narrow_kernel(row)) is not None})
     if shown:

@@ -16,6 +16,9 @@ from tracelens.words import Level
 #: passes and says the figure.
 WORTH_A_FINDING = 0.001
 
+#: The caveat of a change that leaves fewer kernels.
+SPARES_LAUNCHES = "Launches that it spares are not counted; where the step waits for the CPU they save more."
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
