@@ -24,6 +24,7 @@ from tests.job.killer import killed_at_rank_2
 from tests.job.plants import PLANTS, Plant, accuses_nobody, clean_jobs, small
 from tests.job.simulated import Job, Simulation, data_parallel, planted
 from tracelens import numbers as f
+from tracelens.accounting.limits import picture_of
 from tracelens.analysis import analyze
 from tracelens.cli import cli
 from tracelens.errors import InputError
@@ -495,9 +496,17 @@ def test_a_slow_node_stands_first_among_the_nodes_and_among_their_groups(tmp_pat
 
 @pytest.mark.skipif(not (SHARED / "job_h100_nanogpt_8ranks").is_dir(), reason="shared traces are not here")
 def test_the_real_job_of_eight_ranks() -> None:
-    found = analyze_job([SHARED / "job_h100_nanogpt_8ranks"], workers=1)
+    ranks, left = summarize_files([SHARED / "job_h100_nanogpt_8ranks"], RankWork(), workers=1)
+    found = merge(ranks, left)
     (late,) = found.stragglers
     assert (late.name, late.cause) == ("rank 1", "cpu")
+    # what one rank's own page says of its waiting is below what the clocks of all ranks show
+    waited = {row.rank: row.parts.waiting_ms for row in found.ranks}
+    alone = {one.rank: picture_of(unpack_report(one)).waiting_ms for one in ranks}
+    assert all(0.3 * waited[rank] < seen < 1.03 * waited[rank] for rank, seen in alone.items()), (
+        waited,
+        alone,
+    )
     assert 7 < late.late_ms < 9
     assert late.least_ms is not None and late.most_ms is not None
     assert 5 < late.least_ms <= late.late_ms <= late.most_ms < 10
