@@ -231,6 +231,8 @@ def test_each_kind_of_naming_says_the_same(tmp_path: Path) -> None:
         ("llama", {"LlamaForCausalLM": "Qwen3MoeForCausalLM", "LlamaModel": "Qwen3MoeModel",
                    "LlamaDecoderLayer": "Qwen3MoeDecoderLayer", "LlamaAttention": "Qwen3MoeAttention"}),
         ("llama", {"LlamaAttention": "LlamaSdpaAttention", "LlamaRMSNorm": "FusedRMSNorm"}),
+        # huggingface/pytorch-image-models, timm/layers: an MLP, and attention
+        ("llama", {"LlamaMLP": "SwiGLU", "LlamaAttention": "AttentionRope"}),
         ("gpt2", {"GPT": "GPT2LMHeadModel", "Block": "GPT2Block", "CausalSelfAttention": "GPT2Attention",
                   "MLP": "GPT2MLP", "Linear": "Conv1D"}),
         ("gpt2", {"Linear": "LayerNormLinear", "MLP": "LayerNormMLP", "Block": "TransformerLayer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,10 @@ _NOT_MODEL = re.compile(
     + ")"
 )
 _MODULE_IN_RANGE = [re.compile(pattern) for pattern, _ in MODULE_IN_RANGE]
+#: A module of one product, and what a module that holds some is, whatever it is called after (in timm
+#: ``SwiGLU`` is an MLP, ``AttentionRope`` attention).
+_PRODUCT = re.compile(r"\w*Linear(4bit|8bitLt)?|Conv1D")
+_HOLDS = {"activation": "mlp", "rope": "attention"}
 _RANGES = [(role, re.compile(pattern)) for role, pattern, _ in RANGES]
 
 
@@ -92,6 +96,7 @@ def find_paths(trace: Trace, links: Links) -> Paths:
                 paths.append(_extend(paths[outer] if outer >= 0 else None, text, named=bool(is_range[node])))
             of_context[node] = known[key]
 
+    paths = _by_what_they_hold(paths, outers)
     lookup = np.full(len(wanted) + 1, -1, np.int32)
     for node, path in of_context.items():
         lookup[node] = path  # -1 writes the last place, which stays -1
@@ -104,6 +109,19 @@ def find_paths(trace: Trace, links: Links) -> Paths:
         closure=closure,
         with_experts=_with_experts(paths, outers),
     )
+
+
+def _by_what_they_hold(paths: list[Path], outers: list[int]) -> list[Path]:
+    """A module called after its activation or its rotation that has linear layers is an MLP, or attention."""
+    holds = {outers[at] for at, path in enumerate(paths) if _PRODUCT.fullmatch(path.elements[-1].text)}
+    found: list[Path] = []
+    for at, path in enumerate(paths):
+        before = found[outers[at]].elements if outers[at] >= 0 else ()
+        *words, last = path.elements[len(before) :]
+        if at in holds and last.role in _HOLDS:
+            last = replace(last, role=_HOLDS[last.role])
+        found.append(Path((*before, *words, last), path.module))
+    return found
 
 
 def _closures(trace: Trace, links: Links) -> BoolArray:
