@@ -116,7 +116,8 @@ def judged(table: pd.DataFrame, rates: ExpertRates) -> dict[str, float | int]:
     low, high = rates.range_of("forward")
     inside = (error <= -np.log(low)) & (error >= -np.log(high))
     pairs = list(_pairs(table.assign(mid=mid)))
-    uneven = uneven_error(table.assign(mid=mid)) if table["distribution"].nunique() > 1 else None
+    both = {"balanced"} < set(table["distribution"])  # an A100's rows are of uneven loads alone
+    uneven = uneven_error(table.assign(mid=mid)) if both else None
     return {
         "n": len(table),
         "median": float(np.median(np.abs(error))),
@@ -223,7 +224,7 @@ def main(arguments: list[str] | None = None) -> None:
         gpu = find_gpu(None, override=GPUS[name][1])
         for dtype in given.dtype or list(DTYPES):
             table = layers(name, dtype)
-            if not len(table) or gpu.sms is None:  # GB300's SMs: gpus.toml
+            if not len(table):
                 continue
             if given.fit:
                 title = gpu.title.removeprefix("NVIDIA ")
