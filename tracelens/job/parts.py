@@ -106,7 +106,9 @@ def _collective(
         len({matched.group[call] for call in calls.tolist()}),
         message or None,
         len(calls) / steps,
-        (float(np.median(skews)), float(np.percentile(skews, 95)), float(skews.max())) if len(told) else None,
+        (float(np.median(skews)), float(np.percentile(skews, 95, method="higher")), float(skews.max()))
+        if len(told)
+        else None,
         names[most] if len(told) else None,
         float(counts[most] / len(told)) if len(told) else None,
         float(waited[calls].sum()) / steps / len(names),

@@ -122,7 +122,7 @@ class JobCollective(msgspec.Struct, frozen=True):
     calls_per_step: Annotated[float, says("of all its groups")]
     skew_us: Annotated[
         tuple[float, float, float] | None,
-        says("median, 95th percentile, largest; None within the clocks' residual"),
+        says("median, 95th percentile (one of the calls), largest; None within the clocks' residual"),
     ]
     last: Annotated[str | None, says("the rank that comes last most often")]
     last_frac: Annotated[float | None, says("of the calls whose last rank is known")]
