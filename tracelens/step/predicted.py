@@ -411,7 +411,7 @@ def _floor(found: Prediction, dtype: str, gpu: Gpu) -> float:
         return compute
     size, out = bytes_per_element(found.dtype) or 0.0, bytes_per_element(found.out_dtype) or 0.0
     moved = batch * (size * (m * k + k * n) + out * m * n)
-    cached = gpu.l2_mb is None or moved <= gpu.l2_mb * 1e6  # a cache of unknown size may hold them
+    cached = gpu.l2_mb is None or moved <= gpu.l2_mb * 1e6  # a cache of unknown size could hold them
     share = 0.5 if cached else 1.0
     return max(compute, share * moved / (gpu.bandwidth_gbps * 1e3))
 
