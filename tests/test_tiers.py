@@ -13,12 +13,12 @@ def test_what_took_long_is_slow_but_for_a_cheap_first_case_and_the_cheapest_of_a
     times = [
         ("a.py::quick", 0.1),
         ("a.py::long", 9.0),
-        ("a.py::many[x]", 0.9),
+        ("a.py::many[x]", 0.5),
         ("a.py::many[y]", 0.9),
         ("a.py::many[z]", 0.9),
         ("a.py::dear[x]", 4.0),
         ("a.py::dear[y]", 4.0),
-        ("b.py::alone[x]", 3.0),
+        ("b.py::alone[x]", 2.0),
         ("b.py::alone[y]", 3.5),
     ]
     assert tiers.written(times).splitlines() == [

@@ -18,13 +18,13 @@ from pathlib import Path
 
 LIST = Path(__file__).with_name("slow.txt")
 #: CPU seconds. A function that takes less in all its cases is never slow.
-_FUNCTION = 0.9
+_FUNCTION = 0.6
 #: The first case of a slow function stays if it takes less.
-_FIRST = 1.0
+_FIRST = 0.7
 #: Asked of every change, whatever they take: some seconds of strange inputs.
 _ALWAYS = ("tests/fuzz/test_fuzz.py::test_strange_inputs_end_in_an_output_or_in_one_line",)
 #: The cheapest test of a file stays if it takes less.
-_CHEAPEST = 4.0
+_CHEAPEST = 2.5
 
 
 def cpu_seconds() -> float:
