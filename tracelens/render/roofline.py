@@ -129,7 +129,7 @@ def _usable(row: GemmRow) -> bool:
 def roofline(report: Report, shown: list[GemmRow], *, frame: Frame = WIDE) -> Roofline | None:
     """Lay out the figure, or return None where peak, bandwidth or every point is unknown."""
     gpu = report.gpu
-    rows = [row for row in shown if _usable(row) and row.math_dtype in gpu.peak_tflops]
+    rows = [row for row in shown if _usable(row) and gpu.peak_tflops.get(row.math_dtype or "", 0.0) > 0]
     if not rows or not gpu.bandwidth_gbps:
         return None
     bounds = _bounds(rows, gpu, brief=frame.brief)

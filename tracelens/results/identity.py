@@ -18,6 +18,8 @@ SmsSource = Literal["trace", "table", "unknown"]
 #: What the row of the GPU table was found by.
 GpuMatch = Literal["--gpu", "device name", "none"]
 
+_Rate = Annotated[float, says("0 or more", least=0)]
+
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
@@ -46,11 +48,11 @@ class GpuInfo:
     vendor: Vendor
     sms: int | None
     sms_source: SmsSource
-    peak_tflops: Annotated[dict[str, float], says("dtype -> datasheet dense peak; absent = unknown")]
+    peak_tflops: Annotated[dict[str, _Rate], says("dtype -> datasheet dense peak; absent = unknown")]
     ceiling_tflops: Annotated[
         dict[str, float], says("dtype -> best matmul anyone measured; absent = unknown")
     ]
-    bandwidth_gbps: float | None
+    bandwidth_gbps: _Rate | None
     matched_by: GpuMatch
     sources: Annotated[dict[str, str], says('"peak.bf16", "bandwidth_gbps" -> document, date')] = field(
         default_factory=dict
