@@ -245,11 +245,7 @@ def _stake(report: Report) -> Number:
     of, more = per_step(report), _open(report)
     if report.summary.saving_of == "gpu_work":
         # Shorter kernels leave longer gaps: not a gain to put in red.
-        how = (
-            "a bound"
-            if waste.mid is None
-            else f"{f.ms_range(waste.low, waste.high)} less GPU work, predicted"
-        )
+        how = "a bound" if waste.mid is None else f"GPU work ≈ {f.ms(waste.mid)} less, predicted"
         note = f"{of.strip()}, 0 while it waits for the CPU; {how}{more}"
         return Number("stake", f"0 to {f.ms(waste.high)}", label, note, quiet=True)
     if waste.mid is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tracelens.results import CommunicationRow
 
 LAUNCH_LESS = 'CUDA graphs (torch.compile, mode="reduce-overhead")'
-FIND_CPU = "find what holds the CPU up (tracelens analyze TRACE --waits)"
+FIND_CPU = "find what holds the CPU up"
 FIND_RANK = "find the rank that the others wait for"
 #: What hides a collective behind compute, by what it serves. A framework's own setting stands where the
 #: purpose itself is known from that framework.
