@@ -12,23 +12,20 @@ import hashlib
 import math
 import re
 import sys
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from benchmarks.fit_rows import BOUNDS, CAST, Array, Rows, columns
 from benchmarks.predictions import neighbours
 from benchmarks.silicon import DTYPES, GPUS, linears
-from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.gain import ratio_error
-from tracelens.gemm.ladder import alignment_ladder, operand_alignment
-from tracelens.gemm.predict.architecture import Library, Shares, architecture
-from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, cached_us, costs, preference, whole
-from tracelens.gemm.predict.family import LEAST
-from tracelens.gemm.predict.rates import FEW, SHORT_US, SMALL, Rates, rates_of
+from tracelens.gemm.predict.architecture import Shares, architecture
+from tracelens.gemm.predict.cost import Products, cached_us
+from tracelens.gemm.predict.rates import FEW, SHORT_US, SMALL, rates_of
 from tracelens.hardware import Gpu, find_gpu
 
 _ARCHITECTURES = Path(__file__).parents[1] / "tracelens" / "gemm" / "predict" / "architectures"
@@ -46,15 +43,6 @@ _STARTS = tuple(
     )
     for partial, first, sm_gbps in ((0.46, 0.6, 90.0), (0.85, 0.8, 36.0), (0.88, 0.6, 110.0))
 )  # fmt: skip
-#: What moves, each with the bounds that keep it a physical figure.
-_BOUNDS = {
-    "of_peak": (0.2, 2.5), "of_bandwidth": (0.3, 0.97), "load_elements": (1.0, 300.0),
-    "partial_wave_frac": (0.3, 0.95), "first_wave_frac": (0.3, 1.0), "store_frac": (0.02, 1.5),
-    "fixed_us": (0.5, 30.0), "split_us": (0.2, 60.0), "sm_gbps": (5.0, 1000.0),
-    "cluster_load_frac": (0.5, 1.0), "cached_mb": (0.5, 120.0), "l2_sm_gbps": (10.0, 300.0),
-    "sustained_loss_frac": (0.01, 0.6), "sustained_us": (100.0, 5000.0),
-}  # fmt: skip
-_CAST = {"cast_us": (0.5, 30.0), "cast_bytes": (0.5, 12.0)}
 #: CUTLASS's dispatchers switch tiles by M; cuBLAS's does not.
 _WHOLE_TILES_ABOVE_M = (math.inf, 32.0, 64.0, 128.0, 256.0)
 _RATE_BOUNDS = (0.6, 1.5)
@@ -66,17 +54,6 @@ _STEPS, _ROUNDS, _LENGTH = 120, 6, 0.02
 #: Candidates whose times differ by less than this (ln) share a row while constants move, as steps in a choice
 #: would hide where to go: at first and at last.
 _SOFT = (0.03, 0.0015)
-#: What a constant is moved by (ln) to see how times follow.
-_APART = 1e-3
-#: What a tile's rate away from the formula's weighs, so that only what rows show moves it.
-_RATES_WEIGH = 0.003
-#: An error counts no further, so that a few odd rows do not bend the fit.
-_CAPPED = 0.5
-_PART = 96  # rows predicted at once
-_KEPT = 32  # candidates of a row that a descent looks at
-#: What the error of the ratio of two neighbours' times weighs beside that of their times.
-_PAIRS_WEIGH = 1.0
-_DIFFERS = math.log(1.1)
 #: Share of the fitted rows that lies below the range's low end, and above its high end.
 _OUTSIDE = 0.025
 #: Errors of weight shapes left out of a fit over those of shapes in it (ln, at these quantiles): an H100's,
@@ -92,187 +69,6 @@ _TOLD_APART = tuple(round(0.01 + 0.0025 * step, 4) for step in range(35))
 _MOST_NAMED, _MOST_WRONG = 2.8, 0.02
 #: Fewer rows than this say too little for so many constants.
 _ENOUGH = 1000
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Measured products, ready to be predicted, with what each weighs."""
-
-    table: pd.DataFrame
-    gpu: Gpu
-    dtype: str
-    weights: Array
-
-    @classmethod
-    def of(cls, table: pd.DataFrame, gpu: Gpu, dtype: str) -> Rows:
-        """Every class of shape weighs the same, however many rows it has; large ones weigh double."""
-        large = (table[["m", "n", "k"]] >= SMALL).all(axis=1)
-        short, few = table["time_us"] < 10, table["m"] <= 64
-        kinds = ((large, 2.0), (short, 1.0), (few, 1.0), (~large & ~short & ~few, 1.0))
-        weights = np.sum([weight * kind / max(int(kind.sum()), 1) for kind, weight in kinds], axis=0)
-        return cls(table, gpu, dtype, np.asarray(weights / weights.sum(), dtype=np.float64))
-
-    @cached_property
-    def products(self) -> list[Products]:
-        """In parts that fit in a core's cache with all their candidates."""
-        ladder = alignment_ladder(gpu=self.gpu, dtype=self.dtype)
-        size = bytes_per_element(self.dtype) or 2.0
-        rows = [
-            (m, n, k, 1, ladder.step_of(self._aligned(m, n, k)).mid or 1.0, size, 2.0)
-            for m, n, k in self.table[["m", "n", "k"]].itertuples(index=False)
-        ]
-        return [Products.of(rows[at : at + _PART]) for at in range(0, len(rows), _PART)]
-
-    def _aligned(self, m: int, n: int, k: int) -> dict[str, int | None]:
-        return operand_alignment(m, n, k, dtype=self.dtype, out_dtype="bf16", layout="TN")
-
-    @cached_property
-    def pairs(self) -> NDArray[np.intp]:
-        """Rows of large sizes next to one another in M or N, all else the same, at most twice as large."""
-        sizes = self.table[["m", "n", "k"]].to_numpy()
-        found = []
-        for axis in (0, 1):
-            order = np.lexsort([sizes[:, axis], *(sizes[:, one] for one in range(3) if one != axis)])
-            one, other = sizes[order[:-1]], sizes[order[1:]]
-            near = (np.delete(one, axis, 1) == np.delete(other, axis, 1)).all(axis=1)
-            near &= (one.min(axis=1) >= SMALL) & (other[:, axis] <= 2 * one[:, axis])
-            found.append(np.stack([order[:-1][near], order[1:][near]], axis=1))
-        return np.concatenate(found)
-
-    @cached_property
-    def pair_weights(self) -> Array:
-        """Neighbours that differ in time per FLOP, few as they are, weigh as much as all that do not."""
-        work = np.log(self.table[["m", "n", "k"]].prod(axis=1).to_numpy(dtype=np.float64))
-        per_flop = self.logs - work
-        differ = np.abs(per_flop[self.pairs[:, 0]] - per_flop[self.pairs[:, 1]]) >= _DIFFERS
-        share = np.where(differ, differ.mean() or 1.0, 1.0 - differ.mean())
-        weights = 1 / share
-        return np.asarray(weights / weights.sum())
-
-    @cached_property
-    def logs(self) -> Array:
-        return np.asarray(np.log(self.table["time_us"].to_numpy(dtype=np.float64)))
-
-    def errors(self, shares: Shares) -> Array:
-        """ln(predicted / measured) of every row, all tiles and splits considered."""
-        table, rates = self.tiles(shares), rates_of(shares, self.gpu, self.dtype)
-        times = [best(costs(part, table, rates), preference(part, table, rates))[0] for part in self.products]
-        return np.asarray(np.log(np.concatenate(times)) - self.logs)
-
-    def tiles(self, shares: Shares) -> TileTable:
-        assert self.gpu.sms is not None
-        known = self.library(shares)
-        return TileTable.of(known.tiles, sms=self.gpu.sms, rate_frac=known.rates, bias=known.bias)
-
-    def library(self, shares: Shares) -> Library:
-        return architecture(self.gpu.compute_capability).library_of(shares, self.dtype)
-
-    def listed(self, shares: Shares) -> list[int]:
-        """Places in the architecture's list of the first tiles of ``library``."""
-        tiles = architecture(self.gpu.compute_capability).tiles
-        return [at for at, one in enumerate(tiles) if not shares.family_rates or one.m * one.n < LEAST]
-
-    def narrowed(self, shares: Shares) -> Narrowed:
-        """The same rows, each with the candidates that ``shares`` make fastest."""
-        table, rates = self.tiles(shares), rates_of(shares, self.gpu, self.dtype)
-        found = []
-        for part in self.products:
-            flat = costs(part, table, rates) * preference(part, table, rates)
-            flat = flat.reshape(len(flat), -1)
-            found.append(np.argpartition(flat, min(_KEPT, flat.shape[1]) - 1, axis=1)[:, :_KEPT])
-        return Narrowed.of(self, table, np.concatenate(found))
-
-
-@dataclass(frozen=True)
-class Narrowed:
-    """Rows with a few candidates each: what a descent, which moves little, looks at again and again."""
-
-    rows: Rows
-    products: Products
-    table: TileTable
-    tile: NDArray[np.intp]  # (S, K): which tile each candidate is
-
-    @classmethod
-    def of(cls, rows: Rows, table: TileTable, kept: NDArray[np.intp]) -> Narrowed:
-        tile, split = np.divmod(kept, len(SPLITS))
-        shape = (1, len(table.tiles), len(SPLITS))
-        arrays = {
-            one.name: np.broadcast_to(getattr(table, one.name), shape)[0, tile, split][:, :, None]
-            for one in fields(TileTable)
-            if one.name != "tiles"
-        }
-        joined = [np.concatenate(one) for one in zip(*map(_columns, rows.products), strict=True)]
-        return cls(rows, Products(*joined), replace(table, **arrays), tile)
-
-    def slope(self, shares: Shares, soft: float, *, of_gpu: bool) -> tuple[float, dict[str, Array]]:
-        """The loss, and how it follows each figure: by its ln, coefficients by themselves.
-
-        Figures ``of_gpu`` as a whole take one prediction of all rows each, and are left out without.
-        """
-        known, rates = self.rows.library(shares), rates_of(shares, self.rows.gpu, self.rows.dtype)
-        table = self._table(np.asarray(known.rates), np.asarray(known.bias))
-        logs = np.log(costs(self.products, table, rates)[:, :, 0])
-        ranks = logs + np.log(preference(self.products, table, rates)[:, :, 0])
-        share = np.exp((ranks.min(axis=1, keepdims=True) - ranks) / soft)
-        share /= share.sum(axis=1, keepdims=True)
-        logs = np.where(share > 0, logs, 0.0)
-        middle = (share * logs).sum(axis=1, keepdims=True)
-        loss, by_row = self._loss(middle[:, 0] - self.rows.logs)
-        by_rank = -by_row[:, None] * share * (logs - middle) / soft
-        by_time = by_row[:, None] * share + by_rank
-
-        def followed(table: TileTable, rates: Rates) -> Array:
-            moved = np.log(costs(self.products, table, rates)[:, :, 0])
-            return np.asarray(by_time * np.where(share > 0, moved - logs, 0.0) / _APART)
-
-        slopes: dict[str, Array] = {}
-        for name in (*_BOUNDS, *(_CAST if rates.cast_bytes else ())) if of_gpu else ():
-            changed = {name: getattr(shares, name) * math.exp(_APART)}
-            moved = rates_of(replace(shares, **changed), self.rows.gpu, self.rows.dtype)
-            slopes[name] = np.asarray(followed(table, moved).sum())
-        faster = self._table(np.asarray(known.rates) * math.exp(_APART), np.asarray(known.bias))
-        return loss, slopes | self._by_tile(shares, followed(faster, rates), by_rank)
-
-    def _by_tile(self, shares: Shares, by_rate: Array, by_rank: Array) -> dict[str, Array]:
-        """Slopes of what differs from tile to tile; figures away from the formula's weigh a little."""
-        family = architecture(self.rows.gpu.compute_capability).family if shares.family_rates else None
-        listed = self.rows.listed(shares)
-        count = len(listed) + (len(family.tiles) if family is not None else 0)
-        rate, rank = (np.bincount(self.tile.ravel(), by.ravel(), count) for by in (by_rate, by_rank))
-        rates = np.log(shares.tile_rates)
-        found = {"tile_rates": _RATES_WEIGH * np.sign(rates) / len(rates)}
-        found["tile_rates"][listed] += rate[: len(listed)]
-        if family is None:
-            return found
-        ways = (("family_rates", family.of_rate, rate), ("family_bias", family.features, rank))
-        for name, features, by in ways:
-            weigh = np.sign(getattr(shares, name)) * _RATES_WEIGH / features.shape[1]
-            found[name] = features.T @ by[len(listed) :] + weigh
-        for name, size in (("whole_m_frac", "m"), ("whole_n_frac", "n")):
-            divides = whole(getattr(self.products, size), getattr(self.table, size))[:, :, 0]
-            found[name] = np.asarray((by_rank * divides).sum())
-        return found
-
-    def _loss(self, error: Array) -> tuple[float, Array]:
-        """The mean error of rows and of the ratios of neighbours, and its slope by each row's error."""
-        inside = np.abs(error) < _CAPPED
-        loss = float((np.minimum(np.abs(error), _CAPPED) * self.rows.weights).sum())
-        by_row = np.sign(error) * inside * self.rows.weights
-        if len(self.rows.pairs):
-            one, other = self.rows.pairs.T
-            change, weights = error[one] - error[other], _PAIRS_WEIGH * self.rows.pair_weights
-            loss += float((np.minimum(np.abs(change), _CAPPED) * weights).sum())
-            by_pair = np.sign(change) * (np.abs(change) < _CAPPED) * weights
-            by_row = by_row + np.bincount(one, by_pair, len(error)) - np.bincount(other, by_pair, len(error))
-        return loss, by_row
-
-    def _table(self, rates: Array, bias: Array) -> TileTable:
-        return replace(self.table, rate_frac=rates[self.tile][:, :, None], bias=bias[self.tile][:, :, None])
-
-
-def _columns(products: Products) -> list[Array]:
-    return [np.asarray(getattr(products, one.name)) for one in fields(Products)]
 
 
 def fit(rows: Rows, *, steps: int = _STEPS) -> Shares:
@@ -321,7 +117,7 @@ def _descend(shares: Shares, rows: Rows, steps: int, *, rounds: int) -> tuple[fl
 
 def _moved(shares: Shares, moves: dict[str, Array]) -> Shares:
     """Every figure moved by so much, others than coefficients in ln, as far as its bounds allow."""
-    bounds = {**_BOUNDS, **_CAST, "tile_rates": _RATE_BOUNDS}
+    bounds = {**BOUNDS, **CAST, "tile_rates": _RATE_BOUNDS}
     bounds |= {"whole_m_frac": _WHOLE_BOUNDS, "whole_n_frac": _WHOLE_BOUNDS}
     changed: dict[str, object] = {}
     for name, by in moves.items():
@@ -351,7 +147,7 @@ def ranged(rows: Rows, shares: Shares) -> Shares:
     rates, measured = rates_of(shares, rows.gpu, rows.dtype), rows.table["time_us"].to_numpy(dtype=np.float64)
     mid = measured * np.exp(rows.errors(shares))
     products = Products(
-        *(np.concatenate(one).ravel() for one in zip(*map(_columns, rows.products), strict=True))
+        *(np.concatenate(one).ravel() for one in zip(*map(columns, rows.products), strict=True))
     )
     least = cached_us(mid, products, rates, rows.gpu.l2_mb or 0.0)
     m = rows.table["m"].to_numpy()

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.fit_gemm import STAMP, Rows, digest, fit, ranged, written
+from benchmarks.fit_gemm import STAMP, digest, fit, ranged, written
+from benchmarks.fit_rows import Rows
 from tracelens.gemm.predict.architecture import Shares, architecture
 from tracelens.hardware import find_gpu
 
