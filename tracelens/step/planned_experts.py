@@ -38,7 +38,7 @@ def expert_parts(config: ModelConfig, layout: Layout, *, gpu: Gpu, dtype: str) -
             (sizes.tokens * layer.top_k, layer.inter, layer.hidden, layer.experts),
             layers,
             time_ms,
-            flops=(found.tflops or 0.0) * time_ms.mid * 1e9,
+            flops=(found.tflops or 0.0) * (found.time_us.mid or 0.0) * 1e6 * layers,
             note=_tiles(found),
         )
 
