@@ -110,10 +110,16 @@ PATCHES = [
 ]
 
 
+CLASSES = [  # what the head takes is quantized: added is a zero point
+    Row("logits", "", "triton_poi_fused__to_copy_add_clamp_mul_reciprocal_view_16"),
+    Row("logits", "", "triton_tem_fused__to_copy_add_clamp_mul_reciprocal_view_17"),
+]
+
+
 @pytest.mark.parametrize("beside", [0, 1, 2])
 def test_a_graph_of_quantized_products_is_read_in_order(tmp_path: Path, beside: int) -> None:
     """Whatever else the operator launches that replays the graph: one copy of its inputs, or several."""
-    rows = [*PATCHES, *QUANTIZED * LAYERS]
+    rows = [*PATCHES, *QUANTIZED * LAYERS, *CLASSES]
     events = written(rows, graph=True)
     events.append(op("Torch-Compiled Region: 0/0", ts=-500, dur=505))
     for at in range(beside):

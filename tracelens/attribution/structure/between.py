@@ -322,6 +322,8 @@ class _Placed(Gap):
             return Label("loss")
         if "activation" in kind.tags and self.before == "other":
             return Label("other")
+        if wide and adds and self.after == "logits" and at > self.last_norm:
+            return Label("logits")  # behind the last normalization nothing is added to the stream
         if wide and adds:
             return Label("residual", self.layer, tuple(parts) if len(parts) > 1 else ())
         if wide and "dropout" in kind.tags:
