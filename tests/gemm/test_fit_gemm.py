@@ -11,7 +11,9 @@ import pytest
 
 from benchmarks.fit_gemm import STAMP, digest, fit, ranged, written
 from benchmarks.fit_rows import Rows
+from benchmarks.predictions import as_one_source_would
 from tracelens.gemm.predict.architecture import Shares, architecture
+from tracelens.gemm.predict.family import LEAST
 from tracelens.hardware import find_gpu
 
 #: What times of the table are made of.
@@ -53,6 +55,15 @@ def _rows(name: str) -> Rows:
     return Rows.of(table.assign(time_us=times), gpu, "bf16")
 
 
+def _begun(rows: Rows) -> Shares:
+    """Given figures for a library with a family of tiles, all as fast and as liked as one another."""
+    family = rows.known.family
+    assert family is not None
+    rates, bias = ((0.0,) * each.shape[1] for each in (family.of_rate, family.features))
+    ones = (1.0,) * len(rows.known.tiles)
+    return Shares(**GIVEN, source="", tile_rates=ones, family_rates=rates, family_bias=bias)
+
+
 @pytest.mark.parametrize(("name", "steps", "kept"), KEPT, ids=[one[0] for one in KEPT])
 def test_the_fit_makes_the_constants_that_were_kept(name: str, steps: int, kept: dict[str, str]) -> None:
     rows = _rows(name)
@@ -92,3 +103,41 @@ def test_a_range_holds_about_95_of_100_in_each_class_of_shapes() -> None:
         assert 0.94 <= inside.mean() <= 0.99
         assert np.log(high / low) < 5.5 * errors[part].std()
     assert not found.short
+
+
+def test_pairs_of_multiprocessors_come_to_a_fit_without_them() -> None:
+    """What the descent without pairs found is where that with them begins, and it ends no further off."""
+    rows = _rows("b200")
+    alone = rows.without_pairs()
+    assert {one.cluster for one in alone.library(_begun(alone)).tiles if one.m * one.n >= LEAST} == {None}
+    found = fit(rows, steps=6)
+    family = rows.known.family
+    assert family is not None and len(found.family_bias) == family.features.shape[1]
+    start = _begun(alone)
+    begun = replace(
+        start,
+        family_rates=family.with_pairs(start.family_rates),
+        family_bias=family.with_pairs(start.family_bias),
+    )
+    clusters = [one.cluster for one in rows.library(begun).tiles if one.m * one.n >= LEAST]
+    assert clusters.count("1x2") == clusters.count("2x1") + 1 > 10  # 128 x 128 has its fixed side along M
+    assert np.median(np.abs(rows.errors(found))) < 0.12
+
+
+def test_a_source_names_what_two_others_measured_as_the_prediction_does() -> None:
+    """Eleven sizes, one step: a source that has it is right, one that lacks it leaves two without a truth."""
+    sizes = [1024 + 128 * at for at in range(11)]
+    table = pd.DataFrame({"m": sizes, "n": 1024, "k": 1024})
+    flat = np.asarray(sizes, dtype=np.float64)
+    stepped = np.where(flat >= 1664, 1.2 * flat, flat)
+    table = table.assign(a=stepped, b=stepped, c=flat, time_us=stepped, low=0.0, mid=stepped, high=0.0)
+    found = as_one_source_would(table, "m")
+    assert found == {
+        "n": 10,
+        "by_a_source": 0.0,
+        "least": 0.0,
+        "most": 0.0,
+        "predicted": pytest.approx(1 / 3),
+    }
+    found = as_one_source_would(table.assign(c=stepped), "m")
+    assert found == {"n": 10, "by_a_source": 1.0, "least": 1.0, "most": 1.0, "predicted": 1.0}
