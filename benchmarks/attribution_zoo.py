@@ -5,7 +5,9 @@ Architectures of `transformers` (benchmarks/hub), or with ``--vision`` of `timm`
 the ``truth.py`` there: shares of the judged GPU time that are right, wrong and unattributed. A third of the
 names, drawn by hash, is set aside: ``--held`` judges that third alone. ``--fresh`` judges a list that was
 written down before any of it was recorded (benchmarks/fresh): architectures in the order of a hash of their
-names, configurations of others, and families of `timm` that the list had not.
+names, configurations of others, and families of `timm` that the list had not. ``--fresh --second`` is a later
+list: 15 architectures of `transformers` and 10 models of `timm` (one per module of its source, eight of them
+with attention) that no list held, in the order of a hash, those that could be recorded.
 ``-v`` lists what is wrong and what is open, by truth, what was found and operator.
 """
 
@@ -113,13 +115,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--vision", action="store_true", help="models of timm and torchvision")
     parser.add_argument("--held", action="store_true", help="judge the third that was set aside")
     parser.add_argument("--fresh", action="store_true", help="judge the list of benchmarks/fresh")
+    parser.add_argument("--second", action="store_true", help="with --fresh: the second list there")
     parser.add_argument("-v", action="store_true", help="list what is wrong and what is open")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
     record, everyone = _source(vision=given.vision)
     chosen = [name for name in everyone if held(name) == given.held]
     if given.fresh:
-        chosen = FRESH.joinpath("vision.txt" if given.vision else "hub.txt").read_text().split()
+        which = ("vision" if given.vision else "hub") + "_2" * given.second
+        chosen = FRESH.joinpath(f"{which}.txt").read_text().split()
     logging.disable(logging.WARNING)
     rows: dict[str, dict[str, Any]] = {}
     for name in given.names or chosen:

@@ -17,6 +17,9 @@ _OTHER_MIXER = re.compile(
     r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|SSM|StateSpace|DeltaNet|RWKV|Rwkv|Recurrent(?!Gemma)|ShortConv"
     r"|Fourier|Hyena|xLSTM|ConvBertConv|LightningAttention|SlidingWindowConv|SeparableConv|ConvolutionModule"
     r"|ConformerConvolution|FeatureEncoder|FeatureExtractor|ConvLayer|PositionalConv|ResNetStage|ConvNext|Convolution\b|Conv\dD?Layer|GatedLinearAttention"
+    # the blocks of an EfficientNet, by transformers' models/align/modeling_align.py: "the depthwise
+    # convolution phase of each block", "the Squeeze and Excitement phase", and the two around them
+    r"|AlignVision(Expansion|Depthwise|SqueezeExcite|FinalBlock)Layer"
 )
 #: Of those the ones with a state that decays: their linear layers, their convolution and their scan.
 #: Griffin's gated linear recurrence is one: a short convolution, and a diagonal state that decays

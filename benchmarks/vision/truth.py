@@ -68,8 +68,10 @@ class Truth:
     def __call__(self, place: Place, function: str, *, weighted: bool, equal: bool) -> str:
         found = truth_of(place, function, weighted=weighted, equal=equal)
         block = max(place.within(_ATTENTION), _in_mlp(place)) + 1
-        if block and function in _CONVOLUTIONS:
-            self._convolved.add(place.names[:block])
+        if (
+            block and function in _CONVOLUTIONS
+        ):  # a residual around the block too: ResidualDrop of efficientvit_m1
+            self._convolved |= {place.names[:size] for size in range(1, block + 1)}
         maps = place.names[:block] in self._convolved and found.startswith("mlp.")
         return f"{found} other" if block and maps and "other" not in found.split() else found
 
@@ -94,7 +96,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "residual attention.other mlp.other other"
     attention, mlp = place.within(_ATTENTION), _in_mlp(place)
     convolves = function in _CONVOLUTIONS
-    if place.within(_EITHER) > max(attention, mlp):
+    # pooling, a convolution and a gate around a small transformer (timm's models/csatv2.py, SpatialAttention)
+    if 0 <= place.within(_EITHER) >= max(attention, mlp):
         return "other attention.* norm" + (" residual" if equal else "")
     if place.within(_CONV_ATTENTION) >= 0 and attention < 0:
         return "other attention.* residual"
@@ -102,6 +105,10 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "attention.other mlp.* attention.softmax"
     if max(attention, mlp) < 0 or place.within(_EMBEDDING) > max(attention, mlp):
         around = _around(place, function, weighted=weighted, equal=equal)
+        # a block of convolutions that brings the maps to the next stage (PatchMerging of timm's
+        # models/efficientvim.py and models/efficientvit_msra.py)
+        inside = around and "embedding" not in around.split() and place.within(_EMBEDDING) > 0
+        around += " embedding" if inside else ""
         return f"{around} attention.*" if around and attention >= 0 else around
     if "Upsample" in own:
         return "other attention.* mlp.*"

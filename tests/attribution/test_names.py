@@ -391,6 +391,7 @@ def test_a_sum_inside_an_activation_or_a_product_is_no_residual(modules: str, co
         ("Block.Attention.GELU", "activation", "attention.other"),
         ("MetaFormerBlock.SepConv.StarReLU", "activation", None),  # of a module that says nothing
         ("Block.BatchNormAct2d.GELU", "activation", "other"),
+        ("Qwen3NextGatedDeltaNet.Qwen3NextRMSNormGated.SiLU", "activation", "ssm.scan"),
         ("Block.LinearNorm.Linear", "linear", None),  # what is called after a norm is none
         ("Block.Mlp.LinearNorm.Linear", "linear", "mlp.other"),
     ],
@@ -402,3 +403,16 @@ def test_a_module_says_no_more_than_its_operator_can_be(
     where = replace(situation(""), path=Path(elements, modules), inner=inner, outer=inner)
     decision = decide(where)
     assert (decision.component if decision else None) == component
+
+
+@pytest.mark.parametrize(("beside", "component"), [(True, "other"), (False, "mlp.activation")])
+def test_an_activation_beside_a_convolution_is_of_no_mlp(beside: bool, component: str) -> None:
+    where = replace(situation("layer.act"), inner="activation", outer="activation", beside_convolution=beside)
+    decision = decide(where)
+    assert decision is not None
+    assert decision.component == component
+
+
+def test_samples_of_a_grid_are_of_pictures_or_of_deformable_attention() -> None:
+    assert op_rule("aten::upsample_bilinear2d") == "picture"
+    assert op_rule("aten::grid_sampler_2d") is None

@@ -8,6 +8,7 @@ from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.maps import linear_convolutions
+from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.towers import stretches
 from tracelens.attribution.structure.units import Dims, Kind
@@ -212,3 +213,81 @@ def test_behind_an_activation_nothing_is_embedded() -> None:
     wide = _unit("gelu", (*TOKENS, 64), what="activation")
     assert _labelled(wide, _gemm(128, HIDDEN, 64), *_attention())[1] is None
     assert _labelled(_gemm(128, HIDDEN, 64), *_attention())[0] == "embedding"
+
+
+@pytest.mark.parametrize(
+    ("inner", "heads", "component"), [(2, 4, "attention.other"), (32, 4, "attention.qkv")]
+)
+def test_what_makes_a_bias_of_distances_makes_no_queries(inner: int, heads: int, component: str) -> None:
+    bias = [_gemm(225, 512, inner), _unit("relu", (15, 15, 512), what="activation"), _gemm(225, heads, 512)]
+    attention = _attention()
+    labels = _labelled(*attention[:2], *bias, *attention[2:])
+    assert labels[1] == "attention.qkv"
+    assert labels[4] == component
+
+
+@pytest.mark.parametrize(("behind", "width"), [((2 * 16, 256), 256), ((2 * 64, 64), 64)])
+def test_the_product_behind_tells_scores_of_channels(behind: tuple[int, int], width: int) -> None:
+    softmax = _unit("softmax", (2, 4, 64, 64), what="softmax")
+    run = _run(_bmm(8, 64, 64, 16), softmax, _bmm(8, 64, 16, 64), _gemm(behind[0], 256, behind[1]))
+    assert [core.out_width for core in find_cores(run)] == [width]
+
+
+def test_maps_of_a_convolution_make_no_bias_of_scores() -> None:
+    maps = (2, HIDDEN, 8, 8)
+    sums = [
+        _unit("conv2d", maps, (HIDDEN, 1, 3, 3), what="convolution"),
+        _unit("add", maps, maps, what="add"),
+    ]
+    assert _labelled(*_attention(), *sums, *_attention())[len(_attention()) + 1] != "attention.other"
+    assert _labelled(*_attention(), *sums[1:], *_attention())[len(_attention())] == "attention.other"
+
+
+@pytest.mark.parametrize(("wide", "component"), [(2 * HIDDEN, "attention.qkv"), (3 * HIDDEN, None)])
+def test_queries_stand_before_what_makes_keys_and_values_alone(wide: int, component: str | None) -> None:
+    attention = _attention()
+    pooled = _unit("adaptive_avg_pool2d", (2, HIDDEN, 8, 8), what="picture")
+    attention[1:2] = [_gemm(128, HIDDEN, HIDDEN), pooled, _norm(), _gemm(128, wide, HIDDEN)]
+    assert _labelled(*_attention(), *attention)[len(_attention()) + 1] == component
+
+
+def _experts() -> list[Kind]:
+    routed = [_gemm(128, 8, HIDDEN), _unit("topk", (128, 8))]
+    return [*routed, _gemm(40, 512, HIDDEN), _gemm(40, HIDDEN, 512)]
+
+
+def test_experts_end_with_what_comes_back() -> None:
+    gate, other = _gemm(128, 1, HIDDEN), _gemm(128, 8, 4 * HIDDEN)
+    labels = _labelled(*_attention(), *_experts(), gate, other, _stream(), *_attention())
+    at = len(_attention())
+    assert labels[at + 2 : at + 6] == ["moe.experts", "moe.experts", "moe.experts", None]
+
+
+def test_shared_experts_are_added_before_the_stream() -> None:
+    labels = _labelled(*_attention(), *_experts(), _stream(), _stream(), *_attention())
+    at = len(_attention()) + len(_experts())
+    assert labels[at : at + 2] == ["moe.dispatch", "residual"]
+
+
+@pytest.mark.parametrize(("streams", "component"), [((4,), "residual"), ((3, 3), "attention.other")])
+def test_streams_side_by_side_are_summed_like_one(streams: Dims, component: str) -> None:
+    wide = (*TOKENS, *streams, HIDDEN)
+    total = _unit("add", wide, wide, what="add")
+    labels = _labelled(*_attention()[:-2], total, *_attention())
+    assert labels[len(_attention()) - 2] == component
+
+
+def test_a_cast_into_another_form_is_of_what_takes_it() -> None:
+    wide, column = (*TOKENS, HIDDEN), (*TOKENS, 1)
+    steps = [_unit("pow", wide), _unit("mean", wide), _unit("rsqrt", column), _unit("mul", wide, column)]
+    steps += [_unit("mul", (HIDDEN,), wide)]
+    same, flat = (_unit("copy_", shape, what="copy") for shape in (wide, (128, HIDDEN)))
+    assert written_norms(_run(*steps, same)) == {0, 1, 2, 3, 4, 5}
+    assert written_norms(_run(*steps, flat)) == {0, 1, 2, 3, 4}
+
+
+def test_products_like_an_adapter_behind_an_mlp_of_no_layer_stay_open() -> None:
+    act = _unit("gelu", (16, 4 * HIDDEN), what="activation")
+    mlp = [_gemm(16, 4 * HIDDEN, HIDDEN), act, _gemm(16, HIDDEN, 4 * HIDDEN)]
+    labels = _labelled(*_attention(), *mlp, _gemm(16, 8, 4 * HIDDEN), _gemm(16, HIDDEN, 8))
+    assert {labels[len(_attention())], *labels[-2:]} == {None}

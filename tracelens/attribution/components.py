@@ -29,6 +29,7 @@ class Situation:
     holds_experts: bool  # the module around it has experts or a router among its own modules
     experts: bool  # experts are named somewhere in the trace, and a choice of them too
     transformer: bool  # attention was seen somewhere in the trace
+    beside_convolution: bool = False  # the module around it, or around its own, holds convolutions
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +259,7 @@ def _of_role(
         mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
         return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear)
     if role == "activation":
-        return _of_activation(outer)
+        return _of_activation(s, outer)
     if role in ("experts", "moe"):
         return _among_experts(s, role)
     if role == "embedding" and "attention" in outer:
@@ -268,14 +269,18 @@ def _of_role(
     return _PLAIN_ROLE.get(role)
 
 
-def _of_activation(outer: tuple[str | None, ...]) -> str | None:
+def _of_activation(s: Situation, outer: tuple[str | None, ...]) -> str | None:
     """By the block around it that says something; directly in a module of no known kind it can be any."""
     around = [role for role in outer if role != "activation"]
     if not {"head_transform", "logits"}.isdisjoint(around) and "layer" not in around:
         return "other"
     block = next((role for role in reversed(around) if role in _AROUND_ACTIVATION), None)
+    if block == "norm" and "ssm" in around:
+        return "ssm.scan"  # the gate of what the scan gives (Qwen3NextRMSNormGated)
     if block is not None:
         return _AROUND_ACTIVATION[block]
+    if s.beside_convolution:
+        return "other"
     if "embedding" in around:
         return "other" if "layer" in around else "embedding"
     return "mlp.activation" if around[-1:] != [None] else None

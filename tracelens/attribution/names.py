@@ -88,9 +88,10 @@ _OPS: tuple[tuple[str, ...], ...] = (
         "convolution",
         r"aten::(conv[123]d|_?convolution\w*|(cudnn|mkldnn|miopen|thnn)_conv\w*|conv_depthwise\w*)",
     ),
-    (  # of pictures and of boxes in them: no part of a transformer
+    (  # of pictures and of boxes in them: no part of a transformer (deformable attention takes samples by
+        # grid_sampler: arXiv 2010.04159)
         "picture",
-        r"aten::(_?upsample_\w+|grid_sampler\w*|(adaptive_)?(max|avg)_pool[123]d\w*|pixel_(un)?shuffle)",
+        r"aten::(_?upsample_\w+|(adaptive_)?(max|avg)_pool[123]d\w*|pixel_(un)?shuffle)",
         r"torchvision::(nms|roi_\w+|deform_conv2d|ps_roi_\w+)",
     ),
     ("topk", "aten::topk"),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.components import Decision, Situation, decide
 from tracelens.attribution.names import OP_RULES, op_rule
-from tracelens.attribution.paths import Paths
+from tracelens.attribution.paths import Element, Paths
 from tracelens.trace import Links, Trace
 
 IntArray = npt.NDArray[np.int32]
@@ -62,6 +62,7 @@ def decide_sites(
     position, count, before_activation, after_activation = _in_mlp(links, paths, rule, outermost)
     residual = _residual(trace, links, rule)
     experts = _experts(paths, rule)
+    convolves = _convolves(paths, rule)
     nodes = np.flatnonzero(wanted & links.is_op).astype(np.int32)
     vocabulary = _vocabulary(trace, links, rule, nodes)
     outer_rule = np.where(outermost[nodes] >= 0, rule[outermost[nodes]], -1)
@@ -88,7 +89,7 @@ def decide_sites(
         distinct, which = np.unique(features, axis=0, return_inverse=True)
         codes = np.full(len(distinct), -1, np.int32)
         for at, row in enumerate(distinct.tolist()):
-            made = decide(_situation(row, paths, transformer, experts))
+            made = decide(_situation(row, paths, transformer, experts, convolves))
             if made is not None:
                 codes[at] = len(decisions)
                 decisions.append(made)
@@ -110,7 +111,16 @@ def _experts(paths: Paths, rule: IntArray) -> bool:
     return bool(mixture.any() and (chooses or mixture[paths.of_node[moves]].any()))
 
 
-def _situation(row: list[int], paths: Paths, transformer: bool, experts: bool) -> Situation:
+def _convolves(paths: Paths, rule: IntArray) -> frozenset[tuple[Element, ...]]:
+    """The modules that hold convolutions, by themselves or in one of their own (ConvNormAct)."""
+    found = np.unique(paths.of_node[rule == _RULE_CODE["convolution"]]).tolist()
+    holders = (paths.paths[path].elements[:-1] for path in found if path >= 0)
+    return frozenset(elements[:size] for elements in holders for size in (len(elements), len(elements) - 1))
+
+
+def _situation(
+    row: list[int], paths: Paths, transformer: bool, experts: bool, convolves: frozenset[tuple[Element, ...]]
+) -> Situation:
     (
         path,
         outer,
@@ -124,6 +134,7 @@ def _situation(row: list[int], paths: Paths, transformer: bool, experts: bool) -
         residual,
         vocabulary,
     ) = row
+    elements = paths.paths[path].elements if path >= 0 else ()
     return Situation(
         path=paths.paths[path] if path >= 0 else None,
         outer=OP_RULES[outer] if outer >= 0 else None,
@@ -138,6 +149,7 @@ def _situation(row: list[int], paths: Paths, transformer: bool, experts: bool) -
         holds_experts=path >= 0 and path in paths.with_experts,
         experts=experts,
         transformer=transformer,
+        beside_convolution=not convolves.isdisjoint({elements, elements[:-1]}),
     )
 
 

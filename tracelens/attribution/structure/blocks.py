@@ -32,11 +32,12 @@ class BlockWalk(Walk):
             if shape is None:
                 head.append(at)
             elif open_ and shape.n == self.hidden and self._closes(open_, at):
+                left = products[index + 1 :]
                 if self._in_layer(shape):
                     self._name_mlp(open_, at)
+                    left = self._adapters(left, at)
                 else:
                     head += [*open_, at]
-                left = self._adapters(products[index + 1 :], at)
                 index = len(products) - len(left)
                 open_ = []
                 continue
@@ -156,13 +157,16 @@ class BlockWalk(Walk):
         found = [at for at in products[index + 1 :] if at < edge]
         shapes = [shape for at in found if (shape := self.run.shape(at)) is not None]
         widths = {shape.n for shape in shapes if shape.k == self.hidden}
-        comes_back = any(
-            shape.n == self.hidden and (shape.k in widths or 2 * shape.k in widths) for shape in shapes
-        )
+        back = [
+            at for at in found if (s := self.run.shape(at)) and s.n == self.hidden and {s.k, 2 * s.k} & widths
+        ]
+        gates = [at for at in found if (s := self.run.shape(at)) and (s.n, s.k) == (1, self.hidden)]
         moved = any(
             kind.what == "dispatch" and kind.width == self.hidden for kind in self.run.kinds[router:edge]
         ) or any(shape.batch > 1 or shape.m != self.rows for shape in shapes)
-        return found if comes_back and moved else []  # a dense MLP takes every token where it is
+        if not back or not moved:  # a dense MLP takes every token where it is
+            return []
+        return [at for at in found if at <= max([*back, *gates])]
 
     def _experts(self, products: list[int], index: int, router: int, stop: int) -> int:
         """Name a router and the products of its experts; returns the index behind them."""

@@ -170,18 +170,35 @@ def _makes(run: Run, at: int, values: int) -> bool:
     return shape.m * shape.n == second.batch * second.k * second.n
 
 
-def weighs_pairs(run: Run, scores: int, at: int) -> bool:
-    """A linear layer on all pairs of a query and a key, or the first of two: of how two positions lie to one
-    another it makes one number for each head."""
+def weighs_pairs(run: Run, scores: int, heads: int | None, at: int) -> bool:
+    """A linear layer that makes one number for each head of how two positions lie to one another: on all
+    pairs of a query and a key, or of their distances."""
     first, shape = run.shape(scores), run.shape(at)
-    if first is None or shape is None or shape.m % (first.m * first.n):
+    pairs = first is not None and shape is not None and shape.m % (first.m * first.n) == 0
+    return (pairs and _for_heads(run, scores, heads, at)) or of_distances(run, scores, heads, at)
+
+
+def of_distances(run: Run, scores: int, heads: int | None, at: int) -> bool:
+    """Either of two linear layers in a row, the first of few coordinates, the second with one number for each
+    head."""
+    shape = run.shape(at)
+    if shape is None:
         return False
-    if first.batch % shape.n == 0:
-        return True
-    behind = (run.shape(p) for p in range(at + 1, len(run)) if run.kinds[p].what == "gemm")
-    second = next(behind, None)
-    chained = second is not None and (second.m, second.k) == (shape.m, shape.n)
-    return shape.k <= _COORDINATES and chained and second is not None and first.batch % second.n == 0
+    opens = shape.k <= _COORDINATES
+    way = range(at + 1, len(run)) if opens else range(at - 1, -1, -1)
+    other = next((p for p in way if run.kinds[p].what == "gemm"), at)
+    made, taken = (run.shape(p) for p in ((at, other) if opens else (other, at)))
+    if made is None or taken is None or other == at or made.k > _COORDINATES:
+        return False
+    return (made.m, made.n) == (taken.m, taken.k) and _for_heads(run, scores, heads, max(at, other))
+
+
+def _for_heads(run: Run, scores: int, heads: int | None, at: int) -> bool:
+    """Does the product give as many numbers as there are heads, or may be?"""
+    first, shape = run.shape(scores), run.shape(at)
+    if shape is None or heads is not None:
+        return shape is not None and shape.n == heads
+    return first is not None and first.batch % shape.n == 0
 
 
 def _on_scores(run: Run, scores: int, at: int) -> bool:
@@ -194,10 +211,10 @@ def _on_scores(run: Run, scores: int, at: int) -> bool:
 
 def query_rows(run: Run, core: Core) -> int | None:
     """Queries of all heads together."""
+    if core.tokens and core.heads:
+        return core.tokens * core.heads
     scores = run.shape(core.first)
-    if scores is not None:
-        return scores.batch * scores.m
-    return core.tokens * core.heads if core.tokens and core.heads else None
+    return scores.batch * scores.m if scores is not None else None
 
 
 def _size(shape: GemmShape) -> tuple[int, int, int, int]:
@@ -274,6 +291,15 @@ def _values(run: Run, scores: int, at: int) -> bool:
     return first.k == second.n < second.k and first.n < second.k and queries <= chunked <= 4 * queries
 
 
+def _over_channels(run: Run, first: GemmShape, second: GemmShape, heads: int, values: int) -> bool:
+    """Are the scores of channels to channels, summed over the tokens (XCiT)? The product behind tells: it
+    takes a row of all channels for every token."""
+    behind = next((run.shape(p) for p in range(values + 1, len(run)) if run.kinds[p].what == "gemm"), None)
+    if behind is None or first.m != first.n or first.k not in (second.m, second.n) or first.k == first.m:
+        return False
+    return (behind.m, behind.k) == (first.batch // heads * first.k, heads * first.m)
+
+
 def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
     first, second = run.shape(scores), run.shape(values)
     weights = next((t for t in run.kinds[softmax].tensors if len(t) == 4), None)
@@ -293,10 +319,18 @@ def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
                 parts[at] = "attention.other"
                 if at > softmax and _makes(run, at, values):
                     parts[at] = "attention.qkv"
-                elif not (_mixes_heads(run, scores, at) or weighs_pairs(run, scores, at)):
+                elif not (_mixes_heads(run, scores, at) or weighs_pairs(run, scores, heads, at)):
                     del parts[at]
     tokens = first.batch // heads * first.m if heads and first else None
     width = None
     if first is not None and second is not None:
         width = second.m if first.m == second.n != second.m else second.n
+    if (
+        heads
+        and first is not None
+        and second is not None
+        and _over_channels(run, first, second, heads, values)
+    ):
+        tokens = first.batch // heads * first.k
+        return Core(scores, values, parts, tokens, heads, None, first.m, first.m)
     return Core(scores, values, parts, tokens, heads, None, first.k if first else None, width)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import prod
 
 from tracelens.attribution.structure.cores import query_rows
@@ -152,7 +153,7 @@ class Gap:
         shape = self.run.shape(core.first) if core is not None and core.first != core.last else None
         size = shape.batch * shape.m * shape.n if shape is not None else None
         wide = (t for t in kind.tensors if len(t) > 3 or (len(t) == 3 and t[-1] != self.hidden))
-        return any(prod(t) == size for t in wide)
+        return any(prod(t) == size and t not in self._maps for t in wide)
 
     def _of_next_heads(self, at: int) -> bool:
         """Before the products of queries, and yet of every head by itself, or on pairs of positions: it makes
@@ -162,10 +163,16 @@ class Gap:
             return False
         rows, scores = query_rows(self.run, core), self.run.shape(core.first)
         size = scores.batch * scores.m * scores.n if scores is not None else None
-        wide = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
+        wide = [t for t in self.run.kinds[at].tensors if len(t) >= 3 and t not in self._maps]
         if rows is None or any(t[-1] == self.hidden for t in wide):
             return False
         return any(prod(t) == size or _splits(t, rows, core.key_dim) for t in wide)
+
+    @cached_property
+    def _maps(self) -> set[Dims]:
+        """What the convolutions of the gap take."""
+        given = (self.run.kinds[at] for at in self.gap)
+        return {t for kind in given if kind.what == "convolution" for t in kind.tensors if len(t) > 3}
 
     def _adds_position(self, at: int) -> bool:
         """A position added to queries and keys: behind the normalization of a sum, or to other rows than
@@ -178,16 +185,21 @@ class Gap:
             return False
         if self.run.kinds[at].tensors[0][-1] != self.hidden:
             return False  # the channels in front
-        if self.product is not None and self.product.m and self.before in ("attention.output", "mlp.down"):
-            tokens = self.run.kinds[at].tensors[0][:-1]
-            if prod(tokens) != self.product.m * self.product.batch:
-                return True
+        given = self.product.m * self.product.batch if self.product is not None else 0
+        other = given not in _rows(self.run.kinds[at].tensors[0])
+        if given and other and self.before in ("attention.output", "mlp.down"):
+            return True
         norms = [p for p in self.gap if p < at and self._is_norm(p)]
         return any(self._is_residual(p) for p in self.gap if norms and p < norms[-1])
 
     def _before_residual(self, at: int) -> bool:
-        """Weighing and putting back the experts' results comes before the addition to the stream."""
-        return self.first_on_stream is not None and at < self.first_on_stream and at not in self.normed
+        """Weighing and putting back the experts' results comes before the addition to the stream: of several
+        before the next normalization the last, as the first adds what shared experts gave."""
+        end = self.first_on_stream
+        if end is None or at in self.normed:
+            return False
+        norm = next((p for p in self.gap if normalizes(self.run, p, self.hidden)), self.gap[-1] + 1)
+        return at < max((p for p in self.gap if p < norm and self._sums_up(p)), default=end)
 
     def _is_residual(self, at: int) -> bool:
         kind = self.run.kinds[at]
@@ -234,7 +246,8 @@ class Gap:
         stop = self.gap[-1] if self.product_after is not None else self.last_norm
         kinds = self.run.kinds
         sums = (p for p in self.gap if p <= stop and (kinds[p].what == "add" or "add" in kinds[p].tags))
-        return max(sums, default=stop)
+        wide = (p for p in sums if not kinds[p].tensors or self.hidden in {*chain(*kinds[p].tensors)})
+        return max(wide, default=stop)
 
     @cached_property
     def first_on_stream(self) -> int | None:
@@ -248,7 +261,7 @@ class Gap:
         if kind.what == "add" and not kind.tensors:  # without shapes: what a normalization takes next
             return self._is_norm(at + 1) if at + 1 < len(self.run) else False
         rows = {core.tokens for core in self.run.cores} - {None}
-        return self._is_residual(at) and (not rows or prod(self.run.kinds[at].tensors[0][:-1]) in rows)
+        return self._is_residual(at) and (not rows or bool(rows & _rows(kind.tensors[0])))
 
     def _is_norm(self, at: int) -> bool:
         """A normalization, or a step of one that is written out."""
@@ -259,6 +272,12 @@ class Gap:
                 k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near
             )
         return kind.what == "norm" or "norm" in kind.tags or at in self.normed
+
+
+def _rows(tensor: Dims) -> set[int]:
+    """Rows of a tensor of the stream, also where several streams run side by side (hyper-connections, arXiv
+    2409.19606): [batch, sequence, streams, hidden]."""
+    return {prod(tensor[:-1]), prod(tensor[:-2]) if len(tensor) == 4 else prod(tensor[:-1])}
 
 
 def looks_up(kind: Kind, hidden: int) -> bool:

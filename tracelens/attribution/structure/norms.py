@@ -6,8 +6,10 @@ the square's mean taken, and x times the root is cast back and multiplied with a
 
 from __future__ import annotations
 
+from math import prod
+
 from tracelens.attribution.structure.runs import Run
-from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.units import Dims, Kind
 
 _ROOTS = frozenset({"rsqrt", "sqrt"})
 _BEFORE = frozenset({"pow", "square", "mean", "var", "var_mean", "std", "sub", "add", "mul", "sum"})
@@ -43,12 +45,17 @@ def _start(run: Run, root: int) -> int:
 def _stop(run: Run, root: int) -> int:
     """Behind the multiplication with the weight, and the bias behind that."""
     kinds, stop, products = run.kinds, root + 1, 0
+    whole: Dims | None = None  # what is normalized, as it is handed on
     for at in range(root + 1, min(len(run), root + _STEPS)):
         kind = kinds[at]
         wide = _is_wide(kind)
         scales = kind.name in ("mul", "mul_", "div") and (not wide or _scales(kind))
         if not (scales or kind.what == "copy" or (kind.what == "add" and not adds(kind))):
             break
+        largest = max((t for t in kind.tensors if len(t) >= 2), key=prod, default=None)
+        if whole is not None and kind.what == "copy" and largest not in (None, whole):
+            break  # in another form: for what takes it
+        whole = largest or whole
         if wide and scales:
             products += 1
             if products > 2:

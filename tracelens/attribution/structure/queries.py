@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from math import prod
 
-from tracelens.attribution.structure.cores import query_rows, weighs_pairs
+from tracelens.attribution.structure.cores import of_distances, query_rows, weighs_pairs
 from tracelens.attribution.structure.norms import is_step
 from tracelens.attribution.structure.runs import Core, Label
 from tracelens.attribution.structure.walk import LARGEST_RANK, Walk, follows, takes_heads
@@ -55,15 +55,17 @@ class Queries(Walk):
 
     def _queries_ahead(self, products: list[int], norms: list[int], core: Core) -> list[int]:
         """The product of the queries, where the last normalization is that of a shortened stream, of which
-        keys and values are made (spatial reduction, as in PVT and SegFormer)."""
+        keys and values are made (spatial reduction, as in PVT and SegFormer), and nothing else."""
         at = next((at for at in reversed(products) if norms and at < norms[-1]), None)
         shape = self.run.shape(at) if at is not None else None
         if at is None or shape is None or core.tokens is None or not core.heads or not core.key_dim:
             return []
         rows = [prod(t[:-1]) for t in self.run.kinds[norms[-1]].tensors if len(t) >= 2]
-        fewer = bool(rows) and max(rows) < core.tokens == shape.m * shape.batch
-        makes = fewer and (shape.n, shape.k) == (core.heads * core.key_dim, self.hidden)
-        return [at] if makes else []
+        rest = [other.n for p in products if p > norms[-1] and (other := self.run.shape(p)) is not None]
+        lacks = sum(rest) == (core.kv_heads or core.heads) * (core.key_dim + (core.value_dim or 0))
+        fewer = bool(rows) and max(rows) < core.tokens
+        makes = (shape.n, shape.k) == (core.heads * core.key_dim, self.hidden)
+        return [at] if makes and (fewer or lacks) and core.tokens == shape.m * shape.batch else []
 
     def _of_queries(self, norm: int, products: list[int]) -> bool:
         """A normalization of queries or keys over all heads at once: of what a product made of the stream,
@@ -88,15 +90,17 @@ class Queries(Walk):
     def _name_queries(self, makes: list[int], core: Core, before: list[int]) -> None:
         """Name those that make queries, keys and values, and of all ``before`` the core what makes biases."""
         run = self.run
-        for at in makes:
-            if run.shape(at) is None or self._fits_queries(at, makes, core):
-                run.labels[at] = Label("attention.qkv", self.layer)
         for at in before:
             shape = run.shape(at)
             if shape is None or at in run.labels:
                 continue
-            if self._of_each_head(shape, core) or weighs_pairs(run, core.first, at):
+            bias = of_distances if at in makes else weighs_pairs
+            of_head = at not in makes and self._of_each_head(shape, core)
+            if of_head or bias(run, core.first, core.heads, at):
                 run.labels[at] = Label("attention.other", self.layer)
+        for at in makes:
+            if at not in run.labels and (run.shape(at) is None or self._fits_queries(at, makes, core)):
+                run.labels[at] = Label("attention.qkv", self.layer)
 
     def _of_each_head(self, shape: GemmShape, core: Core) -> bool:
         """Made of every head's part of the stream by itself, as gates of a bias are."""
