@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from jinja2 import Environment
 from markupsafe import Markup
@@ -92,6 +93,7 @@ def _caveats(result: figures.Found) -> list[str]:
     return [line for line in result.caveats if line not in said]
 
 
+@cache
 def _environment() -> Environment:
     env = environment()
     env.globals.update(
