@@ -29,7 +29,7 @@ from tracelens.gemm.predict.rates import FEW, SHORT_US, SMALL, rates_of
 from tracelens.hardware import Gpu, find_gpu
 
 _ARCHITECTURES = Path(__file__).parents[1] / "tracelens" / "gemm" / "predict" / "architectures"
-_PROGRAM, _VERSION = "benchmarks/fit_gemm.py", 3
+_PROGRAM, _VERSION = "benchmarks/fit_gemm.py", 4
 #: What the source of a block says of the program: its version, and ``digest`` of the block.
 STAMP = re.compile(rf"\({_PROGRAM} (\d+), (\w+)\)")
 #: Where descents start: the better of kernels that stay on an SM for tile after tile, and one per tile; and
@@ -51,6 +51,8 @@ _COEFFICIENT_BOUNDS = (-0.4, 0.4)
 _WHOLE_BOUNDS = (0.7, 1.05)
 #: Steps of a descent, rounds in which each row's candidates are chosen anew, the length of a step at first.
 _STEPS, _ROUNDS, _LENGTH = 120, 6, 0.02
+#: Descents of pairs, each from where the last ended, with long steps again (arXiv 1608.03983).
+_DESCENTS = 3
 #: Candidates whose times differ by less than this (ln) share a row while constants move, as steps in a choice
 #: would hide where to go: at first and at last.
 _SOFT = (0.03, 0.0015)
@@ -66,14 +68,25 @@ _OTHER_KERNELS = 0.7
 _ENOUGH_TO_RANGE = 100
 #: Predicted differences (ln) from which on to name neighbours; how many for each true one, and wrongly.
 _TOLD_APART = tuple(round(0.01 + 0.0025 * step, 4) for step in range(35))
-_MOST_NAMED, _MOST_WRONG = 2.8, 0.02
+_MOST_NAMED, _MOST_WRONG = 2.8, 0.0175
 #: Fewer rows than this say too little for so many constants.
 _ENOUGH = 1000
 
 
 def fit(rows: Rows, *, steps: int = _STEPS) -> Shares:
     """The constants with the least mean error, down its slope."""
-    known = architecture(rows.gpu.compute_capability)
+    shares = _alone(rows.without_pairs(), steps)
+    family = rows.known.family
+    return (
+        shares
+        if family is None or not shares.family_rates or not family.pairs
+        else paired(shares, rows, steps)
+    )
+
+
+def _alone(rows: Rows, steps: int) -> Shares:
+    """The same for a library without tiles of pairs of SMs."""
+    known = rows.known
     starts = [replace(one, tile_rates=(1.0,) * len(known.tiles)) for one in _STARTS[:2]]
     if rows.dtype != "bf16":
         starts = [replace(one, cast_us=3.0, cast_bytes=3.0) for one in starts]
@@ -88,6 +101,17 @@ def fit(rows: Rows, *, steps: int = _STEPS) -> Shares:
         shares = _best([_descend(one, rows, steps // 10, rounds=1) for one in kinds])
     _, shares = _descend(shares, rows, steps, rounds=_ROUNDS)
     return _rounded(shares)
+
+
+def paired(shares: Shares, rows: Rows, steps: int = _STEPS) -> Shares:
+    """From there on with tiles of pairs of SMs: the best of descents that each go on from the last."""
+    family = rows.known.family
+    assert family is not None
+    rates, bias = (family.with_pairs(each) for each in (shares.family_rates, shares.family_bias))
+    found = [(math.inf, replace(shares, family_rates=rates, family_bias=bias))]
+    for _ in range(_DESCENTS):
+        found.append(_descend(found[-1][1], rows, steps, rounds=_ROUNDS))
+    return _rounded(_best(found))
 
 
 def _best(options: list[tuple[float, Shares]]) -> Shares:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.ladder import alignment_ladder, operand_alignment
-from tracelens.gemm.predict.architecture import Library, Shares, architecture
+from tracelens.gemm.predict.architecture import Architecture, Library, Shares, architecture
 from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, costs, preference, whole
-from tracelens.gemm.predict.family import LEAST
+from tracelens.gemm.predict.family import LEAST, Family
 from tracelens.gemm.predict.rates import SMALL, Rates, rates_of
 from tracelens.hardware import Gpu
 
@@ -49,6 +49,7 @@ class Rows:
     gpu: Gpu
     dtype: str
     weights: Array
+    known: Architecture
 
     @classmethod
     def of(cls, table: pd.DataFrame, gpu: Gpu, dtype: str) -> Rows:
@@ -57,7 +58,14 @@ class Rows:
         short, few = table["time_us"] < 10, table["m"] <= 64
         kinds = ((large, 2.0), (short, 1.0), (few, 1.0), (~large & ~short & ~few, 1.0))
         weights = np.sum([weight * kind / max(int(kind.sum()), 1) for kind, weight in kinds], axis=0)
-        return cls(table, gpu, dtype, np.asarray(weights / weights.sum(), dtype=np.float64))
+        shares = np.asarray(weights / weights.sum(), dtype=np.float64)
+        return cls(table, gpu, dtype, shares, architecture(gpu.compute_capability))
+
+    def without_pairs(self) -> Rows:
+        """The same for a library that has no tiles of pairs of SMs."""
+        family = self.known.family
+        alone = Family.of(family.longest, {}) if family is not None else None
+        return replace(self, known=replace(self.known, family=alone))
 
     @cached_property
     def products(self) -> list[Products]:
@@ -112,11 +120,11 @@ class Rows:
         return TileTable.of(known.tiles, sms=self.gpu.sms, rate_frac=known.rates, bias=known.bias)
 
     def library(self, shares: Shares) -> Library:
-        return architecture(self.gpu.compute_capability).library_of(shares, self.dtype)
+        return self.known.library_of(shares, self.dtype)
 
     def listed(self, shares: Shares) -> list[int]:
         """Places in the architecture's list of the first tiles of ``library``."""
-        tiles = architecture(self.gpu.compute_capability).tiles
+        tiles = self.known.tiles
         return [at for at, one in enumerate(tiles) if not shares.family_rates or one.m * one.n < LEAST]
 
     def narrowed(self, shares: Shares) -> Narrowed:
@@ -182,7 +190,7 @@ class Narrowed:
 
     def _by_tile(self, shares: Shares, by_rate: Array, by_rank: Array) -> dict[str, Array]:
         """Slopes of what differs from tile to tile; figures away from the formula's weigh a little."""
-        family = architecture(self.rows.gpu.compute_capability).family if shares.family_rates else None
+        family = self.rows.known.family if shares.family_rates else None
         listed = self.rows.listed(shares)
         count = len(listed) + (len(family.tiles) if family is not None else 0)
         rate, rank = (np.bincount(self.tile.ravel(), by.ravel(), count) for by in (by_rate, by_rank))

@@ -34,7 +34,7 @@ from tracelens.files import cannot_read, write_bytes
 from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
-from tracelens.results import SCHEMA_VERSION, ComponentRow, Explorer, OtherRow, Report, Term
+from tracelens.results import SCHEMA_VERSION, ComponentRow, Explorer, OtherRow, Report
 from tracelens.results.json import from_json, to_json
 from tracelens.results.step import HostWait, Step
 from tracelens.results.waiting import busy_frac
@@ -158,18 +158,6 @@ class Analysis:
         from tracelens.accounting.frames import rows_frame
 
         return rows_frame(self.report.steps, Step)
-
-    def derive(self, gemm: str) -> list[Term]:
-        """How the figures of one GEMM row ("g1") come about, in lines that can be redone by hand.
-
-        Raises UsageError when the report has no such row.
-        """
-        from tracelens.accounting.derivation import derive
-
-        for row in self.report.gemms:
-            if row.id == gemm:
-                return derive(row, self.report.gpu)
-        raise UsageError(f"no GEMM row {gemm!r}: the report has g1 to g{len(self.report.gemms)}")
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON (the same as ``--json``)."""

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tracelens import analysis, suggestions
 from tracelens.comparison import load
+from tracelens.errors import UsageError
 from tracelens.job import compare as jobs
 from tracelens.render import compare_words
 from tracelens.render.compare_folder_words import told_folders
 from tracelens.render.verdict import told
+from tracelens.results import Term
 from tracelens.results.comparison import Comparison
 from tracelens.results.folders import FolderComparison
 from tracelens.results.suggestions import Suggestions
@@ -47,6 +49,18 @@ class ShownAnalysis(analysis.Analysis):
         from tracelens.gates.figures import figures
 
         return figures(self.report, prefix=prefix)
+
+    def derive(self, gemm: str) -> list[Term]:
+        """How the figures of one GEMM row ("g1") come about, in lines that can be redone by hand.
+
+        Raises UsageError when the report has no such row.
+        """
+        from tracelens.render.derivation import derive  # late, as all that draws
+
+        for row in self.report.gemms:
+            if row.id == gemm:
+                return derive(row, self.report.gpu)
+        raise UsageError(f"no GEMM row {gemm!r}: the report has g1 to g{len(self.report.gemms)}")
 
     def _repr_html_(self) -> str:
         """The page itself, in a frame of a notebook."""

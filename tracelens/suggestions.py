@@ -13,7 +13,7 @@ from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.kinds import kind_of
 from tracelens.numbers import ms
-from tracelens.results import Estimate, ModelDims, Report
+from tracelens.results import ModelDims, Report, Span
 from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, SuggestedFrom, Suggestions
 from tracelens.step import suggestion
 from tracelens.step.measured_step import MeasuredStep
@@ -81,7 +81,7 @@ def _of_step(
     """What the search finds around a measured step. Raises InputError where nothing can be searched."""
     limits, told = _with_memory(limits, step)
     searched = search_step(step, report.model, limits=limits, lacks=report.recording)
-    if searched.state == "could_not_run":
+    if searched.state == "could_not_run" or step.step_ms is None:
         raise InputError(f"{report.trace.path}: {searched.verdict}")
     memory = MeasuredStep(step).memory(step.now)
     low, high = report.summary.step_ms.low, report.summary.step_ms.high
@@ -94,7 +94,7 @@ def _of_step(
         dtype=_dtype(report),
         basis="measured",
         parameters=step.now.parameters,
-        time_ms=Estimate(low, step.step_ms, high, "measured"),
+        time_ms=Span(low, step.step_ms, high, "measured"),
         time_is="step",
         tflops=report.summary.achieved_tflops,
         memory_gb=memory / 1e9 if memory is not None else None,
@@ -182,7 +182,7 @@ def _components(report: Report) -> list[ComponentTime]:
         took = sum(flops / tflops for flops, tflops in judged)
         tflops = sum(flops for flops, _ in judged) / took if took else None
         rows.append(
-            ComponentTime(component, Estimate(time, time, time, "measured"), time / whole, tflops,
+            ComponentTime(component, Span(time, time, time, "measured"), time / whole, tflops,
                           _shapes(report, component))
         )  # fmt: skip
     return sorted(rows, key=lambda row: -row.frac)

@@ -130,3 +130,23 @@ def test_what_ranks_share_makes_the_whole(
     assert found.heads.per_rank and found.hidden.whole is None
     alone = with_degrees(replace(dims, tensor_parallel=Known(1, "")), {}, [])
     assert (alone.heads.whole, alone.heads.per_rank) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("elements", "group_size", "whole"),
+    [
+        (25136 * 8, 8, 25136 * 8),  # gpt-oss served by vLLM on 8 GPUs: one row of logits from each rank
+        (25136 * 8 * 32, 8, 25136 * 8),
+        (25136 * 4096, 8, None),  # FSDP's shards of the table, gathered
+        (25136 * 8 + 8, 8, None),
+    ],
+)
+def test_a_vocabulary_whose_logits_are_gathered_is_a_part_of_one(
+    elements: int, group_size: int, whole: int | None
+) -> None:
+    dims = replace(DIMS, vocab=Known(25136, "logits"), tensor_parallel=Known(None, "needs heads"))
+    gather = message(
+        "all_gather", group="3", group_size=group_size, purpose="unknown", bytes_per_call=2.0 * elements
+    )
+    found = with_degrees(dims, {}, [gather]).vocab
+    assert (found.value, found.per_rank, found.whole) == (25136, whole is not None, whole)

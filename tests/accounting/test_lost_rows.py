@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
+import tracelens
 from tests.kept import analyzed
 from tests.render import sample_report
-from tracelens.accounting.derivation import added, derive
 from tracelens.accounting.lost import call_facts, gemm_time, split_row, worst_alignment
 from tracelens.analysis import Analysis, analyze
 from tracelens.errors import UsageError
 from tracelens.gemm.lost import PARTS
 from tracelens.hardware.measurements import GemmMeasurement, Measurements, write_measurements
+from tracelens.render.derivation import added, derive
 from tracelens.render.losses import derivation, lost_ms, main_cause, time_line
 from tracelens.results import GemmRow, Report
 from tracelens.results.json import from_json, to_json
@@ -241,7 +242,7 @@ def test_the_frame_has_the_parts_as_columns() -> None:
 
 
 def test_a_row_is_derived_by_its_id() -> None:
-    analysis = _analysis(TRACES[0])
+    analysis = tracelens.Analysis(_analysis(TRACES[0]).report)
     assert analysis.derive("g1") == derive(analysis.report.gemms[0], analysis.report.gpu)
     with pytest.raises(UsageError, match="no GEMM row 'g0': the report has g1 to g17"):
         analysis.derive("g0")

@@ -14,10 +14,10 @@ import pytest
 from tests.kept import analyzed
 from tests.synthetic import ModelSpec, Options, build
 from tests.trace.tools import need_shared, read
-from tracelens.accounting.derivation import derive
 from tracelens.analysis import analyze_trace
 from tracelens.comparison.compare import compare_reports
 from tracelens.gemm.lost import PARTS
+from tracelens.render.derivation import derive
 from tracelens.results import GemmRow, Report
 from tracelens.step.stalls import call_us_of
 

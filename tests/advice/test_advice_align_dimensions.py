@@ -156,7 +156,7 @@ def test_two_sizes_of_one_product_without_a_parameter_are_one_finding() -> None:
     assert finding.title == "Pad 6 to 8 and 12 to 16 in the 32768 × 6 × 12 GEMM of attention"
     assert finding.change == {"dimension_6": [6, 8], "dimension_12": [12, 16]}
     assert finding.fix == [
-        "# other attention GEMMs: which setting makes these sizes is not in the trace; pad its tensors",
+        "# some attention GEMMs: which setting makes these sizes is not in the trace; pad its tensors",
         "- size 6",
         "+ size 8",
         "- size 12",

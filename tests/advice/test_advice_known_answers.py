@@ -68,7 +68,8 @@ def test_swiglu_of_10922_goes_to_the_grid(gpu: Gpu) -> None:
         speed[ffn] = ffn / sum(row.then_ms.mid or 0.0 for row in rows)
     now = 10922 / sum(row.time_ms_per_step for row in rows_of(x, gpu=gpu) if row.id in mlp)
     assert all(one > 1.3 * now for one in speed.values())
-    assert max(speed.values()) < 1.02 * min(speed.values())
+    alike = 1.015 if gpu is H100 else 1.01
+    assert max(speed.values()) < alike * min(speed.values())
     for off in (10924, 10926):  # multiples of 2 and 4: no better place than 10922
         assert abs(what_if(step, {"ffn": off}).saving_frac.mid or 0.0) < 0.01
     assert (what_if(step, {"ffn": 10923}).saving_ms.mid or 0.0) < 0

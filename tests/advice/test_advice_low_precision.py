@@ -85,6 +85,7 @@ def test_blackwell_has_more_types_and_hopper_no_nvfp4() -> None:
     assert "NVFP4" not in RULE.check(facts_of(LLAMA)).why
     why = RULE.check(facts_of(LLAMA, "b200")).why
     assert "In fp8 they gain" in why and "In NVFP4 they gain" in why and "MXFP8 takes all of them" in why
+    assert "arXiv 2509.25149" in why  # its recipe leaves layers in bf16, which gain nothing
 
 
 def test_a_size_off_the_blocks_is_named_with_its_repair() -> None:

@@ -54,8 +54,12 @@ def test_no_change_breaks_on_a_real_trace(path: Path) -> None:
 @pytest.mark.skipif(
     not (SHARED / "job_h100_nanogpt_8ranks").is_dir(), reason="the public traces are not there"
 )
-@pytest.mark.parametrize(("first", "tokens"), [(True, 16384), (False, 32768)], ids=["halved", "doubled"])
-def test_two_real_traces_of_one_model_predict_each_others_products(first: bool, tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "tokens", "furthest"), [(True, 16384, 0.15), (False, 32768, 0.17)], ids=["halved", "doubled"]
+)
+def test_two_real_traces_of_one_model_predict_each_others_products(
+    first: bool, tokens: int, furthest: float
+) -> None:
     """An H100 in October 2025 with 32768 tokens and another in December with 16384: bf16 and fp8 products.
 
     Attention is left out: its windows changed between the two.
@@ -86,7 +90,7 @@ def test_two_real_traces_of_one_model_predict_each_others_products(first: bool, 
         inside += low <= call_ms <= high
     assert len(errors) >= 12
     # all but one: the gradient of a 768 x 768 weight, whose K is split
-    assert median(errors) < 0.04 and sorted(errors)[-2] < 0.05 and max(errors) < 0.17
+    assert median(errors) < 0.04 and sorted(errors)[-2] < 0.05 and max(errors) < furthest
     assert inside >= 0.9 * len(errors)
 
 

@@ -11,10 +11,10 @@ import pytest
 from tests.advice.advice_facts import A100, step_of
 from tests.advice.advice_rows import gemm
 from tests.trace.tools import read, small_trace
-from tracelens.accounting.derivation import derive
 from tracelens.accounting.lost import split_row
 from tracelens.analysis import analyze_trace
 from tracelens.gemm.lost import PARTS
+from tracelens.render.derivation import derive
 from tracelens.results import GemmRow, Report
 from tracelens.results.gemm import Beside
 from tracelens.rules import advise

@@ -226,10 +226,31 @@ def test_the_range_says_more_than_the_kernel(tmp_path: Path) -> None:
         ("void deep_ep::internode_ll::dispatch<true, 3, 10, 7168>(void*)", "all_to_all"),
         ("nccl:coalesced", None),
         ("ncclDevKernel_Generic(x)", None),
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>()", "all_reduce"),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>()", "all_reduce"),
+        ("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16>()", "all_to_all"),
+        ("void dpsk::ep::internode::cached_notify<false>()", None),
     ],
 )
 def test_names_of_collectives(name: str, collective: str | None) -> None:
     assert collective_named(name) == collective
+
+
+@pytest.mark.parametrize(
+    ("kernel_name", "collective"),
+    [
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>()", "all_reduce"),
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>()", "all_reduce"),
+        ("void dpsk::ep::internode::dispatch<false, 8, false, 8>()", "all_to_all"),
+        ("void dpsk::ep::internode::notify_dispatch<false, 8>()", "other"),
+    ],
+)
+def test_what_sends_without_nccl_lays_out_no_data_for_a_collective(
+    tmp_path: Path, kernel_name: str, collective: str
+) -> None:
+    trace = read(tmp_path, document([launch(1, ts=5), kernel(kernel_name, ts=9, dur=7, correlation=1)]))
+    found = communication_of(trace)
+    assert [found.calls[at].collective for at in found.call] == [collective]
 
 
 def place(*, collective: Collective = "all_reduce", elements: int | None = 1 << 20, **given: Any) -> _Place:

@@ -27,7 +27,7 @@ from tests.render import sample_report
 from tracelens.analysis import Analysis, analyze
 from tracelens.api import compare as compare_reports
 from tracelens.comparison.gemms import match_gemms
-from tracelens.comparison.step_change import spread, step_change
+from tracelens.comparison.step_change import mixed_otherwise, spread, step_change
 from tracelens.comparison.steps import rank_test, shift, smallest_p
 from tracelens.errors import UsageError
 from tracelens.render.compare_html import render_compare_html
@@ -176,6 +176,36 @@ def test_steps_that_are_short_and_long_by_turns_are_compared_with_their_own_kind
     assert "of runs" in runs.test and "of runs" not in plain.test and plain.test != step.test
 
 
+def test_a_recording_of_more_short_steps_is_not_a_faster_one() -> None:
+    """5 steps against 4: the medians of all would be of a short step and of a mean of both kinds."""
+    before, after = [58.6, 61.8, 58.5, 61.9, 58.7], [59.5, 62.5, 59.6, 62.4]
+    step = step_change(before, after, medians=(spread(before), spread(after)), identical=False)
+    assert step.by_kind and step.state == "slower"
+    assert step.diff_ms == pytest.approx((59.55 - 58.6 + 62.45 - 61.85) / 2)
+    assert step.shift_low_ms <= step.diff_ms <= step.shift_high_ms
+    assert mixed_otherwise(step)
+    even = step_change(before[:4], after, medians=(spread(before[:4]), spread(after)), identical=False)
+    assert even.kinds and not mixed_otherwise(even)
+
+
+def test_what_one_trace_does_not_show_is_no_other_shape() -> None:
+    """d10 is d1's script without shapes and with one short step more."""
+    result = compare_reports(shared("d10"), shared("d1"))
+    step = result.step
+    assert step is not None and step.shift_low_ms <= step.diff_ms <= step.shift_high_ms
+    sides = [(one.before, one.after) for one in result.gemms if one.state == "shape_changed"]
+    assert all(old and new and old.m and new.m for old, new in sides)
+    assert any(one.state == "shape_unknown" for one in result.gemms)
+    assert not [one for one in result.changes if one.kind == "communication"]  # means over another mix
+
+
+def test_gemms_that_all_changed_by_less_than_kernels_differ_are_no_drift() -> None:
+    base = shared("d1")
+    for factor, drifts in ((1.05, True), (1.006, False)):
+        after = with_steps(slower_gemms(base, factor), [61.0, 62.0, 63.0, 64.0])
+        assert ("gemms_alike" in caused(compare_reports(base, after))) is drifts
+
+
 def test_how_often_the_answer_is_wrong() -> None:
     """Over 200 seeds of 6 independent steps with 1 % of noise: the exact test's own level is 4.1 %."""
     how: dict[str, Any] = {"count": 6, "noise": 0.01, "neighbour": 0.0, "runs": 0.0}
@@ -222,7 +252,11 @@ def test_a_trace_against_itself_shows_no_change(name: str) -> None:
     result = compare_reports(one, one)
     assert result.step is not None and result.step.state == "identical" and not result.causes
     assert not result.changes and not [row for row in result.components if row.beyond_noise]
-    assert all(row.state == "same_shape" and not row.changed and row.diff_ms == 0 for row in result.gemms)
+    hidden = [row for row in result.gemms if row.state == "shape_unknown"]  # nor is it known to be the same
+    assert all(row.before is not None and row.before.m is None for row in hidden)
+    same = [row for row in result.gemms if row not in hidden]
+    assert all(row.state == "same_shape" for row in same)
+    assert all(not row.changed and row.diff_ms == 0 for row in result.gemms)
 
 
 def test_other_gpus_are_refused_and_across_them_no_time_is_compared() -> None:

@@ -523,6 +523,7 @@ def test_split_k_factor(name: str, grid: tuple[int, int, int] | None, batch: int
         ("XXT_kernel", "gemm", "triton_symmetric"),
         ("ba_plus_cAA_kernel", "gemm", "triton_symmetric"),
         ("matmul_kernel", "gemm", "triton_user"),
+        ("scaled_matmul_kernel_with_block_pointers_0d1d2de", "gemm", "triton_user"),
         ("_p_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x128", "gemm", "triton_user"),
         ("_w8a8_block_fp8_matmul", "gemm", "triton_user"),
         ("linear_relu_square_kernel", "gemm", "triton_user"),

@@ -61,6 +61,25 @@ def test_no_product_beats_the_datasheet_on_any_gpu(gpu: Gpu, dtype: str) -> None
                 assert estimate.low >= memory * (1 - 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("name", "rows", "columns", "waves"),
+    [
+        ("nvjet_sm100_tst_256x128_64x4_1x2_2cta_h_bz_TNT", 3, 37, 1),
+        ("nvjet_sm100_tst_256x128_64x4_1x2_2cta_h_bz_TNT", 3, 38, 2),
+        ("nvjet_sm100_tst_256x128_64x4_1x2_2cta_h_bz_TNT", 4, 37, 1),
+        ("nvjet_sm100_tst_256x128_64x4_1x1_h_bz_TNT", 3, 38, 1),
+    ],
+)
+def test_pairs_of_multiprocessors_take_whole_pairs_of_tiles(
+    name: str, rows: int, columns: int, waves: int
+) -> None:
+    """3 rows of tiles are 2 pairs: with 38 columns 152 places are taken on 148, alone they are 114."""
+    found = predict_gemm(
+        128 * rows, 256 * columns, 4096, gpu=find_gpu(None, override="b200"), kernel=parse_kernel_name(name)
+    )
+    assert (found.tile, found.tiles, found.waves) == ((128, 256), rows * columns, waves)
+
+
 @pytest.mark.parametrize("gpu", [gpu for gpu in list_gpus() if known(gpu, "fp16")], ids=lambda gpu: gpu.name)
 def test_a_larger_product_is_never_faster_than_the_smaller_one_on_its_best_tile(gpu: Gpu) -> None:
     """Where the library passes its fastest tile over, more rows may be faster; elsewhere they never are."""

@@ -40,6 +40,7 @@ from tracelens.results import (
     Report,
     Rest,
     RowChange,
+    Span,
     Step,
     StepTime,
     Summary,
@@ -549,14 +550,14 @@ def what_if() -> Report:
     report = full()
     step = report.summary.step_ms.median
     rows = [
-        RowChange("g1", "logits", "dgrad", "2048×2560×50257", "2048×2560×50304", 3.66, _estimate(1.0, 1.2, 1.4),
+        RowChange("g1", "logits", "dgrad", "2048×2560×50257", "2048×2560×50304", 3.66, Span(1.0, 1.2, 1.4, "model"),
                   "3,660 µs misaligned, 1,150 µs predicted × 1.04 = 1,196 µs"),
         RowChange("g20", "attention.core", "backward", "b=1 h=32 kv=8 s=16384 d=80", "b=1 h=20 kv=4 s=16384 d=128",
-                  15.1, _estimate(12.0, 14.0, 16.0), "472 µs measured × 0.93 = 438 µs"),
-        *(RowChange(f"x{n}", "mlp.up", "forward", "2048×10240×2560", "2048×10240×2560", 1.0, _estimate(1, 1, 1), "same")
+                  15.1, Span(12.0, 14.0, 16.0, "model"), "472 µs measured × 0.93 = 438 µs"),
+        *(RowChange(f"x{n}", "mlp.up", "forward", "2048×10240×2560", "2048×10240×2560", 1.0, Span(1, 1, 1, "model"), "same")
           for n in range(8)),
     ]  # fmt: skip
-    rest = [Rest("optimizer", "optimizer", "parameters", 12.0, _estimate(12.0, 12.1, 12.1))]
+    rest = [Rest("optimizer", "optimizer", "parameters", 12.0, Span(12.0, 12.1, 12.1, "model"))]
     both = WhatIf(
         {"heads": [32, 20], "head_dim": [80, 128], "vocab": [50257, 50304]}, _estimate(2.1, 3.5, 4.9),
         _estimate(2.1 / step, 3.5 / step, 4.9 / step), step, _estimate(step - 4.9, step - 3.5, step - 2.1),

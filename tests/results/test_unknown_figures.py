@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+
+import pytest
 
 from tests.render import sample_report
-from tracelens.numbers import UNKNOWN, saving
-from tracelens.render.what_if import rest_lines
+from tracelens.errors import InputError
+from tracelens.numbers import saving
 from tracelens.results import Estimate
+from tracelens.results.json import from_json, to_json
 
 
-def test_an_unknown_row_leaves_the_sum_of_its_rows_unknown() -> None:
-    one = sample_report.what_if().what_if[0]
-    assert one.rest
-    known = rest_lines(one)[-1]
-    rest = [replace(one.rest[0], then_ms=Estimate.unknown()), *one.rest[1:]]
-    said = rest_lines(replace(one, rest=rest))[-1]
-    assert UNKNOWN in said and UNKNOWN not in known
+def test_a_saved_row_without_its_time_is_refused_and_no_zero() -> None:
+    saved = json.loads(to_json(sample_report.what_if()))
+    saved["what_if"][0]["rest"][0]["then_ms"]["mid"] = None
+    with pytest.raises(InputError, match="then_ms"):
+        from_json(json.dumps(saved).encode())
 
 
 def test_a_slower_change_without_a_step_has_no_share() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tracelens.gemm import bytes_per_element
 from tracelens.results import CommunicationRow, Known, ModelDims
 from tracelens.step.exchange import vocab_is_split
 from tracelens.trace.metadata import process_groups, rank_and_world
@@ -58,6 +59,8 @@ def with_degrees(
     split = (tensor.value or 1) > 1 or (tensor.value is None and sharded)
     if split:
         dims = _of_rank(dims, tensor.value, _vocab_split(dims, tensor, metadata, rows, tokens))
+    else:
+        dims = replace(dims, vocab=_gathered(dims, rows))
     return replace(
         dims,
         tensor_parallel=tensor,
@@ -77,6 +80,23 @@ def _vocab_split(
         return None
     spread = replace(dims, tensor_parallel=tensor)
     return vocab_is_split(rows, spread, tokens=tokens, declared=declared(metadata).get("vocab"))
+
+
+def _gathered(dims: ModelDims, rows: Sequence[CommunicationRow]) -> Known:
+    """The vocabulary; of one rank where a gather in the forward is as large as the logits of all ranks.
+
+    As large as the table of all ranks it can be that table.
+    """
+    known, hidden = dims.vocab, dims.hidden.value
+    for row in rows:
+        each = bytes_per_element(row.dtype)
+        if not known.value or not hidden or not each or not row.bytes_per_call or not row.group_size:
+            continue
+        elements, whole = round(row.bytes_per_call / each), known.value * row.group_size
+        gathers = row.collective == "all_gather" and row.phase == "forward" and row.group_size > 1
+        if gathers and elements % whole == 0 and elements % (known.value * hidden):
+            return replace(known, per_rank=True, whole=whole)
+    return known
 
 
 def _of_rank(dims: ModelDims, ranks: int | None, vocab_split: bool | None) -> ModelDims:

@@ -65,7 +65,8 @@ def attribute(
     names = kernel_names(trace)
     of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
     inferred = infer(trace, links, names, rule, origin, [PHASES[code] for code in of_node.tolist()])
-    sites = decide_sites(trace, links, paths, rule, wanted, attention=inferred.attention)
+    core = bool(np.isin(trace.kernels.name, _named(trace, "attention.core")).any())
+    sites = decide_sites(trace, links, paths, rule, wanted, attention=inferred.attention or core)
     own = _assemble(trace, links, names, _Seen(paths, phases, sites, rule, inferred, origin, op_node))
     return lend(trace, links, own, reference=reference)
 
@@ -103,9 +104,8 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     _apply(sites.decisions, own, component, evidence, fused, lists)
 
     # what a range says of a launch without an operator
-    core = np.isin(trace.kernels.name, _named(trace, "attention.core"))
     launched, said = decide_launches(
-        trace, links, names, paths, phases.backward, transformer=sites.transformer or bool(core.any())
+        trace, links, names, paths, phases.backward, transformer=sites.transformer
     )
     _apply(said, launched, component, evidence, fused, lists)
 
@@ -239,8 +239,10 @@ def _structure(
     several = np.zeros(len(component), np.int32)
     own = inferred.of_kernel()
     behind = inferred.of_node(origin)
-    # what is tied to a forward operator of no name gets none by its own place
-    which = np.where((behind >= 0) | inferred.left_open(origin), behind, own)
+    # what is tied to a forward operator of no name gets none by its own place; what a graph replays is not
+    # the work of the operator that launched it
+    tied = ((behind >= 0) | inferred.left_open(origin)) & ~inferred.alone
+    which = np.where(tied, behind, own)
     known = which >= 0
     if not known.any():
         return several

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.names import kernel_component
 from tracelens.gemm import bytes_per_element
 from tracelens.trace import Links, Trace, look_up
 from tracelens.trace.collectives import MOST_RANKS, OP, Collective
@@ -28,10 +29,10 @@ IntArray = npt.NDArray[np.int64]
 
 #: First match wins: ``_reduce_scatter_base`` is no reduce, ``all_gather`` no gather.
 _PATTERNS: dict[CollectiveName, str] = {
-    "all_reduce": r"all_?reduce",
+    "all_reduce": r"all_?reduce|cross_device_reduce|quickreduce",
     "reduce_scatter": r"reduce_?scatter",
     "all_gather": r"all_?gather",
-    "all_to_all": r"all_?to_?all|deep_ep::.*(dispatch|combine)",
+    "all_to_all": r"all_?to_?all|(deep_ep|int(er|ra)node(_ll)?)::(?!\w*notify).*(dispatch|combine)",
     "broadcast": r"broadcast",
     "barrier": r"barrier",
     "gather": r"gather",
@@ -83,7 +84,7 @@ def collective_named(name: str) -> CollectiveName | None:
 
 def moves_data(name: str) -> bool:
     """Does a GPU kernel of that name move data between ranks?"""
-    return bool(_KERNEL.search(name))
+    return bool(_KERNEL.search(name)) or kernel_component(name) == "communication"
 
 
 def find_calls(trace: Trace, links: Links, rows: IntArray) -> tuple[list[Call], IntArray]:

@@ -29,7 +29,12 @@ _OPS: tuple[tuple[str, ...], ...] = (
         r"aten::_amp_(foreach_non_finite|update_scale)\w*",
     ),
     ("grad_clip", "aten::_foreach_norm"),
-    ("attention_block", r"aten::(_native_multi_head_attention|_transformer_encoder_layer_fwd)"),
+    (
+        "attention_block",
+        r"aten::(_native_multi_head_attention|_transformer_encoder_layer_fwd)",
+        # an autograd function of one's own around more than the core: its projections, its rotation
+        rf"{_WORD}(?!Flash|Fused|.*Linear).*Attn.*Func(tion)?(Backward)?",
+    ),
     (
         "core",
         r"aten::(scaled_dot_product_attention|_scaled_dot_product_\w+|_fused_sdp_choice)",

@@ -143,12 +143,16 @@ def _closures(trace: Trace, links: Links) -> BoolArray:
 
 
 def _with_experts(paths: list[Path], outer: list[int]) -> frozenset[int]:
-    """Paths of MLPs that hold a mixture of experts: some call the whole thing ``mlp``."""
-    return frozenset(
-        outer[at]
-        for at, path in enumerate(paths)
-        if outer[at] >= 0 and {"experts", "router"} & set(path.roles()[len(paths[outer[at]].elements) :])
+    """Paths of MLPs that hold a mixture of experts (some call the whole thing ``mlp``), and of modules that
+    stand in them and say nothing."""
+    inside = [set(path.roles()[len(paths[at].elements) :]) for path, at in zip(paths, outer, strict=True)]
+    holders = frozenset(
+        at
+        for at, roles in zip(outer, inside, strict=True)
+        if at >= 0 and roles & {"experts", "router", "moe"}
     )
+    plain = {at for at, path in enumerate(paths) if outer[at] in holders and path.roles()[-1] is None}
+    return holders | plain
 
 
 def _blocks(

@@ -29,7 +29,11 @@ OPERATORS: tuple[Row, ...] = (
         r"vllm::unified_(mla_)?attention(_with_output)?",
         "vllm-project/vllm vllm/attention/layer.py, direct_register_custom_op",
     ),
-    ("core", r"_vllm_fa[23]_C::\w+", "vllm-project/flash-attention csrc/common/registration.h"),
+    (
+        "core",
+        r"_vllm_fa[23]_C::(?!get_scheduler)\w+",
+        "vllm-project/flash-attention csrc/common/registration.h",
+    ),
     (  # what a library calls so is a fused attention; not what prepares it, and no linear attention
         "core",
         (
@@ -179,6 +183,31 @@ OPERATORS: tuple[Row, ...] = (
 )
 
 KERNELS: tuple[Row, ...] = (
+    (
+        "norm",
+        r"\bgeneral(T5)?(Layer|Rms)Norm",
+        "NVIDIA/FasterTransformer src/fastertransformer/kernels/layernorm_kernels.cu; RMS: alibaba/rtp-llm",
+    ),
+    (
+        "attention.core",
+        r"\bmasked_multihead_attention_kernel",
+        "NVIDIA/FasterTransformer kernels/decoder_masked_multihead_attention/; TensorRT-LLM shares the name",
+    ),
+    (
+        "attention.other",
+        r"\b(add_fusedQKV_bias_transpose|transpose_4d_batch_major_[kv]_cache)",
+        "NVIDIA/FasterTransformer src/fastertransformer/kernels/unfused_attention_kernels.cu",
+    ),
+    (
+        "mlp.activation",
+        r"\bfastertransformer::generic_activation",
+        "NVIDIA/FasterTransformer src/fastertransformer/kernels/activation_kernels.cu",
+    ),
+    (
+        "embedding",
+        r"\bfastertransformer::(start_id_embedding|embedding_lookup)",
+        "NVIDIA/FasterTransformer kernels/gpt_kernels.cu; alibaba/rtp-llm",
+    ),
     (  # Triton kernels that write to other ranks' symmetric memory
         "communication",
         r"\b_\w{0,40}all_to_all_\w{0,40}kernel",

@@ -72,8 +72,8 @@ def _options(kind: str, example: str) -> list[Callable[[Any], Any]]:
             "fail_on",
             multiple=True,
             metavar="EXPR",
-            help=f'Exit with 1 when this holds, e.g. "{example}"; everything is written first. Repeatable; '
-            "--list-metrics shows the figures.",
+            help=f'Exit with 1 when this holds, e.g. "{example}" (figures: --list-metrics); '
+            "everything is written first. Repeatable.",
         ),
         click.option(
             "--if-unknown",

@@ -82,12 +82,13 @@ def suggest(
     """Suggest a faster shape for the model of SOURCE, of the same size.
 
     \b
-    SOURCE is a trace (.json or .json.gz), or a report that `analyze --json` saved: its
-    measured step is what every shape is judged on. Or it is a configuration, without a
-    trace or a GPU: a Hugging Face config.json (or its folder), a Megatron-LM script or
-    YAML/JSON of its arguments, or a nanoGPT config. Sizes given as options replace those
-    of a configuration; without a file give at least --hidden, --heads and --layers. Of a
-    trace that does not show its layers, --layers tells them.
+    SOURCE is a trace (.json or .json.gz), or a report that `analyze --json`
+    saved: its measured step is what every shape is judged on. Or it is a
+    configuration, without a trace or a GPU: a Hugging Face config.json (or its
+    folder), a Megatron-LM script or YAML/JSON of its arguments, or a nanoGPT
+    config, whose sizes the options replace. Without a file give at least
+    --hidden, --heads and --layers. Of a trace that does not show its layers,
+    --layers tells them.
     """
     from tracelens.suggestions import suggest as find
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import fsum
 from statistics import median
 
 from tracelens.comparison.steps import Kind
@@ -36,6 +37,22 @@ def kinds_of_steps(before: Sequence[float], after: Sequence[float]) -> list[Kind
     return list(zip(*sides, strict=True)) if min(len(one) for side in sides for one in side) >= _LEAST else []
 
 
+def typical(kinds: Sequence[Kind], pattern_of: Sequence[float]) -> tuple[float, float]:
+    """Of steps that take turns, what one takes on average on both sides: medians, in the pattern's shares.
+
+    A median over short and long steps is of whichever kind the recording happens to hold more of.
+
+    >>> typical([([58.5, 58.6, 58.7], [59.5, 59.5]), ([61.8, 61.8], [62.5, 62.5])], [58.6, 61.8] * 2)
+    (60.2, 61.0)
+    """
+    pattern = _pattern(pattern_of)
+    shares = (pattern.count(False) / len(pattern), pattern.count(True) / len(pattern))
+    old, new = (
+        fsum(share * median(kind[side]) for share, kind in zip(shares, kinds, strict=True)) for side in (0, 1)
+    )
+    return old, new
+
+
 def _pattern(times: Sequence[float]) -> list[bool]:
     """Which step of a period is long, parted from the short ones by the widest gap; empty where none is."""
     if len(times) < 2 * _LEAST:
@@ -52,4 +69,4 @@ def _pattern(times: Sequence[float]) -> list[bool]:
     return []
 
 
-__all__ = ["kinds_of_steps"]
+__all__ = ["kinds_of_steps", "typical"]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 from statistics import fmean
 
-from tracelens.comparison.gemms import as_all, own_frac, own_ms, same_work
+from tracelens.comparison.gemms import as_all, drifted, own_frac, own_ms, same_work
 from tracelens.results import Report
 from tracelens.results.comparison import Cause, CauseCode, GemmChange, Noise, StepChange
 
@@ -31,7 +31,8 @@ def find_causes(
     shares = [wall / gpu if gpu else 1.0 for wall, gpu in sides]
     weight = fmean(shares)
     same = [one for one in gemms if one.kind == "gemm" and same_work(one)]
-    alike = fsum(_alike_ms(one, noise) for one in same) if noise and _one_way(same, noise) else 0.0
+    moved = noise is not None and drifted(noise) and _one_way(same, noise)
+    alike = fsum(_alike_ms(one, noise) for one in same) if noise and moved else 0.0
     beside = fsum((one.diff_ms or 0.0) - (own[1] - own[0]) for one in same if (own := own_ms(one)))
     single = fsum(one.diff_ms or 0.0 for one in same) - alike - beside
     shapes = fsum(one.diff_ms or 0.0 for one in gemms if not same_work(one))

@@ -114,7 +114,7 @@ def _many(groups: list[list[GemmRow]]) -> GemmSide:
     one = _side([row for rows in groups for row in rows])
     if len(groups) == 1:
         return replace(one, shape_note=_spelled(groups[0][0]))
-    names = [_spelled(rows[0]) for rows in sorted(groups, key=lambda rows: -_time(rows))]
+    names = list(dict.fromkeys(_spelled(rows[0]) for rows in sorted(groups, key=lambda rows: -_time(rows))))
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return replace(
         one, m=None, n=None, k=None, batch=None, shape_note=" + ".join(names[:_NAMED]) + more,
@@ -123,7 +123,14 @@ def _many(groups: list[list[GemmRow]]) -> GemmSide:
     )  # fmt: skip
 
 
+def _unsized(row: GemmRow) -> bool:
+    """Is its shape not known, or only bounded by its tiles?"""
+    return row.shape_known == "unknown" or (row.kind == "gemm" and row.shape_known == "bounded")
+
+
 def _spelled(row: GemmRow) -> str:
+    if _unsized(row):
+        return f"shape {f.UNKNOWN}"
     return f.mnk(row.m, row.n, row.k, row.batch) or row.shape_note or row.kernel
 
 
@@ -199,7 +206,7 @@ def _side(rows: list[GemmRow]) -> GemmSide:
         n=first.n,
         k=first.k,
         batch=first.batch,
-        shape_note=first.shape_note,
+        shape_note="shape unknown" if _unsized(first) else first.shape_note,
         dtype=first.math_dtype or first.dtype,
         layout=first.layout,
         kernels=sorted({row.kernel for row in rows}),
@@ -238,6 +245,12 @@ def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
     if differ(one.calls_per_step, two.calls_per_step):
         said["calls"] = f"calls {f.count(one.calls_per_step)} -> {f.count(two.calls_per_step)}"
     state: GemmState = "shape_changed" if sizes else "same_shape"
+    if a[0].shape_known == b[0].shape_known == "unknown":
+        state = "shape_unknown"
+    elif _unsized(a[0]) != _unsized(b[0]):
+        state, sizes = "shape_unknown", [f"{_spelled(a[0])} -> {_spelled(b[0])}"]
+        said.pop("dtype", None)  # nor is it known
+        said.pop("layout", None)
     differs: list[GemmAspect] = [*(["size"] if sizes else []), *said]  # type: ignore[list-item]
     changed = [*sizes, *said.values()]
     return _with_diff(GemmChange(state, *place, one, two, changed, None, None, None, differs=differs))
@@ -326,6 +339,11 @@ def beyond(
     return abs(diff_frac - middle) > _spread(noise)
 
 
+def drifted(noise: Noise) -> bool:
+    """Did all GEMMs of the same work change by more than one kernel differs from another anyway?"""
+    return abs(noise.mid_frac) > _MARGIN
+
+
 def as_all(diff_frac: float | None, noise: Noise | None) -> bool:
     """Is a difference explained by what all GEMMs changed by? One of work that is partly GEMMs is less."""
     if diff_frac is None or noise is None or diff_frac * noise.mid_frac <= 0:
@@ -344,7 +362,9 @@ def same_work(one: GemmChange) -> bool:
 
 def other_work(one: GemmChange) -> bool:
     """Is it not the same work on both sides, whatever the kernel and whatever it is counted as?"""
-    return one.state not in ("same_shape", "moved") or any(aspect != "kernel" for aspect in one.differs)
+    return one.state not in ("same_shape", "shape_unknown", "moved") or any(
+        aspect != "kernel" for aspect in one.differs
+    )
 
 
 def judged(changes: list[GemmChange], found: Noise | None, gpu_ms: float) -> list[GemmChange]:

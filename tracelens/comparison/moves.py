@@ -31,7 +31,7 @@ def find_moves(
     of these.
     """
     gemms = list(gemms)
-    reshaped = {_part(one) for one in gemms if one.state in ("shape_changed", "regrouped")}
+    reshaped = {_part(one) for one in gemms if one.state == "regrouped" or "size" in one.differs}
     proved = {(_part(one), (one.moved_to[0], one.moved_to[2])) for one in gemms if one.state == "moved"}
     free = [
         row

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
-from tracelens.comparison.alternating import kinds_of_steps
+from tracelens.comparison.alternating import kinds_of_steps, typical
 from tracelens.comparison.steps import LEVEL, Kind, Shift, rank_test, shift, smallest_p
 from tracelens.results import StepTime
 from tracelens.results.comparison import StepChange, StepKind, StepState
@@ -26,10 +27,11 @@ def step_change(
     """Judge the step's time from times in ms on both sides, in their order, at least one on each.
 
     ``what`` the times are of ("steps", "runs"), for the sentences. Steps that are short and long by turns are
-    compared each with its own kind, where they are enough for that test.
+    compared each with its own kind, where they are enough for that test; their medians are those of the
+    kinds, in the shares of the pattern.
     """
-    old, new = medians
     kinds = kinds_of_steps(before, after) if what == "steps" else []
+    old, new = _typical(medians, kinds, before)
     by_kind = bool(kinds) and _smallest(kinds) < LEVEL
     tested: list[Kind] = kinds if by_kind else [(before, after)]
     diff = new.median - old.median
@@ -60,6 +62,24 @@ def step_change(
         kinds=[StepKind(spread(one), spread(other)) for one, other in kinds],
         by_kind=by_kind,
     )
+
+
+def _typical(
+    medians: tuple[StepTime, StepTime], kinds: Sequence[Kind], before: Sequence[float]
+) -> tuple[StepTime, StepTime]:
+    """The sides' steps: their medians, or of steps that take turns the mean of a short and a long one."""
+    if not kinds:
+        return medians
+    old, new = typical(kinds, before)
+    return replace(medians[0], median=old), replace(medians[1], median=new)
+
+
+def mixed_otherwise(step: StepChange) -> bool:
+    """Did the sides record short and long steps in other shares, so that means over them differ anyway?"""
+    if not step.kinds:
+        return False
+    short, long = step.kinds
+    return short.before.n * long.after.n != short.after.n * long.before.n
 
 
 def spread(times: Sequence[float]) -> StepTime:

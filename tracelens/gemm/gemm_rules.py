@@ -169,9 +169,10 @@ GEMM_RULES: tuple[NameRule, ...] = (
     ),
     rule(
         "gemm",
-        # By their authors' names: the Triton tutorials, triton_kernels, vLLM, DeepSeek-V3, modded-nanogpt.
+        # By their authors' names: the Triton tutorials, triton_kernels, vLLM, DeepSeek-V3, modded-nanogpt,
+        # torchao/kernel/intmm_triton.py.
         "triton_user",
-        r"^_?(?:p_)?matmul_(?:kernel|ogs)|^_?w8a8_(?:triton_)?block_(?:scaled|fp8)_(?:mm|matmul)"
+        r"^_?(?:p_|scaled_(?:\d_)?(?:bias_)?)?matmul_(?:kernel|ogs)|^_?w8a8_(?:triton_)?block_(?:scaled|fp8)_(?:mm|matmul)"
         r"|^_?fp8_gemm\w*kernel|^_?scaled_mm_kernel|^linear_relu_square_kernel$|^awq_gemm_kernel",
         nothing,
     ),

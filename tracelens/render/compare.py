@@ -30,12 +30,17 @@ def identity(result: Comparison) -> str:
 def changes_lines(result: Comparison) -> list[str]:
     """What changed, a line each; says so where nothing did."""
     reshaped = [one for one in result.gemms if one.state == "shape_changed"]
+    hidden = [one for one in result.gemms if one.state == "shape_unknown" and one.differs]
     other = [one for one in result.gemms if one.state == "regrouped"]
     moved = [one for one in result.gemms if one.state == "moved"]
     lone = [one for one in result.gemms if one.state.startswith("only")]
     lines = [change.said for change in result.changes]
     if reshaped:
         lines.append(f"{f.plural(len(reshaped), 'GEMM')} of another shape: {_places(reshaped)}")
+    if hidden:
+        lines.append(
+            f"{f.plural(len(hidden), 'GEMM')} whose shape is not known on both sides: {_places(hidden)}"
+        )
     for state, word in (("only_before", "before"), ("only_after", "after")):
         there = [one for one in lone if one.state == state]
         if there:

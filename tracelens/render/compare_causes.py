@@ -15,7 +15,7 @@ _WORDS: dict[CauseCode, str] = {
     "idle": "idle: the GPU waits for the CPU",
     "exposed_communication": "exposed communication",
     "gemms_alike": "all GEMMs alike: clock, power, library or another GPU, not shapes",
-    "gemms_single": "GEMMs of the same shape and kernel, not all alike",
+    "gemms_single": "GEMMs of the same shape and kernel",
     "gemms_beside": "GEMMs beside other streams: SMs and bandwidth that those take",
     "gemm_shapes": "GEMMs of another shape or kernel",
     "other_kernels": "other kernels",
@@ -23,6 +23,7 @@ _WORDS: dict[CauseCode, str] = {
     "across_pairs": "the whole beside its pairs: a job's step is its slowest rank's, a run's its median",
     "mean_to_median": "from means to medians: causes are means over the steps, the verdict has medians",
 }
+_HIDDEN = "GEMMs of another kernel, or of unknown shape"
 ALL_OF_IT = "in all: what the medians differ by"
 REST = "the rest, each below 0.1% of the time before"
 
@@ -43,7 +44,7 @@ def cause_rows(found: Comparison | FolderComparison) -> list[CauseRow]:
     least = _SMALL * found.step.before.median
     large = [one for one in found.causes if abs(one.diff_ms) >= least]
     small = [one for one in found.causes if abs(one.diff_ms) < least]
-    told = [(one.diff_ms, _said(one)) for one in (large if len(small) > 1 else found.causes)]
+    told = [(one.diff_ms, _said(one, found)) for one in (large if len(small) > 1 else found.causes)]
     if len(small) > 1:
         told.append((fsum(one.diff_ms for one in small), REST))
     return [CauseRow(ms, _time(ms, least), said) for ms, said in told]
@@ -77,7 +78,9 @@ def _time(ms: float, least_ms: float) -> str:
     return sign + said
 
 
-def _said(one: Cause) -> str:
+def _said(one: Cause, found: Comparison | FolderComparison) -> str:
+    if one.code == "gemm_shapes" and any(row.state == "shape_unknown" for row in getattr(found, "gemms", ())):
+        return _HIDDEN
     share = f" ({signed_pct(one.frac)} per call)" if one.frac is not None else ""
     head, colon, tail = _WORDS[one.code].partition(":")
     return f"{head}{share}{colon}{tail}"

@@ -167,19 +167,21 @@ def step_points(found: Found) -> StepPoints | None:
         return min(max((ms - low) / (high - low), 0.0), 1.0)
 
     what = "run" if isinstance(found, FolderComparison) and found.kind == "runs" else "step"
+    middle = "mean of short and long:" if step.kinds else "median"
     drawn, spoken = [], []
     for name, every in sides.items():
         kept = every if len(every) <= POINTS else [every[i * len(every) // POINTS] for i in range(POINTS)]
         last = max(len(kept) - 1, 1)
         dots = [(place(ms), at / last if len(kept) > 1 else 0.5, f.ms(ms)) for at, ms in enumerate(kept)]
-        said = f"median {f.ms(medians[name])} of {len(every)} {what}{'' if len(every) == 1 else 's'}"
+        said = f"{middle} {f.ms(medians[name])} of {len(every)} {what}{'' if len(every) == 1 else 's'}"
         drawn.append(Points(name, dots, place(medians[name]), said))
         spoken.append(f"{name} {said}, {f.ms_range(min(every), max(every))}")
     return StepPoints(drawn, ticks(low, high), "; ".join(spoken), _points_notes(step, sides, low, what))
 
 
 def _points_notes(step: StepChange, sides: dict[str, list[float]], low: float, what: str) -> list[str]:
-    said = [f"each point is one {what}, later ones lower; the line is the median"]
+    line = "the mean of the short and the long ones' medians" if step.kinds else "the median"
+    said = [f"each point is one {what}, later ones lower; the line is {line}"]
     said += ["the axis does not begin at 0"] if low > 0 else []
     cut = [f"{POINTS} of {len(every)} {name}" for name, every in sides.items() if len(every) > POINTS]
     said += [f"shown: {' and '.join(cut)}"] if cut else []

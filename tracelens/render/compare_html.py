@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
 from jinja2 import Environment
@@ -41,8 +40,8 @@ def render_compare_html(found: figures.Found, *, generated_at: str | None = None
             v=shown,
             folders=isinstance(found, FolderComparison),
             title=_title(found),
-            verdict=unbroken(found.verdict),
-            reasons=[unbroken(said) for said in found.reasons],
+            verdict=found.verdict,
+            reasons=found.reasons,
             causes=cause_rows(found),
             total=cause_total(found),
             source=cause_source(found),
@@ -71,12 +70,6 @@ def _title(result: figures.Found) -> str:
     """The verdict, without its numbers where nothing changed."""
     changed = result.step is None or result.step.state in ("faster", "slower")
     return result.verdict if changed else result.verdict.partition(": ")[0]
-
-
-def unbroken(text: str) -> str:
-    """Keep "61.0 → 60.5 ms" and "p = 0.34" on one line each."""
-    whole = re.sub(r"(?<=\S) (→|=|<) (?=\S)", "\u00a0\\1\u00a0", text)
-    return re.sub(r"(?<=\d) (?=(?:ms|µs|s)\b)", "\u00a0", whole)
 
 
 def _badge(result: figures.Found) -> str:

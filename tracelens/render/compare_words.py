@@ -134,9 +134,10 @@ def kinds_in_words(step: StepChange) -> str:
     how = (
         "the test compares short with short and long with long"
         if step.by_kind
-        else "the test mixes them, for of each kind there are too few: record 6 steps on each side"
+        else "the test mixes them, as each kind has too few: record 6 steps on each side"
     )
-    return f"Short and long steps take turns: short ones {short}, long ones {long}; {how}."
+    turns = f"short ones {short}, long ones {long}; the step is their mean"
+    return f"Short and long steps take turns: {turns}; {how}."
 
 
 def left_open(step: StepChange, what: str = "steps") -> str:

@@ -16,7 +16,7 @@ from tracelens.render import costs, facts, groups, limits, losses, step_times, v
 from tracelens.render.section import Content, Page, Section
 from tracelens.render.sections import filled
 from tracelens.render.templates import environment, part, policy
-from tracelens.render.text import clean, clean_lines, short_kernel
+from tracelens.render.text import clean, clean_lines, short_kernel, unbroken
 from tracelens.render.verdict import with_verdict
 from tracelens.results import GemmRow, Report
 from tracelens.results.json import to_json
@@ -157,7 +157,7 @@ def _environment() -> jinja2.Environment:
 
 def _detail(text: str) -> Markup:
     """Write the sentences below the verdict, and in bold the one that says what to try."""
-    before, begin, rest = clean(text, limit=1000).partition(TO_TRY)
+    before, begin, rest = clean(unbroken(text), limit=1000).partition(TO_TRY)
     if not begin:
         return Markup.escape(before)
     what, dot, after = rest.partition(". ")

@@ -15,6 +15,7 @@ from tracelens.render.job_cells import (
     COLLECTIVE_NOTE,
     collective_cells,
     finding_lines,
+    largest_components,
     part_names,
     rank_cells,
     short_findings,
@@ -68,6 +69,8 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
     more = len(job.ranks) - len(worst_first(job, RANKS))
     others = f"{more} more ranks; " * bool(more)
     out.line(f"  {others}mean ms per step; late: what the others wait for it (median)", "dim")
+    if named := largest_components(job):
+        out.line(f"  {named}")
     out.line()
     waited = [row for row in job.collectives if row.waiting_ms > 0][:COLLECTIVES]
     if waited:

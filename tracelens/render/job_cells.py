@@ -9,8 +9,10 @@ from tracelens.comparison.step_change import PRACTICAL
 from tracelens.render.facts import BANDWIDTH_FROM
 from tracelens.render.job_words import ranks_said
 from tracelens.results.job import Job, JobCollective, JobFinding, JobRank
+from tracelens.words import spoken
 
 SMALL = 0.01  # of the step: a finding below it is not told at a terminal
+_LARGEST = 3  # components named in a line
 _PARTS = (
     ("computing_ms", "computing"),
     ("waiting_ms", "waiting for other ranks"),
@@ -27,6 +29,12 @@ def worst_first(job: Job, most: int) -> list[JobRank]:
     if len(job.ranks) <= most:
         return job.ranks
     return sorted(job.ranks, key=lambda row: (-row.late_ms, -row.parts.step_ms))[:most]
+
+
+def largest_components(job: Job) -> str:
+    """The components that take most GPU time on the median rank, in a line; "" where none is known."""
+    named = [f"{spoken(name)} {f.ms(times[0])}" for name, times in list(job.components.items())[:_LARGEST]]
+    return f"most GPU time: {', '.join(named)}" if named else ""
 
 
 def part_names(job: Job) -> list[tuple[str, str]]:

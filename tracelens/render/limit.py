@@ -85,15 +85,19 @@ def _exposed(report: Report) -> Card:
             )
     hides = remedies.hides(kinds[order[0]][0]) if order else []
     find = f"{f.capital(remedies.FIND_RANK)}: {_TO_FIND}"
-    least = "at least " if report.summary.communication_is_bound else ""
     hideable_ms = seen.hideable_ms
-    most = f"saves at most {'what was recognised' if least else f.ms(exposed_ms)}"
+    part = _part(exposed_ms, report)
+    claim = f"saves at most {part}"
+    if report.summary.communication_is_bound:
+        claim = f"at least {part}; saves at most what was recognised"
     if not late and hideable_ms < exposed_ms:
-        most = f"overlap saves at most {f.ms(hideable_ms)}: there is no more compute to hide it behind"
+        claim = (
+            f"{part}; overlap saves at most {f.ms(hideable_ms)}: there is no more compute to hide it behind"
+        )
     return Card(
         "exposed",
         "Exposed communication",
-        f"{least}{_part(exposed_ms, report)}; {most}",
+        claim,
         saw,
         "A collective ends when its slowest rank arrives; kernels that need its result wait, and the GPU"
         " computes nothing.",
@@ -138,11 +142,14 @@ def _idle(report: Report) -> Card:
         else f"A step takes {f.ms(without_ms)} without the profiler, so {f.ms(idle_ms(summary))} of idle time"
         " is not the profiler's."
     )
-    gain_ms = summary.idle_ms if without_ms is None else idle_ms(summary)
+    part = _part(summary.idle_ms, report)
+    claim = (
+        f"saves at most {part}" if without_ms is None else f"{part}; saves at most {f.ms(idle_ms(summary))}"
+    )
     return Card(
         "idle",
         "The GPU waits for the CPU",
-        f"{_part(summary.idle_ms, report)}; saves at most {f.ms(gain_ms)}",
+        claim,
         saw,
         "An idle GPU has nothing to run: the CPU launches too slowly, loads data, or waits for the GPU. While"
         " it does, shorter kernels leave longer gaps, not a shorter step.",

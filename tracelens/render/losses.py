@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from tracelens import numbers as f
-from tracelens.accounting.derivation import derive, written
 from tracelens.gemm.lost import FACTORS, PARTS
 from tracelens.render import facts
+from tracelens.render.derivation import derive, written
 from tracelens.render.section import Content, Page, Section
 from tracelens.results import GemmRow, GemmTime, Report, Term
 

@@ -25,7 +25,7 @@ def _note(summary: Summary) -> str:
     """What the bar is the whole of, and how that differs from the step."""
     note = f"{f.ms(summary.gpu_ms_per_step)} of kernels {per_step(summary.steps_marked)}"
     if 1 - summary.gpu_busy_frac >= LARGE:
-        return f"{note}; idle time ({f.ms(summary.idle_ms)}) is not in it"
+        return f"{note}; idle time is not in it"
     return f"{note}, some side by side" if summary.gpu_ms_per_step > summary.step_ms.median else note
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -12,10 +13,13 @@ from operator import attrgetter
 from pathlib import Path
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tracelens import numbers as f
-from tracelens.render.text import clean
+from tracelens.render.text import clean, unbroken
+
+#: An option of a command; browsers break after each of its hyphens.
+_FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 
 
 def _folder() -> Traversable:
@@ -60,6 +64,7 @@ def environment() -> jinja2.Environment:
         pct=f.pct,
         count=f.count,
         cut=lambda text, limit: clean(str(text), limit=limit),
+        prose=prose,
         num6=lambda value: f"{value:.6g}",
         percent=lambda frac: percent(frac, 3),
         percent2=percent,
@@ -68,6 +73,16 @@ def environment() -> jinja2.Environment:
     )
     env.globals.update(meter=meter, dash=f.DASH)
     return env
+
+
+def prose(text: str | Markup, limit: int = 4000) -> Markup:
+    """A sentence whose times and flags do not break over two lines.
+
+    >>> prose("needs --tp-comm-overlap")
+    Markup('needs <span class="nb">--tp-comm-overlap</span>')
+    """
+    safe = text if isinstance(text, Markup) else escape(clean(unbroken(text), limit=limit))
+    return Markup(_FLAG.sub(r'<span class="nb">\g<0></span>', str(safe)))
 
 
 def drawing(name: str, *given: object) -> str:

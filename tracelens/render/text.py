@@ -50,6 +50,12 @@ def clean_lines(text: str, *, limit: int, most: int) -> list[str]:
     return [*kept[:-1], kept[-1] + "…"] if len(lines) > most else kept
 
 
+def unbroken(text: str) -> str:
+    """Keep "61.0 → 60.5 ms" and "p = 0.34" on one line each."""
+    whole = re.sub(r"(?<=\S) (→|=|<) (?=\S)", "\u00a0\\1\u00a0", text)
+    return re.sub(r"(?<=\d) (?=(?:ms|µs|s)\b)", "\u00a0", whole)
+
+
 def short_kernel(name: str, limit: int = 44) -> str:
     """Name a kernel by the part that tells kernels apart, without wrapper and template arguments.
 

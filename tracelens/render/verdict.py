@@ -127,7 +127,9 @@ def _not_judged(seen: StepPicture) -> tuple[str, str]:
             if covered.complete
             else "No attention was recognised."
         )
-        return said, _joined(open_, "GPU time is shown by phase, operator and kernel.")
+        return said, _joined(
+            open_, "GPU time is shown by phase; --kernels FILE lists each kernel with its operator."
+        )
     if seen.gpu.vendor == "amd":
         said = "This is an AMD GPU: its tensor-core and tile rules are not judged."
         return said, "Times, components and shapes are shown; MFU, peaks and changes are not."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens import numbers as f
 from tracelens.render.section import Content, Page, Section
-from tracelens.results import Estimate, RowChange, WhatIf, total
+from tracelens.results import RowChange, WhatIf
 
 #: Changed rows that are shown; the JSON has all of them.
 ROWS = 8
@@ -96,14 +96,14 @@ def rest_lines(one: WhatIf) -> list[str]:
     more = one.rows[ROWS:]
     if more:
         name = "1 more row" if len(more) == 1 else f"{len(more)} more rows"
-        lines.append(f"{name}: {_moved([(row.time_ms, row.then_ms) for row in more])}")
+        lines.append(f"{name}: {_moved([(row.time_ms, row.then_ms.mid) for row in more])}")
     if one.rest:
-        lines.append(f"kernels that move bytes: {_moved([(r.time_ms, r.then_ms) for r in one.rest])}")
+        lines.append(f"kernels that move bytes: {_moved([(r.time_ms, r.then_ms.mid) for r in one.rest])}")
     return lines
 
 
-def _moved(pairs: list[tuple[float, Estimate]]) -> str:
-    now, after = sum(time for time, _ in pairs), total(then for _, then in pairs).mid
+def _moved(pairs: list[tuple[float, float]]) -> str:
+    now, after = (sum(times) for times in zip(*pairs, strict=True))
     if f.ms(now) == f.ms(after):
         return f"{f.ms(now)} before and after"
     return f"{f.ms(now)} → {f.ms(after)}"

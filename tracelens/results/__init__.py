@@ -25,7 +25,7 @@ from tracelens.results.advice import (
     WhatIf,
 )
 from tracelens.results.cost import JobCost, Price, Saving
-from tracelens.results.estimates import Basis, Estimate, Known, SavingOf, StepBound, total, weakest
+from tracelens.results.estimates import Basis, Estimate, Known, SavingOf, Span, StepBound, total, weakest
 from tracelens.results.explorer import Curve, Explorer, Suggested
 from tracelens.results.gemm import Beside, GemmRow, GemmTime, KernelKind, Lost, Term, WorkKnown, main_dtype
 from tracelens.results.identity import Found, GpuInfo, ModelDims, ReferenceInfo, TraceInfo
@@ -56,8 +56,9 @@ from tracelens.results.waits import IdleCause, PathPart, QueueLength, Waits
 SCHEMA_VERSION = "1.1"
 
 __all__ = [
-    "SCHEMA_VERSION", "Basis", "Estimate", "total", "weakest", "Known", "SavingOf", "StepBound", "TraceInfo",
-    "GpuInfo", "ModelDims", "Found", "ReferenceInfo", "Step", "StepTime", "UnprofiledSteps", "Summary",
+    "SCHEMA_VERSION", "Basis", "Estimate", "total", "weakest", "Known", "SavingOf", "Span", "StepBound",
+    "TraceInfo", "GpuInfo", "ModelDims", "Found", "ReferenceInfo", "Step", "StepTime", "UnprofiledSteps",
+    "Summary",
     "Unattributed", "Coverage", "ComponentRow", "CommunicationRow", "Lack", "LeftOut", "NotWhole", "OtherRow",
     "Lost", "GemmTime", "Term", "Beside", "Clock", "HostWait", "StepPace", "GemmRow", "KernelKind",
     "WorkKnown", "main_dtype", "Finding", "Effects", "Amount", "MemoryEffect", "ConfigDiff", "Price",

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from tracelens.results.cost import Saving
 from tracelens.results.described import says
-from tracelens.results.estimates import Basis, Estimate, SavingOf
+from tracelens.results.estimates import Basis, Estimate, SavingOf, Span
 from tracelens.results.refusal import Refusal
 from tracelens.results.verified import Verified
 from tracelens.words import Level
@@ -118,7 +118,7 @@ class RowChange:
     shape_now: str
     shape_then: str
     time_ms: float
-    then_ms: Estimate
+    then_ms: Span
     how: Annotated[str, says("the arithmetic of one call")]
 
 
@@ -130,7 +130,7 @@ class Rest:
     phase: str
     scales_with: Annotated[str, says('what its bytes are proportional to, "b*s*h"')]
     time_ms: float
-    then_ms: Estimate
+    then_ms: Span
 
 
 @dataclass(frozen=True, slots=True)

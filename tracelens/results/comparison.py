@@ -34,8 +34,11 @@ CauseCode = Literal[
 ]  # fmt: skip
 
 #: What became of a GEMM. moved: the same work, counted elsewhere after (``moved_to``); regrouped: several of
-#: a place that cannot be paired one by one, together on both sides.
-GemmState = Literal["same_shape", "shape_changed", "only_before", "only_after", "moved", "regrouped"]
+#: a place that cannot be paired one by one, together on both sides; shape_unknown: on one side
+#: at least; with nothing in ``differs`` the kernel is the same.
+GemmState = Literal[
+    "same_shape", "shape_changed", "shape_unknown", "only_before", "only_after", "moved", "regrouped"
+]
 #: What is not the same of two GEMMs of a place.
 GemmAspect = Literal["size", "dtype", "layout", "kernel", "calls"]
 #: What became of a finding.
@@ -88,7 +91,7 @@ class StepChange:
     """The step's time on both sides and what a test over the steps says of the difference."""
 
     state: StepState
-    before: StepTime
+    before: Annotated[StepTime, says("median: with ``kinds``, of each kind in its share of the steps")]
     after: StepTime
     diff_ms: Annotated[float, says("of the medians")]
     diff_frac: float | None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self, get_args
 
 from tracelens.results.described import says
 
@@ -37,7 +37,7 @@ class Estimate:
     basis: Basis
 
     @classmethod
-    def exactly(cls, value: float, basis: Basis = "measured") -> Estimate:
+    def exactly(cls, value: float, basis: Basis = "measured") -> Self:
         """A value without a range."""
         return cls(value, value, value, basis)
 
@@ -72,7 +72,7 @@ class Estimate:
 
     __radd__ = __add__
 
-    def __neg__(self) -> Estimate:
+    def __neg__(self) -> Self:
         return self * -1.0
 
     def __sub__(self, other: Estimate | float) -> Estimate:
@@ -81,14 +81,14 @@ class Estimate:
     def __rsub__(self, other: float) -> Estimate:
         return -self + other
 
-    def __mul__(self, factor: float) -> Estimate:
+    def __mul__(self, factor: float) -> Self:
         """Every end times ``factor``; below zero the ends change places.
 
         >>> Estimate(None, 2.0, 3.0, "model") * -2.0
         Estimate(low=-6.0, mid=-4.0, high=None, basis='model')
         """
         found = self.each(lambda value: value * factor)
-        return found if factor >= 0 else Estimate(found.high, found.mid, found.low, found.basis)
+        return found if factor >= 0 else replace(found, low=found.high, high=found.low)
 
     __rmul__ = __mul__
 
@@ -100,7 +100,7 @@ class Estimate:
         """
         return self.each(lambda value: value / whole) if whole else Estimate.unknown(self.basis)
 
-    def clamp(self, *, low: float | None = None, high: float | None = None) -> Estimate:
+    def clamp(self, *, low: float | None = None, high: float | None = None) -> Self:
         """No known end below ``low`` or above ``high``.
 
         >>> Estimate(-1.0, 2.0, None, "model").clamp(low=0.0, high=1.5)
@@ -113,14 +113,28 @@ class Estimate:
 
         return self.each(within)
 
-    def each(self, change: Callable[[float], float]) -> Estimate:
+    def each(self, change: Callable[[float], float]) -> Self:
         """``change``, which keeps the order of its values, of every end that is known."""
-        return Estimate(
-            None if self.low is None else change(self.low),
-            None if self.mid is None else change(self.mid),
-            None if self.high is None else change(self.high),
-            self.basis,
+        return replace(
+            self,
+            low=None if self.low is None else change(self.low),
+            mid=None if self.mid is None else change(self.mid),
+            high=None if self.high is None else change(self.high),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Span(Estimate):
+    """An estimate of which all is known: what a predicted part of a step is."""
+
+    low: float
+    mid: float
+    high: float
+
+    def joined(self, other: Span) -> Span:
+        """Their sum, by the rules of ``+``."""
+        basis = weakest((self.basis, other.basis))
+        return Span(self.low + other.low, self.mid + other.mid, self.high + other.high, basis)
 
 
 def total(parts: Iterable[Estimate]) -> Estimate:

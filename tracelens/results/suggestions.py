@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from tracelens.results.advice import FrontPoint, OtherHeads, ShapePick
 from tracelens.results.described import says
-from tracelens.results.estimates import Basis, Estimate
+from tracelens.results.estimates import Basis, Span
 
 FORMAT_VERSION = "1.0"
 
@@ -31,7 +31,7 @@ class ComponentTime:
     """One component of the present step, forward and backward."""
 
     component: str
-    time_ms: Estimate
+    time_ms: Span
     frac: Annotated[float, says("of the sum")]
     tflops: Annotated[float | None, says("of its GEMMs and attention, over their time")]
     shapes: Annotated[list[str], says("of its GEMMs, forward")]
@@ -40,7 +40,7 @@ class ComponentTime:
 @dataclass(frozen=True, slots=True)
 class WholeStepPart:
     name: str
-    time_ms: Annotated[Estimate, says("of one step; what it adds to the step, where it overlaps")]
+    time_ms: Annotated[Span, says("of one step; what it adds to the step, where it overlaps")]
     frac: Annotated[float, says("of the step")]
 
 
@@ -54,10 +54,10 @@ class WholeStep:
     strategy: Strategy
     checkpoint: Checkpoint
     micro_batches: Annotated[int, says("of one optimizer step, on each GPU")]
-    step_ms: Estimate
-    tokens_per_s_per_gpu: Estimate
+    step_ms: Span
+    tokens_per_s_per_gpu: Span
     mfu_frac: Annotated[
-        Estimate,
+        Span,
         says(
             "6 operations a weight and 12 x layers x heads x head_dim x sequence a token, of the datasheet's"
             " peak (PaLM, arXiv 2204.02311, appendix B): recompute and the causal mask do not count"
@@ -80,7 +80,7 @@ class Suggestions:
     dtype: str
     basis: Basis
     parameters: Annotated[int | None, says("weights in matrices")]
-    time_ms: Annotated[Estimate, says("what ``time_is`` says; savings are of it")]
+    time_ms: Annotated[Span, says("what ``time_is`` says; savings are of it")]
     time_is: Annotated[
         TimeIs,
         says(

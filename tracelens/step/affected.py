@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracelens.config.model_config import ModelConfig
-from tracelens.results import Estimate, GemmRow
+from tracelens.results import GemmRow, Span
 from tracelens.step.predicted import Scaled, scaled_product
 from tracelens.step.predicted_attention import scaled_attention
 from tracelens.step.traced_step import StepModel
@@ -55,10 +55,10 @@ class AffectedPart:
     scaled: Scaled
 
     @property
-    def then_ms(self) -> Estimate:
+    def then_ms(self) -> Span:
         """Per step, after the change."""
         one = self.scaled
-        return Estimate(one.low, one.mid, one.high, one.basis) * (self.time_ms * self.calls)
+        return Span(one.low, one.mid, one.high, one.basis) * (self.time_ms * self.calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 
 from tracelens.config.model_config import ModelConfig
 from tracelens.hardware import Gpu
-from tracelens.results import Estimate, Rest
+from tracelens.results import Rest, Span
 from tracelens.step.predicted import LOW_PRECISION, dtype_then
 from tracelens.step.traffic import repeats
 from tracelens.step.work import Product
@@ -43,7 +43,7 @@ def casts_of(
     return (Rest("other", "other", what, 0.0, cast_ms(elements, gpu)),)
 
 
-def cast_ms(elements: float, gpu: Gpu) -> Estimate:
+def cast_ms(elements: float, gpu: Gpu) -> Span:
     """Casting so many elements, from fused into other kernels to with a pass of its own for the largest."""
     per_byte = elements / ((gpu.bandwidth_gbps or math.inf) * _BANDWIDTH_FRAC * 1e9) * 1e3
-    return Estimate(_FUSED * per_byte, _PLAIN * per_byte, _SCALED * per_byte, "model")
+    return Span(_FUSED * per_byte, _PLAIN * per_byte, _SCALED * per_byte, "model")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tracelens.config.model_config import ModelConfig
 from tracelens.numbers import ms, sig
-from tracelens.results import CommunicationRow, Estimate, ModelDims, Rest
+from tracelens.results import CommunicationRow, ModelDims, Rest, Span
 
 #: Purposes whose messages are gradients or weights of this rank.
 _ON_WEIGHTS = frozenset(
@@ -128,7 +128,7 @@ def _fewer_ranks(
     for phase, time in _by_phase(rows).items():
         mid = time * calls * factor * size
         high = time * calls * max(1.0, size) if after > 1 else 0.0
-        estimate = Estimate(min(mid, high), mid, max(mid, high), "model")
+        estimate = Span(min(mid, high), mid, max(mid, high), "model")
         short = "t" if name == "tensor_parallel" else "ep"
         found.append(Rest("communication", phase, f"exposed messages*({short}-1)/{short}", time, estimate))
     return found
@@ -159,7 +159,7 @@ def _gradients(rows: Sequence[CommunicationRow], now: ModelConfig, then: ModelCo
     if serving:
         return [
             Rest("communication", phase, "exposed gradients and weights of a rank", time,
-                 Estimate(time, time * grown, time * 2 * grown, "model"))
+                 Span(time, time * grown, time * 2 * grown, "model"))
             for phase, time in _by_phase(serving).items()
         ]  # fmt: skip
     # No copies now: there will be, and their gradients cross the links that the ranks use today.
@@ -168,7 +168,7 @@ def _gradients(rows: Sequence[CommunicationRow], now: ModelConfig, then: ModelCo
     if not speeds:
         return "the copies of the model that fewer ranks allow exchange gradients, and no link was measured"
     time = 2 * (copies - 1) / copies * mine[1] * 2 / (max(speeds) * 1e9) * 1e3
-    estimate = Estimate(0.0, time, 2 * time, "model")  # hidden behind the backward; in 16 bits; in 32
+    estimate = Span(0.0, time, 2 * time, "model")  # hidden behind the backward; in 16 bits; in 32
     return [Rest("communication", "backward", "gradients of a rank, new between copies", 0.0, estimate)]
 
 

@@ -135,7 +135,7 @@ def _repeats(step: StepModel, layers: int | None) -> Mapping[str, float]:
     if layers is None or layers == step.now.layers:
         return {}
     rows = what_if(step, {"layers": layers}).rows
-    return {row.gemm: (row.then_ms.mid or 0.0) / row.time_ms for row in rows if row.time_ms > 0}
+    return {row.gemm: row.then_ms.mid / row.time_ms for row in rows if row.time_ms > 0}
 
 
 def _products_growth(step: StepModel, then: ModelConfig, repeats: Mapping[str, float]) -> float:
@@ -154,13 +154,13 @@ def _parts(found: WhatIf, tokens: float) -> Iterator[PartChange]:
     """Rows and components that change, largest saving first."""
     parts = [
         PartChange(row.component, row.role or "forward", "row", row.shape_now, row.shape_then, row.time_ms,
-                   (row.then_ms.mid or 0.0) / tokens, row.time_ms - (row.then_ms.mid or 0.0) / tokens,
+                   row.then_ms.mid / tokens, row.time_ms - row.then_ms.mid / tokens,
                    row.how)
         for row in found.rows
     ]  # fmt: skip
     parts += [
         PartChange(one.component, one.phase, "bytes", one.scales_with, one.scales_with, one.time_ms,
-                   (one.then_ms.mid or 0.0) / tokens, one.time_ms - (one.then_ms.mid or 0.0) / tokens,
+                   one.then_ms.mid / tokens, one.time_ms - one.then_ms.mid / tokens,
                    f"bytes grow with {one.scales_with}")
         for one in found.rest
     ]  # fmt: skip
@@ -255,7 +255,7 @@ def _attention_ms(step: StepModel, calls: Sequence[AttentionCall], then: ModelCo
 def _bytes_ms(step: StepModel, parts: Sequence[_Component], then: ModelConfig) -> float:
     """Of what moves bytes only: without the products in it."""
     whole = sum(time_ms - products_ms for _, _, time_ms, products_ms in parts)
-    return whole + sum((one.then_ms.mid or 0.0) - one.time_ms for one in _rest(step, parts, then))
+    return whole + sum(one.then_ms.mid - one.time_ms for one in _rest(step, parts, then))
 
 
 def _moved(step: StepModel, then: ModelConfig, step_ms: float, repeats: Mapping[str, float]) -> StepModel:
@@ -282,7 +282,7 @@ def _moved(step: StepModel, then: ModelConfig, step_ms: float, repeats: Mapping[
     components = []
     for component, phase, time_ms, products_ms in step.components:
         gain, other = gains.get((component, phase), 0.0), rest.get((component, phase))
-        more = (other.then_ms.mid or 0.0) - other.time_ms if other is not None else 0.0
+        more = other.then_ms.mid - other.time_ms if other is not None else 0.0
         components.append((component, phase, time_ms + gain + more, products_ms + gain))
     work = Work(products, attention, work.fixed)
     return replace(step, now=then, work=work, components=tuple(components), step_ms=step_ms)

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
-from tracelens.errors import InputError
 from tracelens.gemm.predict.experts import ROW_ALIGNMENT, ExpertsPrediction, predict_experts
 from tracelens.hardware import Gpu
 from tracelens.step.planned_kernels import RankSizes, expert_layer
-from tracelens.step.reasons import PlannedPart
+from tracelens.step.reasons import PlannedPart, in_ms
 from tracelens.words import DIRECTIONS
 
 
@@ -29,8 +28,8 @@ def expert_parts(config: ModelConfig, layout: Layout, *, gpu: Gpu, dtype: str) -
         found = predict_experts(
             layer, sizes.tokens, gpu=gpu, dtype=dtype, direction=direction, row_multiple=ROW_ALIGNMENT[dtype]
         )
-        if found.time_us.mid is None:
-            raise InputError(f"experts: {found.unknown or f'no time is known on {gpu.title}'}")
+        cannot = f"experts: {found.unknown or f'no time is known on {gpu.title}'}"
+        time_ms = in_ms(found.time_us, layers, cannot)
         yield PlannedPart(
             "moe.experts",
             direction,
@@ -38,8 +37,8 @@ def expert_parts(config: ModelConfig, layout: Layout, *, gpu: Gpu, dtype: str) -
             f"{layer.experts} x ({rows} x {width} x {layer.hidden})",
             (sizes.tokens * layer.top_k, layer.inter, layer.hidden, layer.experts),
             layers,
-            found.time_us * (layers / 1000.0),
-            flops=(found.tflops or 0.0) * found.time_us.mid * 1e6 * layers,
+            time_ms,
+            flops=(found.tflops or 0.0) * (found.time_us.mid or 0.0) * 1e6 * layers,
             note=_tiles(found),
         )
 

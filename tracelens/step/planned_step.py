@@ -21,13 +21,12 @@ from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
-from tracelens.results import Basis, Estimate, weakest
-from tracelens.results import total as exact_total
+from tracelens.results import Basis, Estimate, Span, weakest
 from tracelens.step import planned_kernels as kernels
 from tracelens.step.planned_experts import expert_parts
 from tracelens.step.planned_kernels import RankAttention, RankLinear, Traffic
 from tracelens.step.predicted_attention import ATTENTION_ERROR
-from tracelens.step.reasons import PlannedPart, why
+from tracelens.step.reasons import PlannedPart, in_ms, why
 from tracelens.step.step import Change, PartChange
 from tracelens.words import DIRECTIONS, ROLES, Role
 
@@ -54,7 +53,7 @@ class PlannedStep:
     parts: tuple[PlannedPart, ...]
 
     @property
-    def time_ms(self) -> Estimate:
+    def time_ms(self) -> Span:
         """Their sum. Errors of predictions by one model go together, so ranges add."""
         return total(part.time_ms for part in self.parts)
 
@@ -64,10 +63,11 @@ class PlannedStep:
         return sum(part.flops for part in self.parts)
 
 
-def total(times: Iterable[Estimate]) -> Estimate:
+def total(times: Iterable[Span]) -> Span:
     """The sum of estimates whose errors go together; calibrated where nearly all of the time is."""
     parts = list(times)
-    return replace(exact_total(parts), basis=_basis([(one.mid or 0.0, one.basis) for one in parts]))
+    low, mid, high = (sum(getattr(one, end) for one in parts) for end in ("low", "mid", "high"))
+    return Span(low, mid, high, _basis([(one.mid, one.basis) for one in parts]))
 
 
 def _basis(weighted: Sequence[tuple[float, Basis]]) -> Basis:
@@ -172,7 +172,7 @@ class Planner:
     ) -> float:
         found = self._sums.get(key)
         if found is None:
-            found = self._sums[key] = sum(part.time_ms.mid or 0.0 for part in parts(then))
+            found = self._sums[key] = sum(part.time_ms.mid for part in parts(then))
         return found
 
     def _linears(self, linears: tuple[RankLinear, ...]) -> Iterator[PlannedPart]:
@@ -187,14 +187,14 @@ class Planner:
         found = predict_gemm(
             m, n, k, batch=linear.batch, gpu=self.gpu, dtype=self.dtype, layout=layout, measured=self.measured
         )
-        time = found.time_us
-        if time.mid is None and time.low is None:
-            raise InputError(found.unknown or f"GEMMs on {self.gpu.title} cannot be predicted")
+        time_ms = in_ms(
+            found.time_us, linear.calls, found.unknown or f"GEMMs on {self.gpu.title} cannot be predicted"
+        )
         shape = f"{m} x {n} x {k}" if linear.batch == 1 else f"{linear.batch} x ({m} x {n} x {k})"
         alignment = min((value for value in found.alignment.values() if value is not None), default=128)
         return PlannedPart(
             linear.component, role, "product", shape, (m, n, k), linear.calls,
-            _in_ms(time, linear.calls), self._open(found), alignment,
+            time_ms, self._open(found), alignment,
             flops=2.0 * m * n * k * linear.batch * linear.calls, unknown=found.unknown, note=_tiles(found),
             pad_ms=self._pad_ms(found) * linear.calls,
         )  # fmt: skip
@@ -239,8 +239,9 @@ class Planner:
                 measured=self.measured,
             )
             time = found.time_us
+            cannot = found.unknown or f"attention on {self.gpu.title} cannot be predicted"
             if time.low is None or time.mid is None or time.high is None:
-                raise InputError(found.unknown or f"attention on {self.gpu.title} cannot be predicted")
+                raise InputError(cannot)
             width = found.head_dim or call.head_dim
             note = f"a head of {call.head_dim} runs as {width}" if width != call.head_dim else ""
             parts.append(
@@ -251,7 +252,7 @@ class Planner:
                     shape,
                     (call.batch, call.heads, call.sequence, call.head_dim),
                     call.calls,
-                    _in_ms(time, call.calls),
+                    in_ms(time, call.calls, cannot),
                     open=_attention_open(time.low, time.mid, time.high),
                     flops=found.useful_flops * call.calls,
                     note=note,
@@ -271,7 +272,7 @@ class Planner:
             )
             yield PlannedPart(
                 one.component, one.phase, "bytes", one.scales_with, (round(one.plain_bytes),), 1,
-                Estimate(low, math.sqrt(low * high), high, "model"),
+                Span(low, math.sqrt(low * high), high, "model"),
             )  # fmt: skip
 
 
@@ -300,12 +301,12 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
     """
     tokens_now, tokens_then = now.model.token_count or 1, then.model.token_count or 1
     scale = tokens_now / tokens_then
-    whole = now.time_ms.mid or 0.0
+    whole = now.time_ms.mid
     down, up, compiled = _Sums(), _Sums(), _Sums()
     changes: list[PartChange] = []
     weighted: list[tuple[float, Basis]] = []
     for old, new in zip(now.parts, then.parts, strict=True):  # both list them in one order
-        before, after = old.time_ms.mid or 0.0, (new.time_ms.mid or 0.0) * scale
+        before, after = old.time_ms.mid, new.time_ms.mid * scale
         if old.sizes == new.sizes and old.calls == new.calls and scale == 1.0:
             continue
         saving = before - after
@@ -365,14 +366,6 @@ def _errors(
         more = before * math.expm1(old.ladder[1]) - after * math.expm1(-new.ladder[0])
         found["alignment"] = (less, more)
     return found
-
-
-def _in_ms(time_us: Estimate, calls: int) -> Estimate:
-    """All calls in ms; where there is no mid, the least time stands for it."""
-    low = time_us.low if time_us.low is not None else time_us.mid
-    mid = time_us.mid if time_us.mid is not None else low
-    high = time_us.high if time_us.high is not None else mid
-    return Estimate(low, mid, high, time_us.basis) * (calls / 1000.0)
 
 
 def _tiles(found: Prediction) -> str:

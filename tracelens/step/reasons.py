@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tracelens.results import Estimate
+from tracelens.errors import InputError
+from tracelens.results import Estimate, Span
 from tracelens.words import Direction, Role
 
 #: Factors nearer to one explain nothing.
@@ -22,7 +23,7 @@ class PlannedPart:
     shape: str
     sizes: tuple[int, ...]  # that ratios are judged by
     calls: int
-    time_ms: Estimate  # all calls; mid is the least where it is not known
+    time_ms: Span  # all calls; mid is the least where it is not known
     ladder: tuple[float, float] = (0.0, 0.0)  # logs: faster, slower by what its alignment leaves open
     alignment: int = 128  # bytes, of the least aligned operand
     open: float = 0.0  # log: half of an attention prediction's own range, and what another kernel adds
@@ -32,6 +33,16 @@ class PlannedPart:
     pad_ms: float = 0.0  # copies by which torch.compile pads a misaligned product; 0: it pads nothing
     backend: str = ""  # of attention
     computed_flops: float = 0.0  # of attention: with masked parts of blocks and padded head dimensions
+
+
+def in_ms(time_us: Estimate, calls: int, cannot: str) -> Span:
+    """All calls in ms; where there is no mid, the least time stands for it. Raises InputError(cannot)."""
+    low = time_us.low if time_us.low is not None else time_us.mid
+    if low is None:
+        raise InputError(cannot)
+    mid = time_us.mid if time_us.mid is not None else low
+    high = time_us.high if time_us.high is not None else mid
+    return Span(low, mid, high, time_us.basis) * (calls / 1000.0)
 
 
 def why(old: PlannedPart, new: PlannedPart, before: float, after: float) -> str:

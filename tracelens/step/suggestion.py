@@ -184,7 +184,5 @@ def _components(present: PlannedStep) -> list[ComponentTime]:
         flops = sum(part.flops for part in parts)
         shapes = [part.shape for part in parts if part.kind != "bytes" and part.role == "forward"]
         tflops = flops / time.mid / 1e9 if flops and time.mid else None
-        rows.append(
-            ComponentTime(component, time, (time.mid or 0.0) / whole, tflops, list(dict.fromkeys(shapes)))
-        )
+        rows.append(ComponentTime(component, time, time.mid / whole, tflops, list(dict.fromkeys(shapes))))
     return sorted(rows, key=lambda row: -row.frac)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tracelens.config.model_config import ModelConfig
-from tracelens.results import Estimate, Rest
+from tracelens.results import Rest, Span
 
 _Size = Callable[[ModelConfig], float | None]
 #: Not in layers: their calls do not grow with ``layers``.
@@ -135,6 +135,6 @@ def rest_of(
             text = what if ratio == 1.0 else f"{text}*{what}"
         if ratio != 1.0 or kernels != 1.0:
             least, scaled = rest_ms * kernels, rest_ms * kernels * ratio
-            estimate = Estimate(min(least, scaled), scaled, max(least, scaled), "model")
+            estimate = Span(min(least, scaled), scaled, max(least, scaled), "model")
             found.append(Rest(component, phase, text, rest_ms, estimate))
     return tuple(sorted(found, key=lambda one: -one.time_ms))

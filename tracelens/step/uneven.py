@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.config.model_config import ModelConfig
-from tracelens.results import CommunicationRow, Estimate, Rest
+from tracelens.results import CommunicationRow, Rest, Span
 from tracelens.step.work import Work
 
 _PURPOSE = "expert all-to-all"
@@ -48,5 +48,5 @@ def rest_of_load(
     mean = min(whole, before * experts)
     saved = [(1 - after / before) * fullest for fullest in (least, mean, whole)]
     low, mid, high = sorted(saved)
-    then_ms = Estimate(whole - high, whole - mid, whole - low, "model")
+    then_ms = Span(whole - high, whole - mid, whole - low, "model")
     return [Rest("moe.experts", "other", "rows of the fullest rank", whole, then_ms)]

@@ -16,7 +16,7 @@ from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.gemm.predict.rates import peak_of
 from tracelens.numbers import ms
-from tracelens.results import Basis, Estimate, Refusal, Rest, RowChange, WhatIf, weakest
+from tracelens.results import Basis, Estimate, Refusal, Rest, RowChange, Span, WhatIf, weakest
 from tracelens.step.affected import (
     OF_VOCAB,
     Affected,
@@ -134,9 +134,8 @@ def _joined(a: RowChange, b: RowChange) -> RowChange:
     """Two shares of one row's calls."""
     then = a.shape_then if a.shape_then == b.shape_then else f"{a.shape_then} and {b.shape_then}"
     how = a.how if a.how == b.how else f"{a.how}; {b.how}"
-    return RowChange(
-        a.gemm, a.component, a.role, a.shape_now, then, a.time_ms + b.time_ms, a.then_ms + b.then_ms, how
-    )
+    time_ms, then_ms = a.time_ms + b.time_ms, a.then_ms.joined(b.then_ms)
+    return RowChange(a.gemm, a.component, a.role, a.shape_now, then, time_ms, then_ms, how)
 
 
 def _saving(step: StepModel, affected: Affected, rest: Sequence[Rest]) -> Estimate:
@@ -148,13 +147,13 @@ def _saving(step: StepModel, affected: Affected, rest: Sequence[Rest]) -> Estima
     CPU, the range reaches to no change at all: a saving can end as idle time, and idle time can take up
     what is added.
     """
-    kinds: dict[str, list[tuple[float, Estimate]]] = {}
+    kinds: dict[str, list[tuple[float, Span]]] = {}
     for part in affected.parts:
         kinds.setdefault(part.scaled.kind, []).append((part.time_ms, part.then_ms))
     kinds["bytes"] = [(one.time_ms, one.then_ms) for one in rest]
-    mid = sum(now - (then.mid or 0.0) for pairs in kinds.values() for now, then in pairs)
-    up = [sum((then.mid or 0.0) - (then.low or 0.0) for _, then in pairs) for pairs in kinds.values()]
-    down = [sum((then.high or 0.0) - (then.mid or 0.0) for _, then in pairs) for pairs in kinds.values()]
+    mid = sum(now - then.mid for pairs in kinds.values() for now, then in pairs)
+    up = [sum(then.mid - then.low for _, then in pairs) for pairs in kinds.values()]
+    down = [sum(then.high - then.mid for _, then in pairs) for pairs in kinds.values()]
     mid = mid if abs(mid) > 1e-9 else 0.0
     predicted_ms = affected.time_ms - affected.gap_ms
     open_ms = affected.gap_ms * abs(mid) / predicted_ms if predicted_ms > 0 else 0.0
@@ -169,8 +168,8 @@ def _saving(step: StepModel, affected: Affected, rest: Sequence[Rest]) -> Estima
 
 def _saving_basis(parts: Sequence[AffectedPart], rest: Sequence[Rest]) -> Basis:
     """Calibrated where measurements of this GPU predict the products and little else moves the result."""
-    by_products = sum(abs(part.time_ms - (part.then_ms.mid or 0.0)) for part in parts)
-    by_bytes = sum(abs(one.time_ms - (one.then_ms.mid or 0.0)) for one in rest)
+    by_products = sum(abs(part.time_ms - part.then_ms.mid) for part in parts)
+    by_bytes = sum(abs(one.time_ms - one.then_ms.mid) for one in rest)
     if not parts or by_bytes > _GAP * by_products:
         return "model"
     return weakest(part.scaled.basis for part in parts)

@@ -15,7 +15,7 @@ from tracelens.config.model_config import ModelConfig
 from tracelens.config.training import Training
 from tracelens.errors import InputError
 from tracelens.hardware.collectives import exchange_us, node_size
-from tracelens.results import Estimate
+from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep, WholeStepPart
 from tracelens.step.memory import memory_of
 from tracelens.step.paces import FITTED, NODES_FRAC, Pace, pace_of
@@ -52,13 +52,13 @@ def whole_step(
     pace, present = pace or pace_of(planner.gpu), planner.step(config)
     data, t = training.data_ranks(config), config.tensor_parallel or 1
     parts = dict(_kernels(present, pace, training))
-    backward = sum(_mid(part.time_ms) for part in present.parts if part.role != "forward")
+    backward = sum(part.time_ms.mid for part in present.parts if part.role != "forward")
     shared, sent = (
         _tensor_parallel(planner, config, training),
         _data_parallel(planner, config, training, backward),
     )
     if (training.gpus or 1) > 1:
-        parts["communication"] = shared + (sent * pace.exchange if training.strategy == "fsdp" else sent)
+        parts["communication"] = shared.joined(sent * pace.exchange if training.strategy == "fsdp" else sent)
     parts["optimizer"] = _optimizer(planner, config, training)
     parts = {name: _within(time, pace.error) for name, time in parts.items()}
     parts |= _as_fast_as_kernels(parts, present, training)
@@ -77,7 +77,7 @@ def whole_step(
         step_ms=step_ms,
         tokens_per_s_per_gpu=_rate(tokens * 1e3, step_ms),
         mfu_frac=_rate(tokens * _operations(planner, config) / (_peak(planner) * 1e9), step_ms),
-        parts=[WholeStepPart(name, time, _mid(time) / _mid(step_ms)) for name, time in parts.items()],
+        parts=[WholeStepPart(name, time, time.mid / step_ms.mid) for name, time in parts.items()],
         memory_gb=memory.whole / 1e9,
         notes=list(_notes(planner, training, assumed=asked is None)),
     )
@@ -88,7 +88,7 @@ def _usual_gpus(gpu: str, config: ModelConfig) -> int:
     return max(node_size(gpu), config.tensor_parallel or 1)
 
 
-def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[tuple[str, Estimate]]:
+def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[tuple[str, Span]]:
     """Products, attention and memory-bound kernels of all micro-batches, and what is computed again."""
     count = training.micro_batches
     for name, kind in (
@@ -105,16 +105,14 @@ def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[t
         yield "recompute", _as_run(again, pace) * count
 
 
-def _as_fast_as_kernels(
-    parts: dict[str, Estimate], present: PlannedStep, training: Training
-) -> dict[str, Estimate]:
+def _as_fast_as_kernels(parts: dict[str, Span], present: PlannedStep, training: Training) -> dict[str, Span]:
     """The products at no less than the low end of their own prediction, however little of a step is known."""
-    least = sum(part.time_ms.low or 0.0 for part in present.parts if part.kind == "product")
+    least = sum(part.time_ms.low for part in present.parts if part.kind == "product")
     found = parts["GEMMs"]
-    return {"GEMMs": replace(found, low=max(found.low or 0.0, least * training.micro_batches))}
+    return {"GEMMs": replace(found, low=max(found.low, least * training.micro_batches))}
 
 
-def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Estimate:
+def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Span:
     """Their time in a step. Attention at its low end is the kernel that a recent PyTorch picks.
 
     No step with experts was published: theirs is that of their layer alone, with its range.
@@ -123,28 +121,28 @@ def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Estimate:
     for part in parts:
         if part.kind == "experts":
             own = part.time_ms
-            low, mid, high = low + (own.low or 0.0), mid + _mid(own), high + (own.high or 0.0)
+            low, mid, high = low + own.low, mid + own.mid, high + own.high
             continue
-        alone = (part.time_ms.low if part.kind == "bytes" else part.time_ms.mid) or 0.0
+        alone = part.time_ms.low if part.kind == "bytes" else part.time_ms.mid
         factor = {"product": pace.products, "attention": pace.attention, "bytes": pace.moved}[part.kind]
         mid, high = mid + factor * alone, high + factor * alone
         low += (1.0 if part.kind == "attention" else factor) * alone
-    return Estimate(low, mid, high, "model")
+    return Span(low, mid, high, "model")
 
 
-def _tensor_parallel(planner: Planner, config: ModelConfig, training: Training) -> Estimate:
+def _tensor_parallel(planner: Planner, config: ModelConfig, training: Training) -> Span:
     """Two all-reduces of the activations forward and two backward in each layer, which nothing hides."""
     t = config.tensor_parallel or 1
     if t == 1:
-        return Estimate.exactly(0.0, "model")
+        return Span.exactly(0.0, "model")
     s = RankSizes.of(config)
     calls = (6 if training.checkpoint == "full" else 4) * s.layers * training.micro_batches
     in_node = math.gcd(t, node_size(planner.gpu.name))
     took = _exchanged(planner, "all_reduce", t, 2.0 * s.tokens * s.hidden, in_node)
-    return Estimate.exactly(calls * took, "model")
+    return Span.exactly(calls * took, "model")
 
 
-def _data_parallel(planner: Planner, config: ModelConfig, training: Training, backward_ms: float) -> Estimate:
+def _data_parallel(planner: Planner, config: ModelConfig, training: Training, backward_ms: float) -> Span:
     """FSDP gathers each layer forward and backward and scatters its gradients, for every micro-batch.
 
     DDP reduces all gradients once, behind the last micro-batch's backward: between all of it shows and
@@ -152,17 +150,17 @@ def _data_parallel(planner: Planner, config: ModelConfig, training: Training, ba
     """
     ranks, t = training.data_ranks(config), config.tensor_parallel or 1
     if ranks == 1:
-        return Estimate.exactly(0.0, "model")
+        return Span.exactly(0.0, "model")
     layers, weights = config.layers or 1, (config.parameters or 0) / t
     in_node = math.gcd(ranks, max(1, node_size(planner.gpu.name) // t))
     if training.strategy == "fsdp":
         size = 2.0 * weights / layers
         took = 2 * _exchanged(planner, "all_gather", ranks, size, in_node)
         took += _exchanged(planner, "reduce_scatter", ranks, size, in_node)
-        return Estimate.exactly(took * layers * training.micro_batches, "model")
+        return Span.exactly(took * layers * training.micro_batches, "model")
     took = _exchanged(planner, "all_reduce", ranks, _DDP_BYTES * weights, in_node)
     least = max(0.0, took - backward_ms)
-    return Estimate(least, 0.5 * (least + took), took, "heuristic")
+    return Span(least, 0.5 * (least + took), took, "heuristic")
 
 
 def _exchanged(planner: Planner, collective: str, ranks: int, size: float, in_node: int) -> float:
@@ -176,12 +174,12 @@ def _exchanged(planner: Planner, collective: str, ranks: int, size: float, in_no
     return took / 1e3
 
 
-def _optimizer(planner: Planner, config: ModelConfig, training: Training) -> Estimate:
+def _optimizer(planner: Planner, config: ModelConfig, training: Training) -> Span:
     """Each weight's states read and written once a step, by the GPU that holds them."""
     shared = training.data_ranks(config) if training.strategy == "fsdp" else 1
     held = (config.parameters or 0) / (config.tensor_parallel or 1) / shared
     bandwidth = (planner.gpu.bandwidth_gbps or math.inf) * BANDWIDTH_FRAC
-    return Estimate.exactly(_OPTIMIZER_BYTES * held / bandwidth / 1e6, "model")
+    return Span.exactly(_OPTIMIZER_BYTES * held / bandwidth / 1e6, "model")
 
 
 def _launches(present: PlannedStep, training: Training) -> float:
@@ -199,13 +197,13 @@ def _launches(present: PlannedStep, training: Training) -> float:
     return found * training.micro_batches
 
 
-def _waits(parts: dict[str, Estimate], launches: float, *, nodes: int) -> dict[str, Estimate]:
+def _waits(parts: dict[str, Span], launches: float, *, nodes: int) -> dict[str, Span]:
     """What the GPU waits for: the CPU, where it takes longer than all kernels, and the slowest node."""
-    busy = _mid(total(parts.values()))
+    busy = total(parts.values()).mid
     gaps = [max(0.0, launches * each / 1e3 - busy) for each in _LAUNCH_US]
-    found = {"waiting for the CPU": Estimate(gaps[0], gaps[1], gaps[2], "heuristic")} if gaps[2] else {}
+    found = {"waiting for the CPU": Span(gaps[0], gaps[1], gaps[2], "heuristic")} if gaps[2] else {}
     if nodes > 1:
-        found["waiting for other nodes"] = Estimate.exactly(NODES_FRAC * math.log2(nodes) * busy, "model")
+        found["waiting for other nodes"] = Span.exactly(NODES_FRAC * math.log2(nodes) * busy, "model")
     return found
 
 
@@ -213,16 +211,15 @@ def _nodes(gpu: str, training: Training) -> int:
     return math.ceil((training.gpus or 1) / node_size(gpu))
 
 
-def _within(time: Estimate, error: float) -> Estimate:
+def _within(time: Span, error: float) -> Span:
     """The range of a part that is fitted within ``error``."""
-    low, high = (time.low or 0.0) * math.exp(-error), (time.high or 0.0) * math.exp(error)
-    return Estimate(low, time.mid, high, time.basis)
+    return Span(time.low * math.exp(-error), time.mid, time.high * math.exp(error), time.basis)
 
 
-def _rate(amount_ms: float, time: Estimate) -> Estimate:
+def _rate(amount_ms: float, time: Span) -> Span:
     """``amount_ms`` over a time: its ends change places."""
     low, mid, high = (amount_ms / (end or math.inf) for end in (time.high, time.mid, time.low))
-    return Estimate(low, mid, high, time.basis)
+    return Span(low, mid, high, time.basis)
 
 
 def _operations(planner: Planner, config: ModelConfig) -> float:
@@ -242,10 +239,6 @@ def _peak(planner: Planner) -> float:
     if not peak:
         raise InputError(f"the {planner.dtype} peak of {planner.gpu.title} is not known: no MFU can be given")
     return peak
-
-
-def _mid(time: Estimate) -> float:
-    return time.mid or 0.0
 
 
 def _notes(planner: Planner, training: Training, *, assumed: bool) -> Iterator[str]:

@@ -103,7 +103,10 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
     """Casts and layouts of a weight, or of the very input, for one of the next two products."""
     kind = run.kinds[at]
     if kind.what == "quantize":
-        return next((run.labels.get(p) for p in range(at + 1, min(at + 3, len(run))) if _takes(run, p)), None)
+        taker = next((p for p in range(at + 1, min(at + 3, len(run))) if _takes(run, p)), None)
+        label = run.labels.get(taker) if taker is not None else None
+        of_core = label is not None and run.kinds[taker or 0].what == "core"
+        return Label("attention.other", label.layer) if label is not None and of_core else label
     wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
     serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - SERVING)
     if not serves or not wide:
@@ -122,7 +125,7 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
 
 
 def _takes(run: Run, at: int) -> bool:
-    return run.kinds[at].what in ("gemm", "experts")
+    return run.kinds[at].what in ("gemm", "experts", "core")
 
 
 def operands(shape: GemmShape) -> set[Dims]:
@@ -319,6 +322,8 @@ class _Placed(Gap):
             return Label("loss")
         if "activation" in kind.tags and self.before == "other":
             return Label("other")
+        if wide and adds and self.after == "logits" and at > self.last_norm:
+            return Label("logits")  # behind the last normalization nothing is added to the stream
         if wide and adds:
             return Label("residual", self.layer, tuple(parts) if len(parts) > 1 else ())
         if wide and "dropout" in kind.tags:

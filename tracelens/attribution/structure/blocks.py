@@ -176,6 +176,23 @@ class BlockWalk(Walk):
         run.labels.update({at: Label("moe.experts", layer) for at in experts})
         return index + 1 + len(experts)
 
+    def _whole_mixture(self, start: int, stop: int) -> None:
+        """Name a mixture of experts that is one operator, and the router whose results it takes."""
+        run = self.run
+        for at in range(start, stop):
+            if run.kinds[at].what != "experts":
+                continue
+            self.after_mlp = True
+            layer = max(self.layer, 0)
+            run.labels[at] = Label("moe.experts", layer)
+            router = max(run.products(start, at), default=None)
+            shape = run.shape(router) if router is not None else None
+            if router is None or shape is None or shape.k != self.hidden:
+                continue
+            if shape.n <= MOST_EXPERTS and shape.n in {tensor[-1] for tensor in run.kinds[at].tensors}:
+                run.labels[router] = Label("moe.router", layer)
+                run.labels.update(dict.fromkeys(range(router + 1, at), Label("moe.dispatch", layer)))
+
     def _head(self, products: list[int]) -> None:
         """What stands behind the last layer: the vocabulary (or classes), and layers before it."""
         run = self.run

@@ -73,6 +73,7 @@ class Forward(Queries, BlockWalk):
             rest = self._output(here, core)
             makes = self._taken(self._makes_queries(rest, following), following) if following else []
             self._mlps([at for at in rest if at not in set(makes)], stop=makes[0] if makes else stop)
+            self._whole_mixture(core.last + 1, makes[0] if makes else stop)
             if following:
                 self._begin_attention()
                 self._name_queries(makes, following, rest)

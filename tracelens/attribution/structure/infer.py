@@ -17,6 +17,7 @@ from tracelens.attribution.structure.clipping import clipping
 from tracelens.attribution.structure.cores import find_backward_cores, find_cores
 from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
+from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
 from tracelens.attribution.structure.maps import label_maps, linear_convolutions
 from tracelens.attribution.structure.mixers import without_mixers
@@ -48,6 +49,11 @@ class Inference:
         """Per kernel: the label of its own unit; -1."""
         return look_up(self.label, self.units.of_kernel)
 
+    @property
+    def alone(self) -> npt.NDArray[np.bool_]:
+        """Per kernel: is it a unit of its own, of no operator?"""
+        return look_up(self.units.node, self.units.of_kernel) < 0
+
     def of_node(self, node: NodeArray) -> NodeArray:
         """Per host node given: the label of the unit it belongs to, or of all units in it; -1."""
         first = look_up(self.label, look_up(self.units.of_node, node))
@@ -72,10 +78,11 @@ def infer(
     """
     units = find_units(trace, links, names, rule, origin)
     label = np.full(len(units), -1, np.int32)
-    graph = _graph_launch(trace, units)
+    graph = graph_launch(trace, units)
+    unit_step = look_up(links.kernel_step, units.kernel, -2)
+    graph[pieces(units, graph, unit_step)] = -1
     place = np.where(units.node >= 0, units.node, look_up(links.kernel_node, units.kernel))
     phase = [phases[node] if node >= 0 else "other" for node in place.tolist()]
-    unit_step = look_up(links.kernel_step, units.kernel, -2)
     whole = [*split_runs(units, phase, _carry(unit_step), graph)]
     whole = sorted([*whole, *_without_gradients(units, phase, _carry(unit_step), graph)], key=_first_unit)
     runs = _in_passes(units, whole, [*_trained(trace, links, units, whole)])
@@ -94,7 +101,7 @@ def infer(
     hidden = hidden_size(run for run in ahead if run.phase == "forward")
     for run in read:
         unshaped = hidden is None and run.phase == "forward" and not any(map(run.shape, run.products()))
-        if run.cores and (unshaped or (run.phase == "graph" and not _goes_back(run))):
+        if run.cores and (unshaped or (run.phase == "graph" and not goes_back(run))):
             _without_shapes(trace, links, names, units, run)
     if hidden is not None:
         open_opaque(distinct, hidden)
@@ -115,7 +122,7 @@ def infer(
             if not run.labels:
                 label_products(run, forward)
                 label_gradients(run, forward, hidden, vocab)
-    nameless = _captured(twins) if hidden is not None else [*_with_forward(twins), *_captured(twins)]
+    nameless = captured(twins) if hidden is not None else [*_with_forward(twins), *captured(twins)]
     for run, forward in nameless:
         if forward.labels and not run.labels:
             ahead_of = forward_order(forward, len(forward))
@@ -132,7 +139,7 @@ def infer(
     labels: dict[Label, int] = {}
     for row in clipping(units, phase):
         label[row] = labels.setdefault(Label("grad_clip"), len(labels))
-    for run, forward in [*_with_forward(twins), *_captured(twins)]:
+    for run, forward in [*_with_forward(twins), *captured(twins)]:
         run.counts_layers &= forward.counts_layers
     for run, twin in zip(runs, twins, strict=True):
         for at, named in twin.labels.items():
@@ -274,28 +281,6 @@ def _with_forward(runs: list[Run]) -> list[tuple[Run, Run]]:
     return out
 
 
-def _captured(runs: list[Run]) -> list[tuple[Run, Run]]:
-    """Each captured backward with its captured forward: the last of as many cores that has none yet."""
-    out, open_ = [], []
-    for run in runs:
-        if run.phase != "graph" or not run.cores:
-            continue
-        if not _goes_back(run):
-            open_.append(run)
-            continue
-        while open_:
-            forward = open_.pop()
-            if len(forward.cores) == len(run.cores):
-                out.append((run, forward))
-                break
-    return out
-
-
-def _goes_back(run: Run) -> bool:
-    """Is it a backward alone?"""
-    return bool(run.cores) and all(core.backward for core in run.cores)
-
-
 def _carry(step: NodeArray) -> NodeArray:
     """Units without kernels of their own (-2) stand in the step of the unit before them."""
     known = np.flatnonzero(step > -2)
@@ -303,11 +288,6 @@ def _carry(step: NodeArray) -> NodeArray:
         return step
     at = np.searchsorted(known, np.arange(len(step)), side="right") - 1
     return step[known[np.maximum(at, 0)]].astype(np.int32)
-
-
-def _graph_launch(trace: Trace, units: Units) -> NodeArray:
-    is_graph = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
-    return np.where(look_up(is_graph, units.launch, False), units.launch, -1).astype(np.int32)
 
 
 def _vocabulary(runs: list[Run]) -> int | None:

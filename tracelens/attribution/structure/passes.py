@@ -33,13 +33,22 @@ def passes(run: Run, cores: list[Core], trained: Mapping[Weight, int]) -> list[i
         return _by_weights(run, marked, trained)
     firsts = {core.first for core in cores}
     opens = [at in firsts for at, _ in marked]
+    readings = [marks]
+    if not any(map(run.shape, run.products())):  # batches of other sizes run other kernels
+        readings.append([mark[:1] for mark in marks])
+    begins = next((found for one in readings if (found := _begins(one, opens))), [])
+    return [marked[at][0] for at in begins if at]
+
+
+def _begins(marks: list[_Mark], opens: list[bool]) -> list[int]:
+    """Places of the marks at which a pass begins; none where they do not repeat."""
     counts = Counter(mark for mark in marks if mark[0] in _ONCE)
     for edge, count in sorted(counts.items(), key=lambda item: item[1]):
         if count < 2:
             continue
         found = _repeated(marks, opens, edge)
         if found:
-            return [marked[at][0] for at in found if at]
+            return found
     return []
 
 

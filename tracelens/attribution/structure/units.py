@@ -241,11 +241,7 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
         return Kind("bmm" if batched else "gemm", base, gemm=gemm, tensors=tensors)
     fused = parse_fused(name)
     if fused is not None:
-        if fused.kind == "template" and "gemm" in fused.tags:
-            return Kind("gemm", name, gemm=_template(tensors), tensors=tensors, tags=fused.tags)
-        if fused.kind == "template" and "attention" in fused.tags:
-            return Kind("core", name, backward="backward" in name, tensors=tensors, tags=fused.tags)
-        return Kind(_of_inductor(fused), name, tensors=tensors, tags=fused.tags)
+        return _inductor_kind(name, fused, tensors)
     if not what and custom_kernel(_NUMBER.sub("", name)) == "mlp.other":
         return Kind("fused", name, tensors=tensors, tags=frozenset({"opaque", "activation"}))
     if what in _TAGGED:
@@ -258,9 +254,15 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
     return Kind(what, base, backward=backward, tensors=tensors)
 
 
-def _of_inductor(fused: Fused) -> str:
-    convolves = fused.kind == "template" and any(op.startswith("convolution") for op in fused.ops)
-    return "convolution" if convolves else "fused"
+def _inductor_kind(name: str, fused: Fused, tensors: tuple[Dims, ...] = ()) -> Kind:
+    if fused.kind != "template":
+        return Kind("fused", name, tensors=tensors, tags=fused.tags)
+    if "gemm" in fused.tags:
+        return Kind("gemm", name, gemm=_template(tensors), tensors=tensors, tags=fused.tags)
+    if "attention" in fused.tags:
+        return Kind("core", name, backward="backward" in name, tensors=tensors, tags=fused.tags)
+    convolves = any(op.startswith("convolution") for op in fused.ops)
+    return Kind("convolution" if convolves else "fused", name, tensors=tensors, tags=fused.tags)
 
 
 def _template(tensors: tuple[Dims, ...]) -> GemmShape | None:
@@ -300,6 +302,7 @@ _BY_NAME = {  # of kernels without an operator: what their own names say beyond 
     "conv": "convolution",
     "cudnn::cnn": "convolution",
     "CUDAFunctor_add": "add",
+    "addBiasResidual": "add",  # kernels/add_residual_kernels.cu of FasterTransformer
     "direct_copy": "copy",
     "rsqrt_kernel": "rsqrt",
     "neg_kernel": "neg",
@@ -321,7 +324,7 @@ def _kernel_kind(name: str, parsed: KernelName | None) -> Kind:
         return Kind("helper", name)
     fused = parse_fused(name)
     if fused is not None:
-        return Kind(_of_inductor(fused), name, tags=fused.tags)
+        return _inductor_kind(name, fused)
     component = kernel_component(name) or custom_kernel(name)
     if component in ("norm", "embedding", "loss", "optimizer", "communication", "dropout"):
         return Kind(component, name, backward="ackward" in name)

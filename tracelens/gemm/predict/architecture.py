@@ -137,10 +137,14 @@ class Architecture:
         return dtype not in ("fp32", "fp64") and self.family is not None and bool(own and own.family_rates)
 
     def rate_of(self, tile: Tile, dtype: str, gpu: str) -> float:
-        """The rate of a kernel's tile beside the formula's: that of such a tile in any cluster, else 1."""
+        """The rate of a kernel's tile beside the formula's: its own, else that in any cluster, else 1."""
         known = self.library(dtype, gpu=gpu)
-        pairs = zip(known.tiles, known.rates, strict=True)
-        return max((rate for one, rate in pairs if (one.m, one.n) == (tile.m, tile.n)), default=1.0)
+        rates = [
+            (one.cluster == tile.cluster, rate)
+            for one, rate in zip(known.tiles, known.rates, strict=True)
+            if (one.m, one.n) == (tile.m, tile.n)
+        ]
+        return max(rates, default=(False, 1.0))[1]
 
     def shares_of(self, gpu: str, dtype: str, *, aligned: bool = True) -> Shares | None:
         """The figures of one GPU, those of a like type where a type has none; else so of the reference.
@@ -189,8 +193,10 @@ def _read(data: Mapping[str, Any]) -> Architecture:
         dtype: {gpu: _shares(figures) for gpu, figures in gpus.items()}
         for dtype, gpus in data["shares"].items()
     }
-    longest = {int(side): most for side, most in data.get("family", {}).items()}
-    family = Family.of(longest) if longest else None
+    longest, pairs = (
+        {int(side): most for side, most in data.get(kind, {}).items()} for kind in ("family", "pairs")
+    )
+    family = Family.of(longest, pairs) if longest else None
     like = data.get("like", {})
     return Architecture(data["title"], data["reference"], like, tiles, rates, family, narrow, shares)
 

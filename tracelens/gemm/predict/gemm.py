@@ -303,8 +303,11 @@ def _library(gpu: Gpu, math_dtype: str, sms: int, aligned: bool) -> TileTable:
 def _tiles_of(kernel: KernelName, gpu: Gpu, math_dtype: str, sms: int) -> TileTable | None:
     tiles = tiles_of_kernel(kernel)
     known = architecture(gpu.compute_capability)
-    if known.ranks(math_dtype, gpu.name):  # its figures are those of tiles without clusters
-        tiles = tuple(replace(tile, cluster=None) for tile in tiles)
+    if known.ranks(math_dtype, gpu.name):  # its figures are those of tiles without clusters, or of pairs
+        pairs = {(one.m, one.n, one.cluster) for one in known.library(math_dtype, gpu=gpu.name).tiles}
+        tiles = tuple(
+            tile if (tile.m, tile.n, tile.cluster) in pairs else replace(tile, cluster=None) for tile in tiles
+        )
     rates = [known.rate_of(one, math_dtype, gpu.name) for one in tiles]
     return TileTable.of(tiles, sms=sms, rate_frac=rates) if tiles else None
 

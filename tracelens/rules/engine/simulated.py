@@ -65,9 +65,9 @@ def derivation(found: WhatIf, bound_ms: float, *, rows_in_full: int) -> list[str
         parts.append(f"{name} ({row.gemm}): {row.how}; {ms(row.time_ms)} becomes {ms(row.then_ms.mid)}.")
     others = found.rows[rows_in_full:]
     if others:
-        change = sum(row.time_ms - (row.then_ms.mid or 0.0) for row in others)
+        change = sum(row.time_ms - row.then_ms.mid for row in others)
         parts.append(f"{_more(len(others))} in the same way: {_signed(change)}.")
-    bytes_ms = sum(one.time_ms - (one.then_ms.mid or 0.0) for one in found.rest)
+    bytes_ms = sum(one.time_ms - one.then_ms.mid for one in found.rest)
     if found.rest:
         parts.append(f"Kernels that move bytes scale with them: {_signed(bytes_ms)}.")
     growth = growth_frac(found.change)

@@ -79,5 +79,5 @@ def shape_gain_ms(facts: StepFacts, trial: Trial) -> float:
     for row in trial.found.rows:
         if row.component == "attention.qkv" and row.gemm in work:
             old, new = work[row.gemm]
-            gain += row.time_ms * new / old - (row.then_ms.mid or 0.0)
+            gain += row.time_ms * new / old - row.then_ms.mid
     return gain

@@ -169,8 +169,10 @@ def _too_few(gemms: Sequence[GemmRow], judged: Sequence[GemmRow], cores: Sequenc
 
 def component_of(row: GemmRow) -> str:
     """Its component, in a sentence."""
-    said = spoken(row.component).removesuffix(" work")
-    return f"{said} GEMMs" if row.component.endswith("other") or said == "unattributed" else said
+    part, _, kind = row.component.rpartition(".")
+    if kind == "other" and part:
+        return f"some {part.replace('mlp', 'MLP')} GEMMs"
+    return f"{kind} GEMMs" if row.component in ("other", "unattributed") else spoken(row.component)
 
 
 def owner(facts: StepFacts, case: Case) -> str | None:

@@ -1,0 +1,219 @@
+"""Forwards that run from graphs, from libraries of their own and from quantized kernels, row by row.
+
+Names and order are those of public recordings: pytorch/ao tutorials/quantize_vit, vLLM's piecewise graphs,
+FasterTransformer under alibaba/rtp-llm, deepseek-ai/profile-data.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tests.trace.tools import kernel, launch, op
+from tracelens.accounting.model import model_dims
+from tracelens.attribution import find_calls
+from tracelens.words import COMPONENTS
+
+LAYERS = 3
+
+
+def pieces(rows: list[Row]) -> list[dict[str, Any]]:
+    """Rows without an operator that follow each other are one graph; the others are launched one by one."""
+    events: list[dict[str, Any]] = []
+    gpu, host, number = 50, 10, 0
+    for graph, together in groupby(rows, lambda row: not row.op):
+        for at, row in enumerate(together):
+            if not graph or at == 0:
+                number, host = number + 1, host + 100
+                name = {"name": "cudaGraphLaunch"} if graph else {}
+                events.append(launch(number, ts=host + 2) | name)
+                events += [op(row.op, ts=host, dur=10)] if row.op else []
+            gpu = max(gpu, host + 5)
+            events.append(kernel(row.kernel, ts=gpu, dur=row.us, correlation=number))
+            gpu += row.us + 1
+    return events
+
+
+SERVED = [  # one layer of vLLM with compiled pieces; attention stands between two graphs
+    Row("attention.output", "", "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64>"),
+    Row("communication", "", "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>()"),
+    Row("norm", "", "triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_0"),
+    Row("mlp.up", "", "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x128x64"),
+    Row("mlp.activation", "", "triton_poi_fused_mul_silu_1"),
+    Row("mlp.down", "", "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x128x64"),
+    Row("communication", "", "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>()"),
+    Row("norm", "", "triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_2"),
+]
+QUERIES = Row("attention.qkv", "", "void cutlass::Kernel2<cutlass_80_tensorop_s16816gemm_bf16_128x64_tn>")
+CORE = Row(
+    "attention.core", "_vllm_fa3_C::fwd", "void cutlass::device_kernel<flash::FlashAttnFwdSm90<flash::X>>"
+)
+PLAN = Row(
+    "attention.core attention.other",
+    "_vllm_fa3_C::get_scheduler_metadata",
+    "flash::prepare_varlen_num_blocks_kernel(int)",
+)
+LOOKUP = Row("embedding", "", "triton_poi_fused_add_all_reduce_embedding_ge_lt_masked_fill_mul_sub_0")
+SCORES = Row("logits unattributed", "aten::mm", "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x256x64")
+
+
+def one_pass() -> list[Row]:
+    first = [PLAN, LOOKUP, SERVED[-1], QUERIES]
+    return [*first, CORE, *[*SERVED, QUERIES, CORE] * (LAYERS - 1), *SERVED, SCORES]
+
+
+def test_graphs_between_attentions_are_pieces_of_one_forward(tmp_path: Path) -> None:
+    rows = one_pass()
+    trace, _, found = attributed(tmp_path, pieces(rows))
+    right, wrong = verdict(rows, trace, found)
+    assert (right, wrong) == (1.0, {}), open_rows(rows, trace, found)
+
+
+def test_passes_through_other_kernels_are_no_more_layers(tmp_path: Path) -> None:
+    """A batch of another size runs other kernels of the same model: it is a second pass of it."""
+    eager = [
+        Row(row.right, row.op or "aten::mm", row.kernel.replace("64x128x64", "128x128x64"))
+        if "gemm" in row.kernel
+        else Row(row.right, row.op or row.kernel, row.kernel)
+        for row in one_pass()
+        if row.right != "communication"
+    ]
+    rows = [*eager, *one_pass(), *one_pass()]
+    trace, links, found = attributed(tmp_path, pieces(rows))
+    assert verdict(rows, trace, found)[1] == {}
+    assert model_dims(found, find_calls(trace, links, found)).layers.value == LAYERS
+
+
+QUANTIZED = [
+    Row("attention.qkv", "", "scaled_matmul_kernel_with_block_pointers_0d1d2d3d4de5de"),
+    Row("attention.other", "", "triton_poi_fused__scaled_dot_product_flash_attention_2_0d1d2d3d4de"),
+    Row(
+        "attention.core",
+        "",
+        "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64>>",
+    ),
+    Row("attention.other attention.output", "", "triton_poi_fused__to_copy_clamp_div_round_5_0d1d2d3de"),
+    Row("attention.output", "", "triton_tem_fused_addmm_7"),
+    Row("norm", "", "triton_per_fused__to_copy_add_clamp_div_native_layer_norm_round_9_0d1d2d"),
+    Row("mlp.up", "", "scaled_2_bias_matmul_kernel_with_block_pointers_0d1d2d3d4de5de"),
+    Row("mlp.activation", "", "triton_poi_fused__to_copy_add_clamp_div_gelu_round_7_0d1d2d3d4d5de"),
+    Row("mlp.down", "", "triton_tem_fused_mul_11"),
+    Row("norm", "", "triton_per_fused__to_copy_add_clamp_div_native_layer_norm_round_8_0d1d2d"),
+]
+PATCHES = [
+    Row("embedding", "", "triton_tem_fused_convolution_0_0d1d2d"),
+    Row("norm", "", "triton_red_fused__to_copy_add_cat_clamp_div_native_layer_norm_round_1_0d1d2d"),
+]
+
+
+CLASSES = [  # what the head takes is quantized: added is a zero point
+    Row("logits", "", "triton_poi_fused__to_copy_add_clamp_mul_reciprocal_view_16"),
+    Row("logits", "", "triton_tem_fused__to_copy_add_clamp_mul_reciprocal_view_17"),
+]
+
+
+@pytest.mark.parametrize("beside", [0, 1, 2])
+def test_a_graph_of_quantized_products_is_read_in_order(tmp_path: Path, beside: int) -> None:
+    """Whatever else the operator launches that replays the graph: one copy of its inputs, or several."""
+    rows = [*PATCHES, *QUANTIZED * LAYERS, *CLASSES]
+    events = written(rows, graph=True)
+    events.append(op("Torch-Compiled Region: 0/0", ts=-500, dur=505))
+    for at in range(beside):
+        events.append(op("aten::_foreach_copy_", ts=-400 + 100 * at, dur=10))
+        events.append(launch(90 + at, ts=-398 + 100 * at))
+        events.append(kernel("multi_tensor_apply_kernel", ts=-390 + 100 * at, dur=5, correlation=90 + at))
+    trace, _, found = attributed(tmp_path, events)
+    rows = [Row("unattributed", "", "", us=5)] * beside + rows
+    right, wrong = verdict(rows, trace, found)
+    assert (right, wrong) == (1.0, {}), open_rows(rows, trace, found)
+
+
+FASTER = [  # one layer of FasterTransformer's decoder with a gated MLP, as rtp-llm runs it
+    Row("attention.qkv", "", "ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_nn"),
+    Row("attention.other", "", "void fastertransformer::add_fusedQKV_bias_transpose_kernel<__half, false>()"),
+    Row("attention.core", "", "void fastertransformer::masked_multihead_attention_kernel<unsigned short>()"),
+    Row("attention.output", "", "ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_f2f_stages_64x5_nn"),
+    Row("norm", "", "void fastertransformer::generalRmsNorm<__half2, true, false>()"),
+    Row("mlp.gate", "", "ampere_fp16_s16816gemm_fp16_128x256_ldg8_f2f_stages_64x3_nn"),
+    Row("mlp.up", "", "ampere_fp16_s16816gemm_fp16_128x256_ldg8_f2f_stages_64x3_nn"),
+    Row(
+        "mlp.activation",
+        "",
+        "void fastertransformer::generic_activation<fastertransformer::SiluActivation>()",
+    ),
+    Row("mlp.down", "", "ampere_fp16_s16816gemm_fp16_256x128_ldg8_f2f_stages_32x3_nn"),
+    Row("residual", "", "void fastertransformer::addBiasResidual<__half, 1, __half>()"),
+    Row("norm", "", "void fastertransformer::generalRmsNorm<__half2, false, false>()"),
+]
+
+
+def test_a_library_without_operators_is_known_by_its_kernels(tmp_path: Path) -> None:
+    lookup = Row("embedding", "", "void fastertransformer::embedding_lookup_kernel<__half, false>()")
+    rows = [lookup, FASTER[-1], *FASTER * LAYERS]
+    trace, links, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+    assert model_dims(found, find_calls(trace, links, found)).layers.value == LAYERS
+
+
+DEEPSEEK = [  # an attention that only its kernels' names tell: its operators are functions of its own
+    Row("attention.other", "LinearFP8", "void dpsk::GemmKernel()", inside="5F2B.attn(F)"),
+    Row("attention.other", "RopeLoraFlashAttnVarlenFunc", "void dpsk::GemmKernel()", inside="5F2B.attn(F)"),
+    Row(
+        "attention.core",
+        "RopeLoraFlashAttnVarlenFunc",
+        "void flash::compute_attn_ws<Flash_fwd_kernel_traits<192>>",
+        inside="5F2B.attn(F)",
+    ),
+    Row("attention.other", "RopeLoraFlashAttnVarlenFuncBackward", "void dpsk::GemmKernel()"),
+]
+
+
+def test_attention_that_kernels_alone_name_makes_a_transformer(tmp_path: Path) -> None:
+    trace, _, found = attributed(tmp_path, written(DEEPSEEK, shapes=False))
+    assert found.transformer
+    assert verdict(DEEPSEEK, trace, found) == (1.0, {}), open_rows(DEEPSEEK, trace, found)
+
+
+TOKENS, HIDDEN, EXPERTS = 888, 2880, 128
+MIXTURE = [  # one layer of gpt-oss in vLLM (model_executor/models/gpt_oss.py): one operator for all experts
+    Row("norm", "_C::rms_norm", "void vllm::rms_norm_kernel()", ([TOKENS, HIDDEN],) * 2),
+    mm("attention.qkv", TOKENS, 640, HIDDEN),
+    Row(
+        "attention.other",
+        "_C::static_scaled_fp8_quant",
+        "void vllm::scaled_fp8_quant_kernel()",
+        ([TOKENS, 512],) * 2,
+    ),
+    Row(
+        "attention.core",
+        "vllm::unified_attention_with_output",
+        "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKv",
+        ([TOKENS, 8, 64], [TOKENS, 1, 64], [TOKENS, 1, 64], [TOKENS, 8, 64]),
+    ),
+    mm("attention.output", TOKENS, HIDDEN, 512),
+    Row("norm", "_C::fused_add_rms_norm", "void vllm::fused_add_rms_norm_kernel()", ([TOKENS, HIDDEN],) * 2),
+    mm("moe.router", TOKENS, EXPERTS, HIDDEN, inside="MLPBlock"),
+    Row("moe.dispatch", "aten::copy_", "direct_copy_kernel", ([TOKENS, HIDDEN],) * 2, inside="MLPBlock"),
+    Row(
+        "moe.experts",
+        "vllm::moe_forward",
+        "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16",
+        ([TOKENS, HIDDEN], [TOKENS, EXPERTS]),
+        inside="MLPBlock",
+    ),
+]
+
+
+def test_a_mixture_of_one_operator_ends_its_layer(tmp_path: Path) -> None:
+    lookup = Row("embedding", "aten::embedding", "vectorized_gather_kernel", ([25136, HIDDEN], [TOKENS]))
+    rows = [lookup, *MIXTURE * LAYERS]
+    trace, _, found = attributed(tmp_path, [e for e in written(rows) if e.get("cat") != "user_annotation"])
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    of_product = [row.op == "aten::mm" for row in rows]
+    assert found.layer[order][of_product].tolist() == [layer for layer in range(LAYERS) for _ in range(3)]
+    assert "mlp.other" not in {COMPONENTS[code] for code in found.component}
