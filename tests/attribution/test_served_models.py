@@ -217,3 +217,26 @@ def test_a_mixture_of_one_operator_ends_its_layer(tmp_path: Path) -> None:
     of_product = [row.op == "aten::mm" for row in rows]
     assert found.layer[order][of_product].tolist() == [layer for layer in range(LAYERS) for _ in range(3)]
     assert "mlp.other" not in {COMPONENTS[code] for code in found.component}
+
+
+SYNCLESS = [  # torchao's experts in MXFP8 (prototype/moe_training/ep/syncless), one function for both GEMMs
+    mm("moe.router", 8192, 8, 7168),
+    Row("moe.router", "aten::topk", "sbtopk::gatherTopK<float>", ([8192, 8],)),
+    Row("moe.dispatch", "aten::sort", "DeviceRadixSortOnesweepKernel", ([8192],)),
+    Row(
+        "moe.experts",
+        "MXFP8GroupedExpertsFunc",
+        "kernel_cutlass_gmm",
+        ([16384, 7168], [16384, 224], [4], [4, 4096, 7168]),
+    ),
+    Row("moe.experts", "torchao::to_mxfp8_dim0", "to_mxfp8_dim0_kernel", ([16384, 2048],)),
+    Row("moe.experts", "aten::_scaled_grouped_mm", "GemmUniversalGroup", ([16384, 2048], [4, 2048, 7168])),
+    Row("moe.dispatch", "aten::_index_put_impl_", "index_elementwise_kernel", ([8192, 7168], [8192, 7168])),
+    Row("moe.dispatch", "aten::sum", "reduce_kernel", ([8192, 1, 7168],)),
+]
+
+
+def test_rows_weights_of_groups_and_their_sizes_are_experts_whoever_multiplies_them(tmp_path: Path) -> None:
+    trace, _, found = attributed(tmp_path, written(SYNCLESS))
+    right, wrong = verdict(SYNCLESS, trace, found)
+    assert (right, wrong) == (1.0, {}), open_rows(SYNCLESS, trace, found)

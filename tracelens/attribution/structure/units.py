@@ -246,6 +246,8 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
         return Kind("fused", name, tensors=tensors, tags=frozenset({"opaque", "activation"}))
     if what in _TAGGED:
         return Kind("fused", base, tensors=tensors, tags=frozenset({_TAGGED[what]}))
+    if not what and not name.startswith("aten::") and _grouped(tensors):
+        return Kind("experts", base, backward=backward, tensors=tensors)
     if not what and base in _COPIES:
         types = given.types or []
         same = len(types) >= 2 and types[0] == types[1] != ""
@@ -273,6 +275,13 @@ def _template(tensors: tuple[Dims, ...]) -> GemmShape | None:
             if a is not b and a[1] == b[0] and (a[0], b[1]) in flat:
                 return GemmShape(a[0], b[1], a[1], 1, None, None, None)
     return None
+
+
+def _grouped(tensors: tuple[Dims, ...]) -> bool:
+    """Rows, weights of several groups and a size of each: a grouped GEMM, whoever wrote it."""
+    rows = {shape[1] for shape in tensors if len(shape) == 2}
+    weights = [shape for shape in tensors if len(shape) == 3 and shape[0] > 1 and (shape[0],) in tensors]
+    return any(rows & {*shape[1:]} for shape in weights)
 
 
 def tensors_of(dims: list[Any]) -> list[Dims]:
