@@ -7,6 +7,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +36,24 @@ EVERYTHING = Options(
     ranges=True, all_reduce=True, prelaunched=3, accumulate=2, attention="math", optimizer="foreach"
 )
 CASES = {
-    "gpt2": build(SMALL),
-    "gpt2, everything on": build(SMALL, EVERYTHING),
-    "llama": build(SMALL_LLAMA, Options(steps=1, zero_to_none=False, accumulate=2)),
-    "llama, math attention": build(SMALL_LLAMA, Options(steps=1, attention="math", module_frames=False)),
+    "gpt2": (SMALL, Options()),
+    "gpt2, everything on": (SMALL, EVERYTHING),
+    "llama": (SMALL_LLAMA, Options(steps=1, zero_to_none=False, accumulate=2)),
+    "llama, math attention": (SMALL_LLAMA, Options(steps=1, attention="math", module_frames=False)),
 }
+DECODED: dict[int, list[dict[str, Any]]] = {}
+
+
+@cache
+def built(case: str) -> Synthetic:
+    made = build(*CASES[case])
+    DECODED[id(made)] = made.events
+    return made
 
 
 @pytest.fixture(params=CASES, ids=list(CASES))
 def trace(request: pytest.FixtureRequest) -> Synthetic:
-    return CASES[request.param]
-
-
-DECODED = {id(trace): trace.events for trace in CASES.values()}
+    return built(request.param)
 
 
 def complete(trace: Synthetic, *categories: str) -> list[dict[str, Any]]:
@@ -63,7 +69,7 @@ def test_text_is_json_and_holds_the_same_events(trace: Synthetic) -> None:
 
 
 def test_the_same_request_gives_the_same_text() -> None:
-    assert build(SMALL).text() == CASES["gpt2"].text()
+    assert build(SMALL).text() == built("gpt2").text()
 
 
 def test_host_events_of_a_thread_nest(trace: Synthetic) -> None:
@@ -148,7 +154,7 @@ def test_arrows_join_a_forward_op_to_its_backward_node(trace: Synthetic) -> None
 
 def test_gemm_shapes_and_flops_of_a_hand_computed_model() -> None:
     """b*s = 256 tokens, h = 256: QKV (256, 768, 256), MLP up (256, 1024, 256), logits (256, 1003, 256)."""
-    step = [row for row in CASES["gpt2"].truth if row.step == 3 and row.role is not None]
+    step = [row for row in built("gpt2").truth if row.step == 3 and row.role is not None]
     shapes = {(r.component, r.role): (r.m, r.n, r.k) for r in step}
     assert shapes["attention.qkv", "forward"] == (256, 768, 256)
     assert shapes["attention.qkv", "dgrad"] == (256, 256, 768)
@@ -160,13 +166,13 @@ def test_gemm_shapes_and_flops_of_a_hand_computed_model() -> None:
     # 2 FLOPs x tokens x weights: (QKV 3, output 1, MLP 8) h^2 in 2 layers, and the logits; 3 x with backward
     assert sum(r.flops for r in step) == 3 * 2 * 256 * (2 * 12 * 256**2 + 1003 * 256)
     attention = [
-        r for r in CASES["gpt2"].truth if r.step == 3 and r.component == "attention.core" and r.flops
+        r for r in built("gpt2").truth if r.step == 3 and r.component == "attention.core" and r.flops
     ]
     assert sum(r.flops for r in attention) == 2 * 3.5 * 4 * 2 * 128**2 * 256
 
 
 def test_layers_and_modules_are_told_apart() -> None:
-    modules = {(row.module, row.layer) for row in CASES["gpt2"].truth if row.component == "mlp.down"}
+    modules = {(row.module, row.layer) for row in built("gpt2").truth if row.component == "mlp.down"}
     assert modules == {("transformer.h.0.mlp.c_proj", 0), ("transformer.h.1.mlp.c_proj", 1)}
 
 
@@ -184,7 +190,7 @@ def test_an_odd_vocabulary_gets_an_unaligned_kernel_and_takes_longer() -> None:
 
 
 def test_options_show_in_the_recording() -> None:
-    full = CASES["gpt2, everything on"]
+    full = built("gpt2, everything on")
     names = Counter(e["name"] for e in complete(full, "user_annotation"))
     assert names["transformer.h.1.mlp.c_fc"] == 4  # two micro-batches in two steps
     assert names["nccl:all_reduce"] == 2
@@ -197,7 +203,7 @@ def test_options_show_in_the_recording() -> None:
     frames = Counter(e["name"] for e in complete(full, "python_function"))
     assert frames["nn.Module: Linear_0"] == 4
     assert frames["nn.Module: Linear_9"] == 0  # 4 in each of 2 layers, and the logits: 0 to 8
-    assert not complete(CASES["llama, math attention"], "python_function")
+    assert not complete(built("llama, math attention"), "python_function")
 
 
 def test_generated_file_has_the_counts_its_truth_states(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
-from tracelens.accounting.rates import most_tflops, work_known
+from tracelens.accounting.rates import most_tflops, rate_of, work_known
 from tracelens.analysis import analyze
 from tracelens.gemm import AttentionShape, GemmShape
 from tracelens.hardware import find_gpu
@@ -48,6 +48,21 @@ def test_what_is_known_of_the_work(
     shape: GemmShape | AttentionShape | None, tflops: float, known: str
 ) -> None:
     assert work_known(shape, tflops, most_tflops(H100, "bf16")) == known
+
+
+def test_a_rate_is_the_work_of_all_calls_over_their_time() -> None:
+    found = rate_of(PLAIN, calls=3, time_ns=200_000, gpu=H100, dtype="bf16")
+    assert found.flops == 34_359_738_368  # 2 * 8192 * 2048 * 1024
+    assert found.tflops == pytest.approx(515.396, rel=1e-5) and found.possible and found.known == "exact"
+    assert not rate_of(PLAIN, calls=3, time_ns=20_000, gpu=H100, dtype="bf16").possible
+    for shape, time_ns in ((None, 200_000), (PLAIN, 0)):
+        assert rate_of(shape, calls=3, time_ns=time_ns, gpu=H100, dtype="bf16").tflops is None
+
+
+def test_what_was_reached_can_be_reached() -> None:
+    faster = replace(H100, ceiling_tflops={"bf16": 1900.0})
+    assert most_tflops(faster, "bf16") == 1900.0
+    assert work_known(PLAIN, 1900.0, 1900.0) == "exact"
 
 
 @pytest.fixture(scope="module")

@@ -117,6 +117,8 @@ def test_key_value_heads_are_mentioned_and_leave_the_delta_open() -> None:
     finding = one(attention(1, 80, kernel=flash2(96)), dims=model(**(GPT3_2_7B | {"kv_heads": 8})))
     assert "8 key-value heads for 32 heads" in " ".join(finding.caveats)
     assert finding.parameter_delta is None
+    alike = one(attention(1, 80, kernel=flash2(96)), dims=model(**GPT3_2_7B))
+    assert "key-value" not in " ".join(alike.caveats)
 
 
 def test_tensor_parallel_ranks_have_to_divide_the_heads() -> None:

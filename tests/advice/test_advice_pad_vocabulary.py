@@ -67,6 +67,8 @@ def test_all_three_products_of_training_count() -> None:
     assert finding.gemms == ["g1", "g2", "g3"]
     assert finding.severity == "high"
     assert finding.parameter_delta == 47 * 2560
+    told = one(*training(50257, cutlass(1)), step_ms=100.0, dims=model(vocab=50257))
+    assert told.parameter_delta == 47 * 2560  # the width that the forward GEMM reads
     text = " ".join(finding.caveats)
     assert "parameters" not in text and "checkpoint" not in text  # the effects say both, once
     assert finding.effects is not None

@@ -16,8 +16,9 @@ from tracelens.analysis import analyze_trace
 from tracelens.gemm.lost import PARTS
 from tracelens.render.derivation import derive
 from tracelens.results import GemmRow, Report
+from tracelens.results.gemm import Beside
 from tracelens.rules import advise
-from tracelens.step.stalls import call_us_of
+from tracelens.step.stalls import beside_others, call_us_of, stalled
 
 
 def row_of(*, stall_ms: float) -> GemmRow:
@@ -41,12 +42,39 @@ def test_a_stall_is_in_no_prediction() -> None:
     assert saving[2.4] == pytest.approx(saving[0.0])
 
 
+def test_several_stalls_are_averaged() -> None:
+    row = row_of(stall_ms=2.4)
+    assert "2.43 ms" in stalled(row)
+    assert "1.23 ms" in stalled(replace(row, stalls=2))
+    assert "1.20 ms" in stalled(replace(row, stalls=2, median_us=None))
+    assert stalled(replace(row, stalls=0)) == ""
+
+
+@pytest.mark.parametrize(
+    ("ms", "excess_ms", "said"), [(0.09, None, True), (0.008, None, False), (0.09, 0.01, False)]
+)
+def test_calls_beside_communication_are_said_where_much_is_not_known(
+    ms: float, excess_ms: float | None, said: bool
+) -> None:
+    row = row_of(stall_ms=0.0)  # 0.09 ms
+    company = Beside(ms, 0.0, {"all_reduce": ms}, None, 2, 45.0, None, excess_ms, excess_ms)
+    assert ("2 of 3" in beside_others(replace(row, beside=company))) == said
+    assert beside_others(row) == ""
+
+
+def test_a_call_is_judged_without_what_it_waited_and_shared() -> None:
+    row = replace(row_of(stall_ms=2.4), overlap_ms_per_step=0.03)
+    assert call_us_of(row) == pytest.approx(20.0)  # (3 x 30 µs + 2.4 ms - 2.4 ms - 30 µs) / 3
+    assert call_us_of(replace(row, stall_ms_per_step=9.0)) == 0.0
+    assert call_us_of(replace(row, calls_per_step=0.0)) == 0.0
+
+
 def test_a_stall_is_no_loss_of_the_shape() -> None:
     gpu = A100.info()
-    plain, stalled = (split_row(row_of(stall_ms=one), gpu) for one in (0.0, 2.4))
-    assert stalled.other == pytest.approx((plain.other or 0.0) + 800.0)
-    assert all(getattr(stalled, part) == getattr(plain, part) for part in PARTS if part != "other")
-    assert "other" in stalled.why and "other" not in plain.why
+    plain, longer = (split_row(row_of(stall_ms=one), gpu) for one in (0.0, 2.4))
+    assert longer.other == pytest.approx((plain.other or 0.0) + 800.0)
+    assert all(getattr(longer, part) == getattr(plain, part) for part in PARTS if part != "other")
+    assert "other" in longer.why and "other" not in plain.why
 
 
 def stalled_trace(folder: Path, *, times: float) -> Report:
@@ -63,11 +91,11 @@ def stalled_trace(folder: Path, *, times: float) -> Report:
 
 
 def test_the_row_keeps_the_sum_and_says_its_median(tmp_path: Path) -> None:
-    plain, stalled = (
+    plain, slowed = (
         {row.id: row for row in stalled_trace(tmp_path, times=times).gemms} for times in (1.0, 50.0)
     )
     assert not any(row.stalls for row in plain.values())
-    (row,) = (row for row in stalled.values() if row.stalls)
+    (row,) = (row for row in slowed.values() if row.stalls)
     same = next(one for one in plain.values() if (one.kernel, one.m, one.n, one.k, one.component, one.role)
                 == (row.kernel, row.m, row.n, row.k, row.component, row.role))  # fmt: skip
     assert row.stalls == 1 and row.median_us == pytest.approx(same.median_us, rel=0.05)

@@ -171,6 +171,9 @@ def test_steps_that_are_short_and_long_by_turns_are_compared_with_their_own_kind
     mixed = [before[0], *before[2::2], *before[1::2]]  # the same times without a pattern
     plain = step_change(mixed, after, medians=(spread(mixed), spread(after)), identical=False)
     assert plain.kinds == [] and plain.state == "inconclusive"
+    runs = step_change(before, after, medians=(spread(before), spread(after)), identical=False, what="runs")
+    assert runs.kinds == []  # runs follow on nothing
+    assert "of runs" in runs.test and "of runs" not in plain.test and plain.test != step.test
 
 
 def test_a_recording_of_more_short_steps_is_not_a_faster_one() -> None:

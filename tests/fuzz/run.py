@@ -24,8 +24,8 @@ CORPUS = Path(__file__).with_name("corpus")
 HANGS_S = 10  # of CPU time, whatever else the machine does
 #: Memory that a case may take beside what the process held before: so much, and so often its input.
 MEMORY_MB, MEMORY_TIMES = 300, 4
-_THOROUGH = 12  # every so many cases has all renderings
-_SAID_EVERY_S = 600
+_THOROUGH = 24  # every so many cases is searched and has all renderings
+_SAID_EVERY_S = 300
 
 
 class Hang(Exception):

@@ -26,7 +26,7 @@ from tracelens.results.json import to_json
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
 _LARGEST = 3_000_000  # of a real trace, packed
-_WINDOWS = 24  # of a trace
+_WINDOWS = 48  # of a trace
 _GPT2 = ModelSpec(hidden=256, heads=4, vocab=1003, layers=1, sequence=128, micro_batch=1)
 _LLAMA = replace(_GPT2, family="llama", kv_heads=2, ffn=704)
 _HUGGINGFACE = {

@@ -22,6 +22,7 @@ from tracelens.results import Report
 from tracelens.results.json import from_json, to_json
 from tracelens.results.schema import json_schema
 
+Rendering = Callable[[Report], str]
 #: What a reader never sees: Python's words for nothing and for no number.
 _LEAKED = re.compile(r"(?<![\w.:/-])(None(?! [a-z]{2,}\b(?<! ms)(?<! us))|nan|inf|NaN|Infinity)(?![\w:/-])")
 _SCRIPT = re.compile(r"<script.*?</script>", re.DOTALL)
@@ -85,7 +86,7 @@ def as_text(report: Report) -> str:
 
 def derivations(report: Report) -> str:
     """How the figures of the first GEMMs come about."""
-    ids = [row.id for row in report.gemms[:5]]
+    ids = [row.id for row in report.gemms[:2]]
     return printed(lambda console: render_derivations(report, ids, console=console))
 
 
@@ -100,7 +101,7 @@ def redacted(report: Report) -> str:
     return ""
 
 
-#: Beside the page, which every case has.
-RENDERINGS: tuple[Callable[[Report], str], ...] = (
-    as_json, as_text, derivations, render_report_markdown, notebook, redacted,
+#: Of which each case has one or two, drawn by its bytes, and a thorough one all.
+RENDERINGS: tuple[Rendering, ...] = (
+    page, as_json, as_text, derivations, render_report_markdown, notebook, redacted,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
+from tests.kept import kept, sources
 from tests.truth.outputs import ROOT, SAMPLES
 from tracelens.cli import cli
 from tracelens.errors import TracelensError
@@ -73,7 +74,7 @@ def named(text: str) -> set[Named]:
 @cache
 def said_in_source() -> list[tuple[str, str]]:
     """(where, text) of every string of the package that is no docstring, and of every template."""
-    return list(_said())
+    return kept("said", "in source", sources("tracelens", "templates", "tests/truth"), lambda: list(_said()))
 
 
 def _said() -> Iterator[tuple[str, str]]:

@@ -107,7 +107,7 @@ def split_row(row: GemmRow, gpu: GpuInfo) -> LossSplit:
         said = [f"at least: {row.alignment_basis}", split.why.get("alignment", "")]
         why = {**split.why, "alignment": "; ".join(text for text in said if text)}
         split = replace(split, why=why, at_least=("alignment",))
-    if split.useful is not None and row.stalls:
+    if split.useful is not None and row.stall_ms:
         split = replace(split, why={**split.why, "other": stalled(row)})
     return split
 

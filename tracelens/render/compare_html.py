@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from jinja2 import Environment
 from markupsafe import Markup
 
@@ -84,6 +86,7 @@ def _caveats(result: figures.Found) -> list[str]:
     return [line for line in result.caveats if line not in said]
 
 
+@cache
 def _environment() -> Environment:
     env = environment()
     env.globals.update(

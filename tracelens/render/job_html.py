@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -107,6 +108,7 @@ def _percentiles(job: Job) -> list[tuple[str, list[str]]]:
     return rows
 
 
+@cache
 def _environment() -> jinja2.Environment:
     env = environment()
     env.globals.update(ms=f.ms, pct=f.pct, mnk=f.mnk, sig=f.sig)

@@ -220,8 +220,8 @@ class GemmRow:
     stalls: Annotated[
         int, says("of its calls: those of over 3 times the median, which the shape does not explain")
     ] = 0
-    stall_ms: Annotated[float, says("of time_ms: what those took beyond the median")] = 0.0
-    stall_ms_per_step: Annotated[float, says("the same of time_ms_per_step")] = 0.0
+    stall_ms: Annotated[float, says("of time_ms: what those took beyond the median", least=0)] = 0.0
+    stall_ms_per_step: Annotated[float, says("the same of time_ms_per_step", least=0)] = 0.0
     beside: Annotated[Beside | None, says("None = its calls ran beside nothing")] = None
     overlap_ms_per_step: Annotated[
         float, says("of time_ms_per_step: what ran beside its calls took; 0 where that is not known")

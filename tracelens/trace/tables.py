@@ -55,7 +55,7 @@ class Symbols:
 
     def where(self, test: Any) -> npt.NDArray[np.bool_]:
         """One boolean per code: does ``test(text)`` hold? Index it with a column of codes."""
-        return np.fromiter((bool(test(text)) for text in self._texts), np.bool_, len(self._texts))
+        return np.fromiter(map(test, self._texts), np.bool_, len(self._texts))
 
 
 @dataclass(frozen=True, slots=True)
