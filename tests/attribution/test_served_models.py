@@ -240,3 +240,40 @@ def test_rows_weights_of_groups_and_their_sizes_are_experts_whoever_multiplies_t
     trace, _, found = attributed(tmp_path, written(SYNCLESS))
     right, wrong = verdict(SYNCLESS, trace, found)
     assert (right, wrong) == (1.0, {}), open_rows(SYNCLESS, trace, found)
+
+
+def test_templates_over_batches_around_a_softmax_are_attention(tmp_path: Path) -> None:
+    """SAM's mask decoder, compiled (pytorch/ao examples/sam2_amg_server): attention at half the width."""
+    stream, heads, scores = [4096, 256], [64, 8, 8, 16], [64, 8, 8, 64]
+    clone = "triton_poi_fused_clone_mul_11"
+    core = Row(
+        "attention.core", "aten::_scaled_dot_product_flash_attention", "flash_fwd", ([1, 8, 4096, 32],) * 3
+    )
+    narrow = [
+        mm("attention.qkv", 512, 128, 256),
+        mm("attention.qkv", 4096, 128, 256),
+        Row("attention.other", clone, clone, ([4096, 128], [384], [64, 8, 16, 64])),
+        Row(
+            "attention.scores",
+            "triton_tem_fused_bmm_12",
+            "triton_tem_fused_bmm_12",
+            (heads, [64, 8, 16, 64], [512, 8, 64]),
+        ),
+        Row(
+            "attention.softmax",
+            "triton_red_fused__safe_softmax_13",
+            "triton_red_fused",
+            (scores,),
+        ),
+        Row(
+            "attention.values",
+            "triton_tem_fused_bmm_15",
+            "triton_tem_fused_bmm_15",
+            (scores, [64, 8, 64, 16], [512, 8, 16]),
+        ),
+        mm("attention.output", 512, 256, 128),
+    ]
+    norm = Row("norm", "aten::native_layer_norm", "layer_norm", (stream, [], [256], [256]))
+    rows = [mm("attention.qkv", 4096, 768, 256), core, mm("attention.output", 4096, 256, 256), norm, *narrow]
+    trace, _, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)

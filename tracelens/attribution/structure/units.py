@@ -260,7 +260,9 @@ def _inductor_kind(name: str, fused: Fused, tensors: tuple[Dims, ...] = ()) -> K
     if fused.kind != "template":
         return Kind("fused", name, tensors=tensors, tags=fused.tags)
     if "gemm" in fused.tags:
-        return Kind("gemm", name, gemm=_template(tensors), tensors=tensors, tags=fused.tags)
+        gemm = _template(tensors)
+        what = "bmm" if gemm is not None and gemm.batch > 1 else "gemm"
+        return Kind(what, name, gemm=gemm, tensors=tensors, tags=fused.tags)
     if "attention" in fused.tags:
         return Kind("core", name, backward="backward" in name, tensors=tensors, tags=fused.tags)
     convolves = any(op.startswith("convolution") for op in fused.ops)
@@ -268,12 +270,17 @@ def _inductor_kind(name: str, fused: Fused, tensors: tuple[Dims, ...] = ()) -> K
 
 
 def _template(tensors: tuple[Dims, ...]) -> GemmShape | None:
-    """A Triton GEMM template was called with a, b and out: [M, K], [K, N], [M, N] among its tensors."""
-    flat = [shape for shape in tensors if len(shape) == 2]
-    for a in flat:
-        for b in flat:
-            if a is not b and a[1] == b[0] and (a[0], b[1]) in flat:
-                return GemmShape(a[0], b[1], a[1], 1, None, None, None)
+    """A Triton GEMM template was called with a, b and out: [M, K], [K, N], [M, N] among its tensors.
+
+    In batches too, whose dimensions out has as one.
+    """
+    for a in tensors:
+        for b in tensors:
+            if a is b or len(a) != len(b) or len(a) < 2 or a[:-2] != b[:-2] or a[-1] != b[-2]:
+                continue
+            batch = prod(a[:-2])
+            if (a[-2], b[-1]) in tensors or (batch, a[-2], b[-1]) in tensors:
+                return GemmShape(a[-2], b[-1], a[-1], batch, None, None, None)
     return None
 
 
