@@ -64,7 +64,7 @@ def as_measured(width: int) -> StepFacts:
 
 #: Widths whose measured rates differ by less are taken for equals.
 TOLD_APART = 0.01
-#: What the model may part equals by on the H100: its median error there (docs/prediction.md).
+#: What the model may part equals by on the H100: its median error there (docs/accuracy.md).
 MODEL_ERROR = 0.025
 
 
