@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 import shlex
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +20,7 @@ import pyarrow
 import pytest
 from click.testing import CliRunner
 from markupsafe import escape
+from rich.console import Console
 
 from tests.job.killer import killed_at_rank_2
 from tests.job.plants import PLANTS, Plant, accuses_nobody, clean_jobs, small
@@ -35,7 +37,7 @@ from tracelens.job.model import job_degrees, job_model
 from tracelens.job.run import RankWork, analyze_job, summarize_file, summarize_files
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, CallKind, RankSummary, decode, encode, summarize
-from tracelens.render.job import job_markdown
+from tracelens.render.job import job_markdown, render_job
 from tracelens.render.job_cells import collective_cells
 from tracelens.render.job_html import render_job_html
 from tracelens.render.job_words import evidence, verdict
@@ -58,6 +60,12 @@ EACH = {
     "pipeline stage of 9 layers, others 6",
     "experts with 1.4 times the tokens",
 }
+
+
+def _terminal(found: Answer) -> str:
+    file = io.StringIO()
+    render_job(found, console=Console(file=file, width=80))
+    return file.getvalue()
 
 
 def answer(job: Job, folder: Path) -> Answer:
@@ -517,6 +525,8 @@ def test_the_real_job_of_eight_ranks() -> None:
     assert all(row.send_us == pytest.approx(row.one_node_us, rel=0.2) for row in large)
     assert found.degrees == {"data parallel": 8}
     assert found.model is not None and found.model.hidden.value == 768
+    shown = _terminal(found).splitlines()
+    assert len(shown) <= 24 and max(map(len, shown)) <= 80
 
 
 @pytest.mark.skipif(not (SHARED / "job_v100_megatron_tp2").is_dir(), reason="shared traces are not here")
@@ -529,6 +539,7 @@ def test_the_real_job_of_two_tensor_parallel_ranks() -> None:
     assert sum(late.more_ms.values()) == pytest.approx(late.late_ms, rel=0.01)
     assert found.degrees == {"tensor parallel": 2} and "tensor parallel 2" in job_markdown(found)
     assert found.model is not None and found.model.layers.value == 2
+    assert len(_terminal(found).splitlines()) <= 24
     assert found.model.tensor_parallel.value == 2
     # recorded without shapes: 6,144 elements of 512 tokens are exchanged, and LayerNorm runs on 512 rows
     assert found.model.hidden.value == 12

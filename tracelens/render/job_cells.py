@@ -131,10 +131,11 @@ def _on(one: JobFinding, job: Job) -> str:
 
 
 def short_findings(job: Job) -> list[str]:
-    """Findings of the ranks, a line or two each: what is saved at most or about; the small ones in one."""
-    lines, small = [], [one for one in job.findings if (one.finding.saving_frac.high or 0.0) < SMALL]
+    """Findings of the ranks, a line or two each: what is saved at most or about; small ones the page has."""
+    lines = []
     for one in job.findings:
-        if one in small:
+        most = one.finding.saving_frac.high
+        if most is not None and most < SMALL:
             continue
         saving, share = one.finding.saving_ms, one.finding.saving_frac
         bound = saving.mid is None or one.finding.saving_of != "step"
@@ -142,9 +143,6 @@ def short_findings(job: Job) -> list[str]:
         gain = f"{'at most' if bound else 'about'} {f.ms(time)} per step ({f.pct(part)})"
         gain = "no gain while those ranks wait" if one.saves_step is False else gain
         lines.append(f"{one.finding.rule} {one.finding.title}, {_on(one, job)}: {gain}.")
-    if small:
-        rules = ", ".join(dict.fromkeys(one.finding.rule for one in small))
-        lines.append(f"{f.plural(len(small), 'finding')} below 1% of the step: {rules}")
     return lines
 
 
