@@ -103,7 +103,7 @@ def _candidate(facts: StepFacts, rows: Sequence[GemmRow]) -> Candidate:
             for line in (f"- {size}", f"+ {round_up(size, MULTIPLE)}   # a multiple of 128 is better still")
         ],
         caveats=[
-            "GEMMs reach a part of the fp8 peak, and casts may be fused or not: the bound is generous.",
+            "GEMMs reach a part of the fp8 peak, and casts are fused or not: the bound is generous.",
             "Whether these layers were left in 16 bits for their size or on purpose is not in the trace.",
         ],
         confidence="low",
