@@ -125,7 +125,7 @@ def _work(
     by_type: dict[str | None, float] = {}
     missing: dict[str, int] = {}
     known_ns = 0
-    graphs = bool(trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name].any())
+    graphs = bool(trace.replays.any())
     for at, shape in enumerate(calls.shape):
         if attribution.step[calls.main[at]] < 0:
             continue

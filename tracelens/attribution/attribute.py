@@ -340,7 +340,7 @@ def _reasons(
     open_ = component == _COMPONENT["unattributed"]
     node = links.kernel_node
     compiled = links.forest.nearest(trace.symbols.where(is_compiled)[links.name]) >= 0
-    captured = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
+    captured = trace.replays
     in_path = look_up(paths.of_node, np.where(origin >= 0, origin, node)) >= 0
     conditions = (
         ("unknown module", open_ & in_path),

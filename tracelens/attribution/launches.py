@@ -38,8 +38,9 @@ def decide_launches(
     """
     which = np.full(len(trace.kernels), -1, np.int32)
     path = look_up(paths.of_node, links.kernel_node)
-    graph = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
-    one = ~look_up(graph, links.kernel_launch, False)  # a range around a graph is around all its parts
+    one = ~look_up(
+        trace.replays, links.kernel_launch, False
+    )  # a range around a graph is around all its parts
     rows = np.flatnonzero((links.kernel_op < 0) & (path >= 0) & one)
     decisions: list[Decision] = []
     if not len(rows):

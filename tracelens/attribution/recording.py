@@ -178,7 +178,7 @@ def _by_order(lost: float, share: float) -> str:
 
 def _captured(r: _Recording) -> BoolArray:
     """Per kernel: launched by a CUDA graph?"""
-    return look_up(r.launched_by(lambda text: "GraphLaunch" in text), r.links.kernel_launch, False)
+    return look_up(r.trace.replays, r.links.kernel_launch, False)
 
 
 def _graphs(r: _Recording) -> Iterator[Lack]:

@@ -49,8 +49,7 @@ class Twins:
 
 def orphans(trace: Trace, links: Links) -> BoolArray:
     """Kernels whose own operator cannot be known: without a launch, or replayed by a graph."""
-    replayed = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
-    launch = links.kernel_launch
+    replayed, launch = trace.replays, links.kernel_launch
     out: BoolArray = links.kernel_node < 0
     out[launch >= 0] |= replayed[launch[launch >= 0]]
     return out

@@ -287,6 +287,11 @@ class Trace:
     door: Door = field(default_factory=Door)  # what was left out of the values; more as they are asked for
 
     @property
+    def replays(self) -> npt.NDArray[np.bool_]:
+        """Per row of ``launches``: does it replay a CUDA graph?"""
+        return self.symbols.where(lambda text: "GraphLaunch" in text)[self.launches.name]
+
+    @property
     def partial(self) -> bool:
         """True when part of the file could not be read."""
         return self.truncated or bool(self.damage)

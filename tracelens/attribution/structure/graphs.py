@@ -16,8 +16,7 @@ NodeArray = npt.NDArray[np.int32]
 
 def graph_launch(trace: Trace, units: Units) -> NodeArray:
     """Per unit the row of the graph launch that it hangs from; -1: none."""
-    is_graph = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
-    return np.where(look_up(is_graph, units.launch, False), units.launch, -1).astype(np.int32)
+    return np.where(look_up(trace.replays, units.launch, False), units.launch, -1).astype(np.int32)
 
 
 def pieces(units: Units, graph: NodeArray, step: NodeArray) -> npt.NDArray[np.bool_]:

@@ -92,8 +92,7 @@ def find_units(trace: Trace, links: Links, names: KernelNames, rule: NodeArray, 
     size = len(trace.kernels)
     lone = -1 - np.arange(size, dtype=np.int64)  # keys of kernels without an operator
     # what hangs from a graph launch is not the work of the operator that launched the graph
-    graph = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
-    kernel_op = np.where(look_up(graph, links.kernel_launch, False), -1, links.kernel_op)
+    kernel_op = np.where(look_up(trace.replays, links.kernel_launch, False), -1, links.kernel_op)
     at = look_up(home, kernel_op).astype(np.int64)
     key = np.where(at >= 0, at, lone)
     behind = np.unique(look_up(home, origin[origin >= 0]))
