@@ -191,7 +191,7 @@ def _tiles(row: GemmRow, gpu: GpuInfo) -> Iterator[Term]:
 
 
 def _waves(row: GemmRow, sms: int, pieces: int) -> Iterator[Term]:
-    size = _cluster_size(row)
+    size = row.cluster_size
     least, most = usable_sms(sms, cluster_size=size)
     said = f"whole clusters of {size} on {sms} SMs" if size > 1 else "every SM"
     if least != most:
@@ -211,11 +211,6 @@ def _waves(row: GemmRow, sms: int, pieces: int) -> Iterator[Term]:
         "",
         "share of SM time with a tile to compute",
     )
-
-
-def _cluster_size(row: GemmRow) -> int:
-    first, _, second = (row.cluster or "1x1").partition("x")
-    return int(first) * int(second or 1)
 
 
 def _alignment(row: GemmRow) -> Iterator[Term]:

@@ -122,7 +122,8 @@ def _nice(value: float, up: bool) -> float:
 
 
 def _usable(row: GemmRow) -> bool:
-    known = row.intensity and row.intensity > 0 and row.tflops and row.tflops > 0
+    # beyond these no GPU ever computes, and an axis of floats has no end
+    known = 1e-12 < (row.intensity or 0.0) < 1e12 and 1e-12 < (row.tflops or 0.0) < 1e12
     return bool(known and (row.frac >= NEGLIGIBLE or row.findings))
 
 

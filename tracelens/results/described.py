@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Any
 
 
-def says(text: str, least: int | None = None) -> Any:
+def says(text: str, least: int | None = None, pattern: str | None = None) -> Any:
     """What a field means, for the schema: ``time_ms: Annotated[float, says("whole file")]``.
 
-    A number below ``least`` is none: a saved report that holds one is refused.
+    A number below ``least``, or text unlike ``pattern``, is none: a saved report that holds one is refused.
     Plain text where msgspec is not installed: ``tracelens bench`` runs with PyTorch alone, without a schema.
     """
     try:
         from msgspec import Meta
     except ImportError:
         return text
+    if pattern is not None:
+        return Meta(description=text, pattern=pattern)
     return Meta(description=text, ge=least)
+
+
+def same_length(**columns: Sized) -> None:
+    """Raise ValueError where columns of one table are not equally long: in a saved report that was edited."""
+    if len({len(column) for column in columns.values()}) > 1:
+        raise ValueError(f"{', '.join(columns)} are not equally long")

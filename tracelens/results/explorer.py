@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from tracelens.results.described import says
+from tracelens.results.described import same_length, says
 from tracelens.results.estimates import Basis, SavingOf
 
 
@@ -44,6 +44,13 @@ class Curve:
     saving_of: Annotated[
         SavingOf, says("gpu_work: the times are of the GPU's work, without its idle time")
     ] = "step"
+
+    def __post_init__(self) -> None:
+        same_length(values=self.values, low_ms=self.low_ms, mid_ms=self.mid_ms, high_ms=self.high_ms)
+        if self.alignment_bytes:
+            same_length(values=self.values, alignment_bytes=self.alignment_bytes)
+        if self.values and not {self.now, *(one.value for one in self.suggested)} <= {*self.values}:
+            raise ValueError("now or a suggested value is none of values")
 
 
 @dataclass(frozen=True, slots=True)

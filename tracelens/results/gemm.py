@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Annotated, Literal
 
 from tracelens.results.described import says
@@ -166,7 +167,7 @@ class GemmRow:
     tile_m: int | None
     tile_n: int | None
     tile_k: int | None
-    cluster: str | None
+    cluster: Annotated[str, says('CTAs: "2x1"', pattern=r"^\d{1,3}(x\d{1,3}){1,2}$")] | None
     split_k: int | None
     scheduler: str | None
     tiles: int | None
@@ -243,6 +244,11 @@ class GemmRow:
         AttentionDims | None, says("sizes of its attention calls, as far as the trace shows them")
     ] = None
     groups: Annotated[Groups | None, says("of unequal size, that one call holds")] = None
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs of a cluster; 1 where it has none."""
+        return prod(int(side) for side in (self.cluster or "1").split("x"))
 
 
 def main_dtype(rows: Iterable[GemmRow]) -> str | None:

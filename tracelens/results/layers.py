@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from tracelens.results.described import says
+from tracelens.results.described import same_length, says
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,16 @@ class LayerPass:
     layer: Annotated[list[int], says("-1: none, or not known")]
     left_out: Annotated[int, says("events after those listed")] = 0
 
+    def __post_init__(self) -> None:
+        same_length(
+            start_us=self.start_us,
+            duration_us=self.duration_us,
+            component=self.component,
+            name=self.name,
+            stream=self.stream,
+            layer=self.layer,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LayerTimeline:
@@ -44,6 +54,10 @@ class LayerTimeline:
     names: Annotated[list[str], says("of kernels")]
     passes: list[LayerPass]
 
+    def __post_init__(self) -> None:
+        if any(not 0 <= at < len(self.names) for one in self.passes for at in one.name):
+            raise ValueError("name is no index into names")
+
 
 @dataclass(frozen=True, slots=True)
 class Layers:
@@ -53,3 +67,7 @@ class Layers:
     rows: list[LayerRow] = field(default_factory=list)
     timeline: LayerTimeline | None = None
     why: Annotated[str | None, says("why no layer is known")] = "this report does not hold it"
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            same_length(layers=self.layers, time_ms=row.time_ms)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from tracelens.gemm import waves
 from tracelens.numbers import listed, ms, plural, sig
@@ -145,6 +144,9 @@ def _carved(slowed: Sequence[_Slowed], facts: StepFacts) -> tuple[Estimate | Non
 
 
 def _waves_left(row: GemmRow, found: Beside, facts: StepFacts) -> int | None:
-    size = prod(int(side) for side in row.cluster.split("x")) if row.cluster else 1
     left = (facts.gpu.sms or 0) - (found.ctas or 0)
-    return waves((row.tiles or 0) * (row.split_k or 1), sms=left, cluster_size=size) if left > 0 else None
+    return (
+        waves((row.tiles or 0) * (row.split_k or 1), sms=left, cluster_size=row.cluster_size)
+        if left > 0
+        else None
+    )
