@@ -43,7 +43,7 @@ def analyze(trace: str, gpu: str = "") -> dict[str, Any]:
             {"component": row.component, "phase": row.phase, "ms_per_step": row.time_ms_per_step}
             for row in rows[:_COMPONENTS]
         ],
-        "findings": [_brief(one) for one in report.findings],
+        "findings": [_brief(one, report) for one in report.findings],
         "not_known": _not_known(report),
     }
 
@@ -138,7 +138,9 @@ def _analysed(path: str, changed: int, size: int, gpu: str) -> Report:
     return api.analyze(path, gpu=gpu).report if gpu else with_verdict(load_report(path))
 
 
-def _brief(one: Finding) -> dict[str, Any]:
+def _brief(one: Finding, report: Report) -> dict[str, Any]:
+    from tracelens.render.findings import caveats, waiting
+
     return {
         "rule": one.rule,
         "title": one.title,
@@ -146,7 +148,7 @@ def _brief(one: Finding) -> dict[str, Any]:
         "saving_of": one.saving_of,
         "confidence": one.confidence,
         "change": one.change,
-        "caveats": one.caveats,
+        "caveats": [*caveats(one), *waiting(one, report)],
     }
 
 

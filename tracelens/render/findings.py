@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tracelens import numbers as f
 from tracelens.render import facts
 from tracelens.render.section import Content, Page, Section
-from tracelens.results import Finding, Report
+from tracelens.render.verified_words import measured
+from tracelens.results import Basis, Estimate, Finding, Report
 from tracelens.results.waiting import busy_frac
 from tracelens.step.waiting import gpu_work_note
 from tracelens.words import SEVERITY_FROM
 
+_PREDICTED: Mapping[Basis, str] = {
+    "model": "A prediction without measurements of this GPU; the changed step was not run.",
+    "calibrated": "A prediction with measurements of this GPU; the changed step was not run.",
+}
 #: Of the step: a finding below it is folded.
 WORTH = 0.01
 
@@ -27,10 +34,28 @@ def is_worth(finding: Finding) -> bool:
     return known is None or known >= WORTH
 
 
-def caveats(finding: Finding, report: Report) -> list[str]:
-    """What to know before a change, without what its claim says: that a waiting step gains from nothing."""
-    said = f"{f.capital(gpu_work_note(busy_frac(report.summary)))}."
-    return [one for one in finding.caveats if one != said]
+def caveats(finding: Finding) -> list[str]:
+    """What to know before a change: what was measured of it, what the rule says, how the saving is known."""
+    verified = finding.verified
+    if verified is not None and verified.replaces and verified.state == "measured":
+        return [measured(verified), *finding.caveats]
+    # reports of before hold such a sentence themselves
+    return list(dict.fromkeys([*finding.caveats, *_of_prediction(finding.saving_ms)]))
+
+
+def waiting(finding: Finding, report: Report) -> list[str]:
+    """That a step which waits need not get shorter, where no claim beside the finding says it."""
+    if finding.saving_of != "gpu_work":
+        return []
+    return [f"{f.capital(gpu_work_note(busy_frac(report.summary)))}."]
+
+
+def _of_prediction(saving: Estimate) -> list[str]:
+    if saving.mid is None:
+        return ["Not known yet: how much of it falls away, so the saving lies between zero and the bound."]
+    below = ["The low end of the range is below zero: measure before you decide."]
+    said = [_PREDICTED[saving.basis]] if saving.basis in _PREDICTED else []
+    return [*said, *(below if saving.low is not None and saving.low < 0 else [])]
 
 
 def _content(page: Page) -> Content | None:
@@ -46,7 +71,7 @@ def _content(page: Page) -> Content | None:
         "open": bool(worth),
         "note": _note(len(worth), f"{len(small)} {below}", facts.overlap_words(report)),
         "below": below,
-        "caveats_of": lambda one: caveats(one, report),
+        "caveats_of": caveats,
         "worth": worth,
         "small": small,
         "whole": len(whole),

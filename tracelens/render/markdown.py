@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tracelens import numbers as f
 from tracelens.gates import Judged
 from tracelens.render import costs, facts, groups, limit
+from tracelens.render.findings import caveats, waiting
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, fenced, table
 from tracelens.render.verdict import with_verdict
@@ -74,15 +75,15 @@ def _findings(report: Report) -> list[str]:
     if overlap:
         lines += [f"{f.capital(overlap)}.", ""]
     for one in report.findings[:_DIFFS]:
-        lines += _diff(one)
+        lines += _diff(one, report)
     return [*lines, f"{checks}.", ""]
 
 
-def _diff(one: Finding) -> list[str]:
+def _diff(one: Finding, report: Report) -> list[str]:
     """The change to make, with what to know before it; nothing where a finding has none."""
     if not one.fix:
         return []
-    more = [f"- {escape(line)}" for line in one.caveats]
+    more = [f"- {escape(line)}" for line in (*caveats(one), *waiting(one, report))]
     title = f"**{escape(f'{one.rule} {one.title}')}**"
     saw = [escape(one.saw), ""] if one.saw else []
     saw += [escape(costs.finding_line(one, None)), ""]

@@ -148,3 +148,15 @@ def signed(value: float | None) -> str:
     if value is None:
         return "unknown"
     return f.ms(value) if value >= 0 else f"−{f.ms(-value)}"
+
+
+def measured(found: Verified) -> str:
+    """What a measurement says of a change, as sentences."""
+    saving = found.saving_ms
+    where = f"Measured on {found.device}, {found.date}"
+    what = "whole layers" if found.rests_on == "layers" else "its GEMMs and attention alone"
+    if saving.high is not None and saving.high < 0:
+        return f"{where}: {what} take {f.ms((-saving).mid)} more per step. Do not make this change for speed."
+    if saving.low is not None and saving.low <= 0:
+        return f"{where}: {what} differ by no more than their repeats do. No saving shows."
+    return f"{where}: {what}, not your own code. The changed step itself was not run."

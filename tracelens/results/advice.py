@@ -83,7 +83,7 @@ class Finding:
     fix: Annotated[list[str], says('diff lines, "- vocab_size = 30522", "+ vocab_size = 30528"')]
     parameter_delta: int | None
     flops_delta: float | None
-    caveats: list[str]
+    caveats: Annotated[list[str], says("besides what saving_ms, its basis and verified say by themselves")]
     gemms: Annotated[list[str], says("GemmRow.id")]
     doc: Annotated[str, says('"docs/rules/TL101.md"')]
     effects: Effects | None = None

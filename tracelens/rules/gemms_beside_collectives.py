@@ -145,8 +145,5 @@ def _carved(slowed: Sequence[_Slowed], facts: StepFacts) -> tuple[Estimate | Non
 
 def _waves_left(row: GemmRow, found: Beside, facts: StepFacts) -> int | None:
     left = (facts.gpu.sms or 0) - (found.ctas or 0)
-    return (
-        waves((row.tiles or 0) * (row.split_k or 1), sms=left, cluster_size=row.cluster_size)
-        if left > 0
-        else None
-    )
+    pieces = (row.tiles or 0) * (row.split_k or 1)
+    return waves(pieces, sms=left, cluster_size=row.cluster_size) if left > 0 else None

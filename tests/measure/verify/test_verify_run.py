@@ -21,7 +21,8 @@ from tracelens.measure.verify import Done, Source, read_source
 from tracelens.measure.verify.meter import CallTime
 from tracelens.measure.verify.plan import make_trial
 from tracelens.measure.verify.standin import StandIn, stand_in
-from tracelens.render.verified_words import how, said
+from tracelens.render.findings import caveats
+from tracelens.render.verified_words import how, measured, said
 from tracelens.results import Verified
 from tracelens.results.json import from_json
 
@@ -30,6 +31,11 @@ LAYER = LayerShape(1280, 20, 5120, sequence=1024, micro_batch=8)
 
 def logits_saving_ms(before: int = 50257, after: int = 50304) -> float:
     return rig.layer_ms(LAYER.changed(vocab=before)) - rig.layer_ms(LAYER.changed(vocab=after))
+
+
+def told(done: Done) -> list[str]:
+    """What the first finding says before a change."""
+    return caveats(from_json(json.dumps(done.document()).encode()).findings[0])
 
 
 def found(done: Done, at: int = 0) -> Verified:
@@ -106,7 +112,7 @@ def test_without_a_layer_against_itself_no_range_is_known(source: Source, verify
     assert one.saving_ms.mid == pytest.approx(logits_saving_ms())
     assert (one.saving_ms.low, one.saving_ms.high) == (None, None)
     finding = done.document()["findings"][0]
-    assert finding["confidence"] == "low" and "No saving shows" not in finding["caveats"][0]
+    assert finding["confidence"] == "low" and "No saving shows" not in told(done)[0]
 
 
 def test_a_small_step_is_beside_what_its_parts_save(source: Source, verify_on: Verify) -> None:
@@ -229,8 +235,8 @@ def test_the_finding_carries_the_measured_saving_and_the_prediction_beside(
     assert finding.verified is not None
     assert finding.verified.predicted_ms == source.asked[0].predicted_ms
     assert finding.verified.device == "NVIDIA H100 80GB HBM3"
-    assert finding.caveats[0].startswith("Measured on NVIDIA H100 80GB HBM3")
-    assert not any(caveat.startswith("A prediction") for caveat in finding.caveats)
+    assert caveats(finding)[0] == measured(finding.verified)
+    assert not any(caveat.startswith("A prediction") for caveat in caveats(finding))
 
 
 def test_a_finding_that_is_slower_says_not_to(raw: dict[str, Any], tmp_path: Path, verify_on: Verify) -> None:
@@ -239,7 +245,7 @@ def test_a_finding_that_is_slower_says_not_to(raw: dict[str, Any], tmp_path: Pat
     finding = done.document()["findings"][0]
     assert finding["saving_ms"]["mid"] < 0
     assert (finding["severity"], finding["confidence"]) == ("low", "high")
-    assert "Do not make this change for speed" in finding["caveats"][0]
+    assert "Do not make this change for speed" in told(done)[0]
 
 
 def test_findings_are_in_the_order_of_what_they_save(
@@ -260,8 +266,7 @@ def test_measured_again_the_prediction_is_still_the_prediction(
     verify_on(source).write(tmp_path / "once.json")
     again = verify_on(read_source(tmp_path / "once.json"))
     assert found(again).predicted_ms == source.asked[0].predicted_ms
-    caveats = again.document()["findings"][0]["caveats"]
-    assert sum(caveat.startswith("Measured on") for caveat in caveats) == 1
+    assert sum(caveat.startswith("Measured on") for caveat in told(again)) == 1
 
 
 def test_what_an_earlier_run_measured_is_kept(source: Source, verify_on: Verify, tmp_path: Path) -> None:

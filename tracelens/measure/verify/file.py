@@ -15,13 +15,8 @@ from typing import Any
 from tracelens.errors import UsageError
 from tracelens.files import write_bytes
 from tracelens.measure.verify.source import Source, object_at
-from tracelens.numbers import ms
 from tracelens.results import Estimate, Verification, Verified
 from tracelens.words import severity
-
-#: Beginnings of what findings say of a prediction: no longer true of one that was measured.
-_OF_PREDICTIONS = ("A prediction", "The low end of the range is below zero", "Not known yet:", "Measured on ")
-_NOT_RUN = "A prediction; the changed step was not run."
 
 
 def document(
@@ -40,14 +35,14 @@ def document(
             continue
         where["verified"] = asdict(found)
         if asked.place[0] != "what_if":
-            _put(where, found, verification)
+            _put(where, found)
     if source.kind == "report":
         raw["findings"].sort(key=_size, reverse=True)
     raw["verification"] = asdict(verification)
     return raw
 
 
-def _put(where: dict[str, Any], found: Verified, verification: Verification) -> None:
+def _put(where: dict[str, Any], found: Verified) -> None:
     """The measured saving in place of the predicted one, which ``verified`` keeps; else the prediction."""
     counts = found.replaces and found.state == "measured"
     saving, frac = (
@@ -61,14 +56,8 @@ def _put(where: dict[str, Any], found: Verified, verification: Verification) -> 
     where["basis"] = saving.basis
     if frac.size is not None:
         where["severity"] = severity(frac.size)
-    kept = [one for one in where["caveats"] if not one.startswith(_OF_PREDICTIONS)]
     if counts:
         where["confidence"] = "high" if _sure(saving) else "low"
-        where["caveats"] = [_measured(found, verification), *kept]
-    elif len(kept) < len(where["caveats"]) and any(
-        one.startswith("Measured on ") for one in where["caveats"]
-    ):
-        where["caveats"] = [_NOT_RUN, *kept]
 
 
 def _in_proportion(costs: dict[str, Any], before: dict[str, Any], saving: Estimate) -> dict[str, Any] | None:
@@ -86,17 +75,6 @@ def _in_proportion(costs: dict[str, Any], before: dict[str, Any], saving: Estima
         scaled[unit] = {end: None if value is None else value * factor for end, value in values.items()}
         scaled[unit]["basis"] = saving.basis
     return scaled
-
-
-def _measured(found: Verified, verification: Verification) -> str:
-    saving = found.saving_ms
-    where = f"Measured on {verification.device}, {verification.date}"
-    what = "whole layers" if found.rests_on == "layers" else "its GEMMs and attention alone"
-    if saving.high is not None and saving.high < 0:
-        return f"{where}: {what} take {ms((-saving).mid)} more per step. Do not make this change for speed."
-    if saving.low is not None and saving.low <= 0:
-        return f"{where}: {what} differ by no more than their repeats do. No saving shows."
-    return f"{where}: {what}, not your own code. The changed step itself was not run."
 
 
 def _sure(saving: Estimate) -> bool:

@@ -20,10 +20,6 @@ from tracelens.words import Level, severity
 
 #: Rows whose arithmetic is written out; the rest is one sum in the text and in ``evidence``.
 ROWS_IN_FULL = 3
-_PREDICTED = {
-    "model": "A prediction without measurements of this GPU; the changed step was not run.",
-    "calibrated": "A prediction with measurements of this GPU; the changed step was not run.",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,21 +234,16 @@ def _bound_lines(one: Candidate, facts: StepFacts, bound: float, step_ms: float)
 
 
 def _common_caveats(rule: Named, facts: StepFacts, judged: _Judged) -> list[str]:
+    """What is known of this change besides what its saving, basis and measurement say by themselves."""
     caveats = []
-    if not judged.predicted:
-        open_ = f" It is not predicted: {judged.open}." if judged.one.simulate is not None else ""
-        caveats.append(
-            f"Not known yet: how much of it falls away, so the saving lies between zero and the bound.{open_}"
-        )
-    else:
-        caveats.append(_PREDICTED[judged.saving_ms.basis])
-        if (judged.saving_ms.low or 0.0) < 0:
-            caveats.append("The low end of the range is below zero: measure before you decide.")
+    if not judged.predicted and judged.one.simulate is not None:
+        caveats.append(f"It is not predicted: {judged.open}.")
     if judged.simulated is not None:
-        said = {gpu_work_note(facts.gpu_busy_frac or 0.0)}  # below; of parameters the rule says more
+        said = {
+            gpu_work_note(facts.gpu_busy_frac or 0.0)
+        }  # of every saving; of parameters the rule says more
         notes = [note for note in judged.simulated.notes if note not in said and note != COUNTED_ONCE]
         caveats += [f"{note[:1].upper()}{note[1:]}." for note in notes]
-    caveats += [] if rule.of_waits else facts.waiting_caveats
     ranks = facts.model.tensor_parallel.value or 1
     if rule.of_slices and ranks > 1:
         caveats.append(

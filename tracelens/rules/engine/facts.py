@@ -23,7 +23,6 @@ from tracelens.results import (
 )
 from tracelens.results.advice import CheckState
 from tracelens.results.waiting import saving_of
-from tracelens.step.waiting import gpu_work_note
 from tracelens.step.whatif import StepModel
 
 
@@ -65,14 +64,6 @@ class StepFacts:
     def saving_of(self) -> SavingOf:
         """What shorter kernels save: time of the step, or work of a GPU that waits."""
         return saving_of(self.gpu_busy_frac)
-
-    @property
-    def waiting_caveats(self) -> list[str]:
-        """What to know before a change where the step waits; nothing elsewhere."""
-        if self.gpu_busy_frac is None or self.saving_of == "step":
-            return []
-        said = gpu_work_note(self.gpu_busy_frac)
-        return [f"{said[:1].upper()}{said[1:]}."]
 
     @property
     def trains(self) -> bool:
