@@ -37,7 +37,7 @@ from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import SCHEMA_VERSION, ComponentRow, Explorer, OtherRow, Report
 from tracelens.results.json import from_json, to_json
 from tracelens.results.step import HostWait, Step
-from tracelens.results.waiting import busy_frac
+from tracelens.results.waiting import busy_frac, mean_ms
 from tracelens.rules import StepFacts, advise
 from tracelens.step.explorer import explore
 from tracelens.step.saved_step import step_of
@@ -314,6 +314,7 @@ def _facts(report: Report, step: StepModel, others: list[OtherRow], waits: list[
         coverage=report.coverage,
         clock=report.clock,
         host_waits=waits,
+        mean_ms=mean_ms(report.summary),
     )
 
 

@@ -90,6 +90,15 @@ def test_a_bound_says_at_most() -> None:
     assert f"at most {ms(2.0)}" in said and "10.0%" in said and "predicted" not in said
 
 
+def test_a_bound_of_the_gemms_alone_is_not_called_one_of_the_change() -> None:
+    """Another type shortens kernels besides GEMMs too: what is counted bounds the GEMMs' part."""
+    seen = picture(gain=Estimate(0.0, None, 2.0, "heuristic"), findings=1)
+    of_gemms = [replace(one, counts="gemms") for one in seen.findings]
+    said, other = verdict(replace(seen, findings=of_gemms))[0], verdict(seen)[0]
+    assert f"at most {ms(2.0)} in the GEMMs of" in said and "not counted" in said
+    assert "GEMMs of" not in other and "not counted" not in other
+
+
 def test_little_is_called_little() -> None:
     said, _ = verdict(picture(gain=Estimate(0.05, 0.1, 0.15, "model")))
     large, _ = verdict(picture(gain=GAIN))

@@ -6,19 +6,17 @@ from dataclasses import dataclass, replace
 
 from tracelens.results import Finding, GemmRow, Report
 
-ROWS = 100  # GEMM rows shown of a usual report, which has no more
-MOST_ROWS = 300  # of a larger one; all are in --json
+ROWS = 100  # GEMM rows shown; all are in --json
 FEWEST_ROWS = 12
 DERIVED = 16  # rows whose derivation is shown
 FEWEST_DERIVED = 4
 LISTED = 150  # kernels of a pass in a table
 FEWEST_LISTED = 40
-WHOLE = 24  # findings told in full; a usual report has no more
+WHOLE = 24  # findings told in full
 FEWEST_WHOLE = 6
 LINES = 500  # further findings of one line each
 FEWEST_LINES = 100
-BUDGET = 300_000  # bytes of the page of a usual report; one that would be larger shows less
-LARGEST = 1_000_000  # bytes of the page of any other
+BUDGET = 300_000  # bytes of a page; one that would be larger shows less
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +42,6 @@ class PageLimits:
         if self.lines > FEWEST_LINES:
             return replace(self, lines=FEWEST_LINES)
         return None
-
-
-def first(report: Report) -> tuple[PageLimits, int]:
-    """Return what a page of this report shows at most, and the bytes that it keeps below."""
-    if len(report.gemms) <= ROWS and len(report.findings) <= WHOLE:
-        return PageLimits(), BUDGET
-    return PageLimits(rows=ROWS if len(report.gemms) <= ROWS else MOST_ROWS), LARGEST
 
 
 def rows(report: Report, limits: PageLimits) -> list[GemmRow]:

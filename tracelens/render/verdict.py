@@ -349,6 +349,10 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
         share = pct(time_ms / found.step_ms) + ("" if bound else f", predicted{_spread(stake)}")
         rest = f"at most {ms(seen.open_ms)}" if seen.open_ms else "in rows already counted"
         more = f" {open_} more, not predicted: {rest}." if open_ else ""
+        of = "of"
+        if any(one.counts == "gemms" for one in told):
+            of = "in the GEMMs of" if count == 1 else of
+            more = f" What kernels besides GEMMs gain in another type is not counted.{more}"
         waits = step_bound(seen.summary)
         how = "" if bound else ", predicted"
         if waits == "cpu":  # a shorter kernel leaves a longer gap
@@ -359,12 +363,12 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
             does = "cuts" if count == 1 else "together cut"
             gains = "what a step gains is not known, as none is marked"
             share = f"{pct(time_ms / found.step_ms)}{how}"
-            return f"{changes} {does} GPU work by {time} of {step} ({share}); {gains}: {title}.{more}"
+            return f"{changes} {does} GPU work by {time} {of} {step} ({share}); {gains}: {title}.{more}"
         if time_ms < LITTLE * found.step_ms:
             time = f"{'together ' if count > 1 else ''}{time}"
             return f"No change found is worth 1% of the step: {changes}, {time} ({share}): {title}.{more}"
         does = "saves" if count == 1 else "together save"
-        return f"{changes} {does} {time} of {step} ({share}): {title}.{more}"
+        return f"{changes} {does} {time} {of} {step} ({share}): {title}.{more}"
     states = [check.state for check in seen.checks]
     passed, open_ = states.count("passed"), states.count("could_not_run")
     if not passed:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tracelens.numbers import ms, sig
+from tracelens.numbers import ms, percent, sig
 from tracelens.results import HostWait
 from tracelens.results.step import HostWork
 from tracelens.rules.engine.candidate import Candidate, not_applicable
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.rows import of_step
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.trials import GAIN_FRAC
 
@@ -73,6 +72,13 @@ class HostWaits(Rule):
         return [_make(wait, facts) for wait in facts.host_waits], ""
 
 
+def _share(wait_ms: float, facts: StepFacts) -> str:
+    """Of the mean step, as the wait is a mean; with its length where the median step is another."""
+    mean_ms, median_ms = facts.mean_ms or facts.measured_step_ms or 1.0, facts.measured_step_ms
+    said = f"{percent(wait_ms / mean_ms)} of the step"
+    return said if median_ms is None or ms(mean_ms) == ms(median_ms) else f"{said}'s {ms(mean_ms)} on average"
+
+
 def _make(wait: HostWait, facts: StepFacts) -> Candidate:
     title, saw, fix = _SAID[wait.kind]
     copies = wait.kind in ("pageable", "fetch")
@@ -82,7 +88,7 @@ def _make(wait: HostWait, facts: StepFacts) -> Candidate:
         title=f"{title}: {ms(wait.ms_per_step)} {facts.per_step}",
         saw=(
             f"{saw}, {sig(wait.calls_per_step)} times {facts.per_step}, and {alone} for"
-            f" {ms(wait.ms_per_step)} of it ({of_step(wait.ms_per_step, facts)})."
+            f" {ms(wait.ms_per_step)} of it ({_share(wait.ms_per_step, facts)})."
         ),
         change={},
         fix=fix,

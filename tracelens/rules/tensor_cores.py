@@ -68,6 +68,7 @@ def _candidate(facts: StepFacts, case: Precision) -> Candidate:
         confidence="high" if case.mixed or target == "tf32" else "medium",
         effort="config" if target == "tf32" else "code",
         bounds=case.bounds(facts, target),
+        counts="gemms" if target in HALF and not case.mixed else "all",
         saving=saving,
         how=case.arithmetic(facts, target) if saving is not None else "",
         evidence={

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tracelens.results import Estimate, GemmRow
-from tracelens.results.advice import Effort
+from tracelens.results.advice import Effort, SavingCounts
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.facts import Outcome
 from tracelens.words import Level
@@ -50,6 +50,7 @@ class Candidate:
     parameter_delta: int | None = None
     flops_delta: float | None = None  # of the named GEMMs, as a fraction
     effects: Mapping[str, Any] | None = None  # fields of ``Effects`` that the rule knows better
+    counts: SavingCounts = "all"  # "gemms": other kernels gain too, and that is not counted
     least: float = WORTH_A_FINDING  # share of the step below which it is no finding
 
     @property

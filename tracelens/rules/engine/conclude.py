@@ -53,7 +53,7 @@ def conclude(rule: Named, *, facts: StepFacts, candidates: Sequence[Candidate], 
     ``passed`` is said where no candidate is worth a finding. A change that is predicted to make the step
     slower, or as likely slower as faster, is no finding.
     """
-    step_ms = facts.measured_step_ms
+    step_ms = facts.mean_ms if rule.of_waits and facts.mean_ms else facts.measured_step_ms
     if step_ms is None:
         return Outcome("could_not_run", "No step time is known, so no share of a step can be given.")
     judged = [_judge(facts, one, step_ms) for one in candidates]
@@ -165,6 +165,7 @@ def _finding(rule: Named, judged: _Judged, *, facts: StepFacts, step_ms: float) 
         gemms=[row.id for row in one.gemms] or [bound.row.id for bound in bounds],
         doc=f"docs/rules/{rule.id}.md",
         saving_of="wait" if rule.of_waits else facts.saving_of,
+        counts=one.counts,
     )
     return completed(finding, facts, simulate=one.simulate, override=one.effects)
 

@@ -43,6 +43,7 @@ class StepFacts:
     coverage: Coverage | None = None  # how much of the step was told apart; None = all of it
     clock: Clock | None = None  # the pace of the steps; None = no two of them compare
     host_waits: Sequence[HostWait] = ()  # what the GPU waits for
+    mean_ms: float | None = None  # mean step, of which waits are a share: one long step can hold most of them
     marked: bool = True  # False: the whole trace is taken as one step
 
     @property
