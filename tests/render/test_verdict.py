@@ -324,6 +324,11 @@ def test_a_range_so_wide_that_its_middle_misleads_is_told() -> None:
     assert "(10.0%, predicted, range 0.20–2.50 ms): pad" in said
 
 
+def test_graphs_are_not_advised_where_the_step_launches_them() -> None:
+    eager, graphs = (verdict(picture(busy=0.5, graph_frac=share))[1] for share in (0.0, 0.25))
+    assert "CUDA graphs" in eager and "CUDA graphs" not in graphs and "CPU" in graphs
+
+
 def test_idle_time_is_of_the_mean_step_where_that_is_not_the_median() -> None:
     seen = picture(busy=0.5)
     summary = replace(seen.summary, idle_ms=15.0)  # of steps of 30 ms in the mean, 20 ms in the median

@@ -45,6 +45,8 @@ EXPOSED, LITTLE = 0.02, 0.01
 UNKNOWN = 0.50
 #: The CPU takes 40 to 130 us for an eager operator under the profiler (real traces of CPU-bound steps).
 _LAUNCH_US = 150
+#: Of GPU time: a step that launches so much as CUDA graphs has them already.
+_GRAPHS = 0.1
 #: Of exposed communication: from here on it is said that small messages wait for a rank.
 _NAMES_WAITING = 0.25
 #: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
@@ -123,6 +125,7 @@ class StepPicture:
     checks: Sequence[Check] = ()
     at_stake: Estimate | None = None  # of all findings together
     open_ms: float = 0.0  # beside a prediction: what the findings without one save at most
+    graph_frac: float = 0.0  # of GPU time, in kernels that CUDA graphs launch
 
     @property
     def mean_ms(self) -> float:
@@ -169,7 +172,12 @@ class StepPicture:
     @property
     def launches_wait(self) -> bool:
         """Is the idle time more than launches take, so that fewer of them are not the first thing to try?"""
-        return self.gap_us > _LAUNCH_US
+        return self.gap_us > _LAUNCH_US or self.has_graphs
+
+    @property
+    def has_graphs(self) -> bool:
+        """Does the step launch CUDA graphs already?"""
+        return self.graph_frac >= _GRAPHS
 
     @property
     def hideable_ms(self) -> float:
@@ -202,6 +210,7 @@ def picture_of(report: Report) -> StepPicture:
         checks=report.checks,
         at_stake=report.summary.shape_waste_ms,
         open_ms=report.summary.shape_open_ms,
+        graph_frac=next((one.share or 0.0 for one in report.recording if one.code == "cuda-graph"), 0.0),
     )
 
 

@@ -33,9 +33,9 @@ _ESCAPED = re.compile("[<>&\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufef
 def render_html(report: Report, *, generated_at: str | None = None) -> str:
     """Return the page; ``generated_at`` is shown in the footer when given.
 
-    The page needs no network and no script. It stays under 300 kB by showing fewer derivations, then shorter tables of kernels, then fewer GEMM rows, and says
-    what it leaves out. The embedded JSON follows the published schema and holds the longest rows and the
-    findings that are told in full.
+    The page needs no network and no script. It stays under 300 kB by showing fewer derivations, then shorter
+    tables of kernels, then fewer GEMM rows, and says what it leaves out. The embedded JSON follows the
+    published schema and holds the longest rows and the findings that are told in full.
     """
     report = with_verdict(report)
     limit = limits.PageLimits()

@@ -134,7 +134,8 @@ def _idle(report: Report) -> Card:
     if found.why == waits.NOT_ASKED and not seen:
         todo.insert(0, "Find the cause: tracelens analyze TRACE --waits.")
     if picture.launches_wait:
-        todo.append(todo.pop(todo.index(fewer)))
+        todo.remove(fewer)
+        todo += [] if picture.has_graphs else [fewer]
     without_ms = summary.unprofiled.median_ms
     profiled = (
         'Measured under the profiler, which slows the CPU; "tracelens capture" also times steps without it.'

@@ -204,7 +204,7 @@ def _why(out: _Out, report: Report) -> None:
     worth = [one for one in report.findings if is_worth(one)]
     said = [(f"{one.rule}: {one.saw}", costs.finding_line(one, price)) for one in worth]
     for saw, takes in list(dict.fromkeys(said))[:WHYS]:
-        out.line(clean("".join(_first_sentences(saw, 300)) or saw, limit=300))
+        out.line(clean(" ".join(_first_sentences(saw, 300)) or saw, limit=300))
         out.line(f"  {clean(takes, limit=240)}", "dim")
 
 

@@ -165,10 +165,10 @@ def _verdict(
     if picks:
         return "found", claim(picks[0])
     if not searched:
-        return (
-            "could_not_run",
-            f"No shape was searched: {next(iter(closed.values()), 'every size is fixed')}.",
-        )
+        why = next(
+            iter(closed.values()), "every size is fixed"
+        )  # a reason with its remedy ends as a sentence
+        return "could_not_run", f"No shape was searched: {why.removesuffix('.')}."
     if not found.tried:
         limit = f"±{100 * limits.parameters_frac:g}%"
         return "none", f"No other shape on the grid keeps the weights within {limit}."
