@@ -96,8 +96,12 @@ def mutants(source: str) -> Iterator[Mutant]:
 
 
 def _places(tree: ast.AST) -> Iterator[ast.expr]:
-    """Expressions that can be changed."""
+    """Expressions that can be changed; a decorator's arguments (frozen, a cache's size) are no figure."""
+    decorators = [one for node in ast.walk(tree) for one in getattr(node, "decorator_list", ())]
+    beside = {id(inner) for one in decorators for inner in ast.walk(one)}
     for node in ast.walk(tree):
+        if id(node) in beside:
+            continue
         if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARISONS:
             yield node
         elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:

@@ -10,6 +10,7 @@ Kernels that only move bytes scale with the bytes. Everything else stays as meas
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from tracelens.config.model_config import ModelConfig, changed
@@ -108,9 +109,9 @@ def _refused(step: StepModel, then: ModelConfig, affected: Affected, exchange: E
 
 
 def _reasons(affected: Affected) -> str:
-    times: dict[str, float] = {}
+    times: defaultdict[str, float] = defaultdict(float)
     for time, why in affected.lost:
-        times[why] = times.get(why, 0.0) + time
+        times[why] += time
     most = sorted(times, key=lambda why: -times[why])
     return "; ".join(most[:2]) + (f"; {len(most) - 2} more reasons" if len(most) > 2 else "")
 

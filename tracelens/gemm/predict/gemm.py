@@ -351,8 +351,8 @@ def _model_range(asked: _Asked, mid: float, table: TileTable, chosen: Chosen, st
     rates, frac = chosen.rates, chosen.alignment_frac
     low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k, mid)
     low = float(cached_us(mid, asked.products(frac), rates, asked.gpu.l2_mb or 0.0))
-    low = max(low * low_frac * (frac / step.high if step.high else 1.0), asked.fastest_us(rates))
-    high = mid * high_frac * (frac / step.low if step.low else 1.0)
+    low = max(low * low_frac * frac / (step.high or frac), asked.fastest_us(rates))
+    high = mid * high_frac * frac / (step.low or frac)
     return Estimate(min(low, mid), mid, high, "model")
 
 
