@@ -494,6 +494,9 @@ def test_any_name_is_parsed_or_refused(name: str) -> None:
         ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN", (2, 66, 1), 1, 1),
         ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_splitK_NTN", (2, 64, 1), 1, None),
         ("ampere_sgemm_128x64_nn", None, 1, None),
+        ("ampere_sgemm_128x64_nn", (4, 16, 1), 1, 1),
+        ("ampere_sgemm_128x64_nn", (4, 16, 0), 1, None),  # no launch has such a grid
+        ("ampere_sgemm_128x64_nn", (4, 16, 2), 2, 1),
         ("triton_tem_fused_mm_2", (64, 1, 1), 1, None),
     ],
 )
@@ -571,6 +574,20 @@ def test_families_that_say_no_tile(name: str, kind: str, family: str) -> None:
 )
 def test_names_that_only_look_like_products(name: str) -> None:
     assert parse_kernel_name(name) is None
+
+
+@pytest.mark.parametrize(
+    ("side", "cluster", "possible"),
+    [
+        (1, "1x1", True), (65536, "2x1", True), (65537, "2x1", False), (0, "2x1", False), (128, "0x1", False),
+        (128, "1x0", False), (128, "2x65537", False),
+    ],
+)  # fmt: skip
+def test_sizes_that_no_kernel_has_leave_the_family_alone(side: int, cluster: str, possible: bool) -> None:
+    kernel = parsed(f"nvjet_tst_{side}x64_64x6_{cluster}_v_bz_TNN")
+    said = (64, side) if possible else None
+    assert (kernel.family, kernel.tile, kernel.cluster) == ("nvjet", said, cluster if possible else None)
+    assert kernel.split_k is (False if possible else None)
 
 
 def test_tensile_tiles_are_never_told() -> None:
