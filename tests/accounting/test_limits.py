@@ -169,6 +169,8 @@ EVEN = Limits(
         ({"exposed_ms": 2.1, "shapes_ms": 1.0}, "shapes", ("shapes",)),
         ({"idle_ms": 20.0, "exposed_ms": 20.0, "shapes_ms": 21.0}, "shapes", ("shapes",)),
         ({"bytes_ms": 35.0, "shapes_ms": 35.0}, "shapes", ("shapes",)),
+        # a little exposed beside much idle time is no measured wait that goes before a bound
+        ({"exposed_ms": 1.0, "idle_ms": 20.0, "shapes_ms": 30.0, "bounded": True}, "shapes", ("shapes",)),
         (
             {"exposed_ms": 16.0, "idle_ms": 20.0, "shapes_ms": 30.0, "bounded": True},
             "idle",

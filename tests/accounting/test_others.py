@@ -134,6 +134,11 @@ def test_without_strides_the_kernels_loop_tells(tmp_path: Path) -> None:
     assert only(tmp_path, ["aten::copy_"], FLAT, bare).kind == "copy"
 
 
+def test_strides_go_before_the_kernels_loop(tmp_path: Path) -> None:
+    assert only(tmp_path, ["aten::copy_"], FLAT, [HEADS, TURNED]).kind == "transpose"
+    assert only(tmp_path, ["aten::copy_"], COPY, [HEADS, HEADS]).kind == "copy"
+
+
 def test_a_cast_names_both_types_and_the_outermost_mover(tmp_path: Path) -> None:
     row = only(tmp_path, ["aten::to", "aten::_to_copy", "aten::copy_"], TO_BF16, [WEIGHT_BF16, WEIGHT])
     assert (row.kind, row.op, row.dims) == ("cast", "aten::to", (3840, 1280))

@@ -601,7 +601,8 @@ def test_what_a_name_says_only_of_its_result_its_cluster_and_its_head() -> None:
     tokens = parsed(
         "bmm_Bfloat16_E2m1E2m1_Fp32_t128x16x256_s5_et128x16_m128x16x64_cga2x1x1_16dp256b_TN_transOut_sm100a"
     )
-    assert (tokens.tile, tokens.cluster) == ((16, 128), "2x1")
+    assert (tokens.tile, tokens.cluster, tokens.stages) == ((16, 128), "2x1", 5)
+    assert tokens.tensor_core is True
     flash = parsed(
         "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false>>"
     )

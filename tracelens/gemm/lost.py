@@ -146,7 +146,7 @@ def _split_alone(facts: CallFacts) -> LossSplit:
         return LossSplit(why={"useful": why.get("useful", "no time was measured")})
     if math > time:
         return _faster(time, math)
-    useful = LossSplit(useful=math, other=time - math)
+    useful = LossSplit(useful=math)
     moved = facts.memory_us
     if moved is not None and moved > time:
         reason = (
