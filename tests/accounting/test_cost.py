@@ -48,6 +48,29 @@ def test_gpu_hours_are_of_the_whole_job() -> None:
     assert found.gpus_source == "the world size in the trace, one GPU a rank"
 
 
+def test_the_shortest_step_costs_and_none_does_not() -> None:
+    short = cost(with_cost(report(step_ms=StepTime(0.45, 0.4, 0.5, 3)), Price(2.0)))
+    assert [short.gpu_hours, short.money] == pytest.approx([0.001, 0.002])
+    bare = with_cost(report(step_ms=StepTime(0.0, 0.0, 0.0, 0)), Price(2.0))
+    assert bare.findings[0].saving is None and cost(bare).price == Price(2.0)
+
+
+def test_a_saving_of_work_in_a_step_that_waits_is_no_gpu_hour() -> None:
+    waits = report(saving_of="gpu_work")
+    waits = replace(waits, findings=[replace(waits.findings[0], saving_of="gpu_work")])
+    found = with_cost(waits, Price(2.0))
+    assert cost(found).saving is None and found.findings[0].saving is None
+    assert cost(found).money == pytest.approx(2.0)
+
+
+def test_without_findings_nothing_is_saved() -> None:
+    assert cost(with_cost(report(shape_waste_ms=None))).saving is None
+    assert cost(with_cost(report())).unprofiled_gpu_hours is None
+    assert cost(with_cost(report(), Price(2.0))).unprofiled_money is None
+    unpriced = cost(with_cost(report(unprofiled=UnprofiledSteps(median_ms=225.0))))
+    assert unpriced.unprofiled_gpu_hours == pytest.approx(0.5) and unpriced.unprofiled_money is None
+
+
 def test_one_gpu_is_counted_and_said_where_the_job_is_not_known() -> None:
     found = with_cost(report(world=None))
     assert cost(found).gpus == 1 and cost(found).gpu_hours == pytest.approx(0.125)
@@ -108,9 +131,10 @@ def test_prices_as_people_write_them(text: str, price: Price) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "free", "-1", "2,50", "0", "0.0", "$2 EUR", "1e9", "nan", "2.5 " + "x" * 40, "2 \x1b[31m", "1.2.3"],
+    ["", "free", "-1", "2,50", "0", "0.0", "$2 EUR", "1e9", "nan", "2.5 " + "xyz" * 40, "2 \x1b[31m", "1.2.3"],
 )
 def test_what_is_no_price_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError) as error:
         parse_price(text)
     assert "--price" in str(error.value) and "\n" not in str(error.value)
+    assert repr(text[:40]) in str(error.value)

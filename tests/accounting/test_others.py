@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.accounting.others import _distinct, other_rows
@@ -132,6 +134,11 @@ def test_without_strides_the_kernels_loop_tells(tmp_path: Path) -> None:
     assert only(tmp_path, ["aten::copy_"], FLAT, bare).kind == "copy"
 
 
+def test_strides_go_before_the_kernels_loop(tmp_path: Path) -> None:
+    assert only(tmp_path, ["aten::copy_"], FLAT, [HEADS, TURNED]).kind == "transpose"
+    assert only(tmp_path, ["aten::copy_"], COPY, [HEADS, HEADS]).kind == "copy"
+
+
 def test_a_cast_names_both_types_and_the_outermost_mover(tmp_path: Path) -> None:
     row = only(tmp_path, ["aten::to", "aten::_to_copy", "aten::copy_"], TO_BF16, [WEIGHT_BF16, WEIGHT])
     assert (row.kind, row.op, row.dims) == ("cast", "aten::to", (3840, 1280))
@@ -166,6 +173,11 @@ def test_eager_padding_is_padding_and_not_a_copy(tmp_path: Path) -> None:
                                      ([50264, 8192], BF16, [1, 50264])], "pad"),
         ("triton_poi_fused_mm_t_2", [([768, 512], BF16, [512, 1]),
                                      ([512, 768], BF16, [768, 1])], "transpose"),
+        # an operand, the other one and the result: nothing says that it grew
+        ("triton_poi_fused_mm_t_4", [([768, 512], BF16, [512, 1]), WEIGHT_BF16,
+                                     ([512, 768], BF16, [768, 1])], "transpose"),
+        # as many elements: no padding
+        ("triton_poi_fused_mm_view_5", [([768, 512], BF16, [512, 1])] * 2, "copy"),
         ("triton_poi_fused_addmm_view_2", [WEIGHT_BF16, WEIGHT_BF16], "elementwise"),
         ("triton_poi_fused_gelu_view_9", [WEIGHT_BF16, WEIGHT_BF16], "elementwise"),
         ("triton_poi_fused__to_copy_clone_div_permute_0", [WEIGHT, WEIGHT_BF16], "elementwise"),
@@ -177,6 +189,49 @@ def test_kernels_of_torch_compile_by_their_names(
     tmp_path: Path, kernel: str, tensors: list[Tensor], kind: str
 ) -> None:
     assert only(tmp_path, ["CompiledFunction", kernel], kernel, tensors).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("kernel", "before", "after"),
+    [
+        ("triton_poi_fused_clone_7", [8, 16], [24, 16]),  # no product's operand
+        ("triton_poi_fused_mm_view_8", [8, 16], [2, 8, 16]),  # repeated along a new dimension
+    ],
+)
+def test_what_is_larger_is_not_always_padded(
+    tmp_path: Path, kernel: str, before: list[int], after: list[int]
+) -> None:
+    lies = {2: [16, 1], 3: [128, 16, 1]}
+    tensors: list[Tensor] = [(size, BF16, lies[len(size)]) for size in (before, after)]
+    assert only(tmp_path, ["CompiledFunction", kernel], kernel, tensors).kind != "pad"
+
+
+def test_padding_says_from_what_to_what(tmp_path: Path) -> None:
+    tensors: list[Tensor] = [([50257, 768], FP32, [768, 1]), ([768, 50264], BF16, [1, 768])]
+    kernel = "triton_poi_fused_constant_pad_nd_t_3"
+    row = only(tmp_path, ["CompiledFunction", kernel], kernel, tensors)
+    assert (row.kind, row.dims, row.dtype_from, row.dtype_to) == ("pad", (768, 50264), "fp32", "bf16")
+
+
+def test_dimensions_of_one_lie_nowhere(tmp_path: Path) -> None:
+    before = ([2, 1, 16, 32], BF16, [512, 1, 32, 1])
+    after = ([2, 1, 16, 32], BF16, [512, 512, 32, 1])
+    assert only(tmp_path, ["aten::clone", "aten::copy_"], COPY, [after, before]).kind == "copy"
+    swapped = ([2, 2, 16, 32], BF16, [512, 1024, 32, 1])
+    straight = ([2, 2, 16, 32], BF16, [1024, 512, 32, 1])
+    assert only(tmp_path, ["aten::clone", "aten::copy_"], COPY, [straight, swapped]).kind == "transpose"
+
+
+def test_rows_are_counted_by_step_and_the_longest_kernel_names_them(tmp_path: Path) -> None:
+    host = Host()
+    for us in (8.0, 24.0, 4.0):
+        host.run(["aten::add"], f"{ADD}{us:.0f}", us=us)
+    host.run(["aten::sum"], SUM, us=30.0)
+    rows = rows_of(host.analysis(tmp_path))
+    said = [(row.id, row.kind, row.calls) for row in rows]
+    assert said == [("o1", "elementwise", 3), ("o2", "reduction", 1)]
+    assert rows[0].kernel == f"{ADD}24"
+    assert [row.time_ms_per_step for row in rows] == pytest.approx([0.036, 0.030])
 
 
 @pytest.mark.parametrize(
@@ -225,6 +280,23 @@ def test_rows_are_told_apart_however_large_their_codes() -> None:
     rows, which = _distinct(columns)
     assert len(rows) == 3
     assert [rows[at] for at in which.tolist()] == list(zip(*(c.tolist() for c in columns), strict=True))
+
+
+def test_rows_of_many_columns_are_told_apart_by_the_first_as_well_as_by_the_last() -> None:
+    """A hundred columns of two values are more than a number of 64 bits holds."""
+    draw = np.random.default_rng(3)
+    kinds = np.concatenate([np.eye(100, dtype=np.int64), np.zeros((1, 100), np.int64)])
+    table = kinds[draw.integers(0, len(kinds), 1000)] + np.arange(100) - 50
+    rows, which = _distinct(list(table.T))
+    assert len(rows) == len(np.unique(table, axis=0))
+    assert [list(rows[at]) for at in which.tolist()] == table.tolist()
+
+
+@given(st.lists(st.tuples(*[st.integers(-3, 3)] * 3), min_size=1), st.sampled_from([1, 2**20, 2**40]))
+def test_equal_rows_and_only_those_are_one(rows: list[tuple[int, ...]], apart: int) -> None:
+    found, which = _distinct([np.array(column, np.int64) * apart for column in zip(*rows, strict=True)])
+    assert len(found) == len(set(rows))
+    assert [found[at] for at in which.tolist()] == [tuple(one * apart for one in row) for row in rows]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

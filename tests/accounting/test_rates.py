@@ -10,7 +10,7 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
-from tracelens.accounting.rates import most_tflops, rate_of, work_known
+from tracelens.accounting.rates import above, most_tflops, rate_of, work_known, work_why
 from tracelens.analysis import analyze
 from tracelens.gemm import AttentionShape, GemmShape
 from tracelens.hardware import find_gpu
@@ -57,6 +57,41 @@ def test_a_rate_is_the_work_of_all_calls_over_their_time() -> None:
     assert not rate_of(PLAIN, calls=3, time_ns=20_000, gpu=H100, dtype="bf16").possible
     for shape, time_ns in ((None, 200_000), (PLAIN, 0)):
         assert rate_of(shape, calls=3, time_ns=time_ns, gpu=H100, dtype="bf16").tflops is None
+
+
+def test_a_rate_at_the_limit_is_possible() -> None:
+    assert not above(1088.0, 1088.0) and above(1088.1, 1088.0)
+    assert not above(None, 1088.0) and not above(1088.1, None)
+    assert most_tflops(H100, "bf16") == pytest.approx(1.1 * H100.peak_tflops["bf16"], rel=1e-12)
+    assert most_tflops(replace(H100, peak_tflops={}), "bf16") is None
+    slower = replace(H100, measured_tflops={"bf16": 700.0}, ceiling_tflops={"bf16": 800.0})
+    assert most_tflops(slower, "bf16") == most_tflops(H100, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("tflops", "most", "known"),
+    [(200.0, 100.0, "at_most"), (200.1, 100.0, "above_peak"), (500.0, None, "at_most")],
+)
+def test_masked_scores_are_half_of_what_is_counted(tflops: float, most: float | None, known: str) -> None:
+    assert work_known(CAUSAL, tflops, most) == known
+    assert work_known(replace(CAUSAL, causal=None), 90.0, 100.0) == "exact"  # as fast as a full one can be
+
+
+def test_why_work_is_a_bound_or_not_known() -> None:
+    """34.4 GFLOP in 20 us; no peak is known of the type of the second."""
+
+    def why(shape: GemmShape | AttentionShape | None, us: float, dtype: str | None = "bf16") -> str | None:
+        rate = rate_of(shape, calls=1, time_ns=round(us * 1e3), gpu=H100, dtype=dtype)
+        return work_why(shape, rate, H100)
+
+    assert why(PLAIN, 100.0) is None and why(None, 100.0) is None and why(PLAIN, 20.0, None) is None
+    assert why(PLAIN, 20.0) == (
+        "counted in full it would be 1,718 TFLOP/s, above the dense peak of 989: not all rows of a buffer"
+        " were computed, or the GEMM is sparse"
+    )
+    assert why(GROUPED, 100.0) == "all rows of the buffer are counted, filled or not"
+    assert why(CAUSAL, 1000.0) == "causal attention is counted in full; its kernel leaves out masked scores"
+    assert "not all scores were computed" in (why(CAUSAL, 10.0) or "")
 
 
 def test_what_was_reached_can_be_reached() -> None:

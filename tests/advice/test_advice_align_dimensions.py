@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from tests.advice.advice_rows import H100, NVJET, SIMT, bert_small_logits, cutlass, facts, gemm, model
+from tests.advice.advice_steps import Shape, facts_of
 from tracelens.results import GemmRow
 from tracelens.rules.align_dimensions import AlignDimensions
 from tracelens.rules.engine.facts import Outcome
+from tracelens.step.whatif import what_if
 
 RULE = AlignDimensions()
 LLAMA = model(hidden=4096, heads=32, ffn=10922, vocab=32000, layers=32, sequence=2048, micro_batch=2)
@@ -198,3 +200,60 @@ def test_a_size_of_the_data_is_no_weights() -> None:
     (weight,) = RULE.check(facts(linear)).findings
     assert weight.change == {"dimension": [100, 104]}
     assert data and all(set(weight.caveats) != set(one.caveats) for one in data)
+
+
+def test_the_part_of_ffn_that_a_rank_holds_is_simulated_for_all_of_them() -> None:
+    """2 ranks with 5461 columns each: both are padded to 5504, 11008 in all."""
+    step = facts_of(Shape(4096, 32, 10922, t=2))
+    (finding,) = (one for one in RULE.check(step).findings if "ffn" in one.change)
+    assert finding.change == {"ffn": [5461, 5504]}
+    assert step.step is not None
+    whole = what_if(step.step, {"ffn": 11008}).saving_ms.mid
+    assert finding.saving_ms.mid == pytest.approx(whole) and whole is not None
+
+
+def test_a_bare_dimension_is_not_simulated() -> None:
+    (finding,) = check(gemm(1, 5184, 4, 1024, component="other", kernel=cutlass(2), calls=500)).findings
+    assert finding.saving_ms.mid is None and finding.parameter_delta is None
+    assert finding.change == {"dimension": [4, 8]}
+
+
+def test_the_width_is_simulated_and_takes_another_model() -> None:
+    row = gemm(1, 4096, 3002, 3002, kernel=cutlass(2), names=("b*s", "h", "h"))
+    (finding,) = check(row, dims=model(hidden=3002, heads=6)).findings
+    assert finding.effort == "retrain"
+    assert any("6 heads have to divide it." in text for text in finding.caveats)
+    (headless,) = check(row, dims=model(hidden=3002)).findings
+    assert not any("divide" in text for text in headless.caveats)
+
+
+def test_a_fallback_to_cuda_cores_has_its_own_reason() -> None:
+    row = gemm(1, 4096, 4096, 4096, kernel=SIMT, component="attention.qkv", tensor_core="eligible_unused")
+    (cores,) = check(row).findings
+    (narrow,) = check(*mlp(), step_ms=500.0, dims=LLAMA).findings
+    assert "CUDA cores" in cores.why and "CUDA cores" not in narrow.why
+
+
+def test_another_size_of_the_same_products_that_is_off_the_grid_is_said() -> None:
+    """3002 wide and ffn of 10922: what one change aligns the other keeps off."""
+    row = gemm(1, 4096, 10922, 3002, component="mlp.up", kernel=cutlass(2), names=("b*s", "f", "h"))
+    dims = model(hidden=3002, heads=6, ffn=10922)
+    said = {next(iter(one.change)): " ".join(one.caveats) for one in check(row, dims=dims).findings}
+    assert "3002 is off the grid as well in 1 GEMM shape of these: both have to change." in said["ffn"]
+    assert "10922 is off the grid as well in 1 GEMM shape of these" in said["hidden"]
+    (alone,) = check(*mlp(), step_ms=500.0, dims=LLAMA).findings
+    assert "off the grid as well" not in " ".join(alone.caveats)
+
+
+def test_three_sizes_of_one_product_take_all_three() -> None:
+    row = gemm(1, 9998, 6, 10, layout="NT", component="attention.other", kernel=cutlass(2), calls=10)
+    (finding,) = check(row, step_ms=10.0).findings
+    assert len(finding.change) in (2, 3)
+    every = "both" if len(finding.change) == 2 else "all 3"
+    assert f"It takes {every}: each alone keeps them off the grid." in finding.caveats
+
+
+def test_one_row_on_cuda_cores_is_counted() -> None:
+    simt = gemm(1, 141, 511, 511, dtype="fp32", kernel=SIMT, tensor_core="eligible_unused")
+    assert "not judged" not in check(gemm(2, 64, 64, 64)).why
+    assert "1 row in fp32" in check(simt, gemm(2, 64, 64, 64)).why

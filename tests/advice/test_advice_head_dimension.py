@@ -185,3 +185,67 @@ def test_separate_products_say_their_head_dimension_themselves() -> None:
     values = gemm(2, 53, 16, 53, batch=64, component="attention.values")
     outcome = RULE.check(facts(scores, values, dims=model()))
     assert outcome.findings and {one.evidence["head_dim"] for one in outcome.findings} == {16}
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "compiled", "part"),
+    [(36, 64, "multiples of 8"), (40, 64, "small head"), (80, 96, "missing columns")],
+)
+def test_the_reason_is_that_of_the_size(head_dim: int, compiled: int, part: str) -> None:
+    """The parts of docs/rules/TL103.md: no multiple of 8, below 64, and else the first."""
+    dims = model(hidden=64 * head_dim, heads=64, head_dim=head_dim)
+    finding = one(attention(1, head_dim, heads=64, kernel=flash2(compiled)), dims=dims)
+    parts = ("multiples of 8", "small head", "missing columns")
+    assert [one for one in parts if one in finding.why] == [part]
+
+
+def test_a_size_off_the_grid_is_not_limited_to_the_work_that_falls_away() -> None:
+    """36 of 64 columns: half of the operations at 989 TFLOP/s are all that has to stay."""
+    dims = model(hidden=2304, heads=64, head_dim=36)
+    finding = one(attention(1, 36, heads=64, kernel=flash2(64)), dims=dims)
+    floor_us = 0.5 * 4 * 64 * 2048**2 * 36 / 989e6
+    assert finding.saving_ms.high == pytest.approx(32 * (200.0 - floor_us) / 1e3)
+    assert "falls away" not in finding.how and "limited to" not in finding.how
+    assert finding.evidence["padding_frac"] == pytest.approx(1 - 36 / 64)
+
+
+def test_separate_products_have_no_masks_to_count() -> None:
+    scores = gemm(1, 2048, 2048, 40, batch=64, component="attention.scores", calls=24)
+    finding = one(scores, dims=model(hidden=2560, heads=64, head_dim=40))
+    assert "causal" not in finding.how and finding.confidence == "medium"
+    assert "1 score or value GEMM" in finding.saw and "fused" not in finding.saw
+    assert "kernels' names do not say" not in finding.saw
+
+
+def test_nothing_of_the_same_width_adds_no_weights_and_no_work() -> None:
+    alike = one(attention(1, 80, kernel=flash2(96)), dims=model(**GPT3_2_7B))
+    assert (alike.parameter_delta, alike.flops_delta) == (0, 0.0)
+    unknown = one(attention(1, 80, kernel=flash2(96)), dims=model(**(GPT3_2_7B | {"kv_heads": None})))
+    assert (unknown.parameter_delta, unknown.flops_delta) == (0, 0.0)
+    for dims in (GPT3_2_7B | {"kv_heads": 8}, GPT3_2_7B | {"heads": 16, "kv_heads": 16}):
+        other = one(attention(1, 80, kernel=flash2(96)), dims=model(**dims))
+        assert (other.parameter_delta, other.flops_delta) == (None, None)
+
+
+def test_an_uneven_width_of_the_models_own_attention_changes_its_size_alone() -> None:
+    finding = one(attention(1, 80, heads=3, kernel=flash2(96)), dims=model(hidden=240, heads=3, head_dim=80))
+    assert finding.change == {"head_dim": [80, 128]}
+    assert finding.fix == ["- head_dim = 80", "+ head_dim = 128"]
+    assert "With the number of heads kept" in " ".join(finding.caveats)
+    even = one(attention(1, 80, kernel=flash2(96)), dims=model(**GPT3_2_7B))
+    assert "With the number of heads kept" not in " ".join(even.caveats)
+    assert "not known to be the attention" not in " ".join(even.caveats)
+
+
+def test_a_size_that_passes_says_by_what_it_fits() -> None:
+    fills = RULE.check(facts(attention(1, 96))).why
+    usual = RULE.check(facts(attention(1, 64, kernel="cudnn_generated_fort_native_sdpa"))).why
+    silent = RULE.check(facts(attention(1, 96, kernel="cudnn_generated_fort_native_sdpa"))).why
+    assert fills == "head_dim 96 fills the attention kernel that ran, compiled for 96."
+    assert usual == "head_dim 64 is a size that attention kernels are compiled for."
+    assert silent == "head_dim 96: no padding is known for it."
+
+
+def test_ranks_take_whole_slices_of_heads() -> None:
+    alone = one(attention(1, 80, kernel=flash2(96)), dims=model(**GPT3_2_7B))
+    assert "tensor-parallel" not in " ".join(alone.caveats)

@@ -181,3 +181,72 @@ def test_what_torch_compile_padded_is_not_the_vocabulary() -> None:
     wide = [replace(row, padded_from={"n": 50257}) for row in training(50304, NVJET)[:1]]
     passed = RULE.check(facts(*wide, step_ms=100.0, dims=model(vocab=50304, hidden=2560)))
     assert passed.state == "passed" and "runs padded to 50304 by torch.compile" in passed.why
+
+
+def test_what_was_seen_of_the_rows_is_said() -> None:
+    fallback = one(bert_small_logits(), dims=model(vocab=30522, hidden=512))
+    assert "; rows begin on 4-byte boundaries in bf16." in fallback.saw
+    seen = {name: fallback.evidence[name] for name in ("vocabulary", "row_begins_on_bytes")}
+    assert seen == {"vocabulary": 30522, "row_begins_on_bytes": 4}
+    assert fallback.evidence["kernel_loads_bytes"] == {"g1": 4}
+    assert fallback.evidence["next_multiple_of_128"] == 30592
+    untyped = one(bert_small_logits(dtype=None), dims=model(vocab=30522, hidden=512))
+    assert "boundaries" not in untyped.saw and untyped.evidence["row_begins_on_bytes"] is None
+    unnamed = one(*training(50257, "some_kernel"), step_ms=100.0)
+    assert "do not say how they load" in unnamed.saw and unnamed.evidence["kernel_loads_bytes"]["g1"] is None
+
+
+@pytest.mark.parametrize(
+    ("vocab", "kernel", "frac"),
+    [
+        (50257, NVJET, 1 - 226 / 256),  # an odd vocabulary whose kernels load 16 bytes: padded storage
+        (50280, NVJET, 1 - 226 / 256),  # 16 bytes
+        (50272, NVJET, 1 - 245 / 256),  # 64 bytes
+        (50280, "some_kernel", 1 - 226 / 256),
+        (50256, NVJET, 1 - 245 / 256),  # 32 bytes
+    ],
+)
+def test_with_full_loads_no_more_is_at_stake_than_an_a100_lost(vocab: int, kernel: str, frac: float) -> None:
+    finding = one(*training(vocab, kernel), step_ms=100.0, dims=model(vocab=vocab, hidden=2560))
+    assert finding.saving_ms.high == pytest.approx(12.0 * frac)
+    assert "an A100 ran this GEMM at" in finding.how
+
+
+def test_confidence_is_of_what_is_at_stake() -> None:
+    """Half of it by name is high; half of it by size is medium; less is low."""
+
+    def confidence(*kernels: str) -> str:
+        rows = [
+            gemm(at, 8192, 50257, 2560, component="logits", kernel=kernel, time_us=4000.0)
+            for at, kernel in enumerate(kernels, 1)
+        ]
+        (candidate,), _ = RULE.look(facts(*rows, step_ms=100.0, dims=model(vocab=50257, hidden=2560)))
+        return candidate.confidence
+
+    assert confidence(cutlass(1), cutlass(1)) == "high"
+    assert confidence(cutlass(1), "some_kernel") == "high"
+    assert confidence(cutlass(1), "some_kernel", "some_kernel") == "medium"
+    assert confidence("some_kernel", "some_kernel") == "medium"
+    assert confidence(NVJET, NVJET) == "low"
+
+
+def test_the_reason_is_that_of_rows_on_the_grid_or_off_it() -> None:
+    off = one(*training(50257, cutlass(1)), step_ms=100.0).why
+    on = one(*training(50280, NVJET), step_ms=100.0).why
+    assert on != off
+    assert one(*training(50276, cutlass(4)), step_ms=100.0).why == off  # 8 bytes
+    assert one(bert_small_logits(dtype=None), dims=model(vocab=30522)).why == off
+
+
+def test_a_rank_s_slice_of_the_vocabulary_has_to_come_out_even() -> None:
+    dims = model(vocab=50257, hidden=2560, tensor_parallel=8)
+    text = " ".join(one(*training(50257, cutlass(1)), step_ms=100.0, dims=dims).caveats)
+    assert "8 tensor-parallel ranks" in text
+    alone = one(*training(50257, cutlass(1)), step_ms=100.0, dims=model(vocab=50257, hidden=2560))
+    assert "tensor-parallel" not in " ".join(alone.caveats)
+
+
+def test_the_next_multiple_of_128_is_counted_from_the_padded_size() -> None:
+    text = " ".join(one(*training(50200, NVJET), step_ms=10.0, dims=model(vocab=50200)).caveats)
+    assert "50304, the next multiple of 128, costs 64 rows more" in text  # 50200 -> 50240
+    assert "The 40 added ids" in text

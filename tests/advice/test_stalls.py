@@ -42,21 +42,30 @@ def test_a_stall_is_in_no_prediction() -> None:
     assert saving[2.4] == pytest.approx(saving[0.0])
 
 
-def test_several_stalls_are_averaged() -> None:
-    row = row_of(stall_ms=2.4)
-    assert "2.43 ms" in stalled(row)
-    assert "1.23 ms" in stalled(replace(row, stalls=2))
-    assert "1.20 ms" in stalled(replace(row, stalls=2, median_us=None))
+def test_what_stalled_calls_took_is_said() -> None:
+    row = row_of(stall_ms=2.4)  # 30 µs and 2.4 ms
+    assert stalled(row) == "1 of 3 calls took 2.43 ms, the others 30.0 µs: a stall, not the shape"
+    assert stalled(replace(row, slowest_us=1_234_600.0)).startswith("1 of 3 calls took 1,235 ms,")
+    two = replace(row, stalls=2, stall_ms=48.0, slowest_us=99.0)
+    assert stalled(two).startswith("2 of 3 calls took 24.0 ms on average,")  # 24 ms more than 30 µs
+    assert stalled(replace(two, median_us=1_234_600.0)).startswith("2 of 3 calls took 1,259 ms on")
     assert stalled(replace(row, stalls=0)) == ""
 
 
+@pytest.mark.parametrize("unknown", ["median_us", "slowest_us"])
+def test_times_of_stalled_calls_that_are_not_known_are_not_said(unknown: str) -> None:
+    row = replace(row_of(stall_ms=2.4), **{unknown: None})  # type: ignore[arg-type]
+    assert stalled(row) == "1 of 3 calls stalled"
+
+
 @pytest.mark.parametrize(
-    ("ms", "excess_ms", "said"), [(0.09, None, True), (0.008, None, False), (0.09, 0.01, False)]
+    ("ms", "excess_ms", "said"),
+    [(2.0, None, True), (0.2, None, True), (0.199, None, False), (2.0, 0.01, False), (2.0, 0.0, False)],
 )
 def test_calls_beside_communication_are_said_where_much_is_not_known(
     ms: float, excess_ms: float | None, said: bool
 ) -> None:
-    row = row_of(stall_ms=0.0)  # 0.09 ms
+    row = replace(row_of(stall_ms=0.0), time_ms=2.0)
     company = Beside(ms, 0.0, {"all_reduce": ms}, None, 2, 45.0, None, excess_ms, excess_ms)
     assert ("2 of 3" in beside_others(replace(row, beside=company))) == said
     assert beside_others(row) == ""

@@ -236,3 +236,106 @@ def test_resident_ctas() -> None:
     assert fit(128, 32, 116224) == 1  # with the 1 KiB of each CTA two of them no longer fit
     assert fit(128, 32, 115712) == 2
     assert fit(128, 100, 98304, h100 | {"regsPerMultiprocessor": 0}) is None
+
+
+def test_no_tiles_take_no_wave_and_no_count_is_below_nothing() -> None:
+    assert waves(0, sms=132, cluster_size=1) == 0
+    assert waves(1, sms=132, cluster_size=1) == 1
+    assert waves(-1, sms=132, cluster_size=1) is None
+    assert waves(4, sms=132, cluster_size=0) is None and waves(4, sms=132, cluster_size=None) is None
+    assert waves(4, sms=2, cluster_size=2) == 2 and waves(4, sms=1, cluster_size=2) is None
+    assert wave_eff(0, sms=132, cluster_size=1) is None
+    stream = KernelName("x", "gemm", "cutlass3", scheduler="stream_k")
+    assert wave_eff(1, sms=132, cluster_size=1, kernel=stream) == 1.0
+    assert wave_eff(0, sms=132, cluster_size=1, kernel=stream) is None
+
+
+def test_slots_are_counted_where_they_are_asked_for() -> None:
+    assert waves(265, sms=132, cluster_size=1, ctas_per_sm=2) == 2
+    assert waves(264, sms=132, cluster_size=1, ctas_per_sm=2) == 1
+    assert wave_eff(33, sms=132, cluster_size=1, ctas_per_sm=2, split_k=4) == pytest.approx(132 / 264)
+    assert wave_eff(33, sms=132, cluster_size=1, split_k=None) is None
+
+
+def test_an_output_of_nothing_has_no_tiles() -> None:
+    assert tile_eff(0, 128, tile=(128, 128)) is None
+    assert tile_eff(1, 1, tile=(1, 1)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("more", "ctas"),
+    [
+        ({}, 4),  # 512 threads
+        ({"threads": 33}, 8),  # two warps: 16 by threads, 8 by registers
+        ({"threads": 33, "registers_per_thread": 0}, 32),
+        ({"registers_per_thread": 9}, 16),  # 288 registers a warp are 512
+        ({"registers_per_thread": 8}, 16),
+        ({"shared_memory_bytes": 49152 - 1024}, 2),
+        ({"shared_memory_bytes": 49152 - 1023}, 1),
+        ({"shared_memory_bytes": 10**6}, 1),  # it ran
+        ({"shared_memory_bytes": -1}, None),
+        ({"registers_per_thread": -1}, None),
+        ({"threads": 0}, None),
+        ({"threads": 1, "registers_per_thread": 0}, 64),
+    ],
+)
+def test_what_fits_on_a_multiprocessor(more: dict[str, int], ctas: int | None) -> None:
+    """2048 threads, 65536 registers, 96 KiB + of shared memory; 1 KiB a CTA goes to the system."""
+    has = {
+        "maxThreadsPerMultiprocessor": 2048,
+        "regsPerMultiprocessor": 65536,
+        "sharedMemPerMultiprocessor": 98304,
+        "computeMajor": 8,
+    }
+    launch = {"threads": 128, "registers_per_thread": 128, "shared_memory_bytes": 0} | more
+    assert resident_ctas(**launch, properties=has) == ctas
+
+
+@pytest.mark.parametrize(
+    ("value", "known"), [(1, True), (0, False), (True, False), (None, False), (2.0, False)]
+)
+def test_a_property_that_is_no_count_leaves_it_open(value: object, known: bool) -> None:
+    for name in (
+        "maxThreadsPerMultiprocessor",
+        "regsPerMultiprocessor",
+        "sharedMemPerMultiprocessor",
+        "computeMajor",
+    ):
+        has: dict[str, object] = {
+            "maxThreadsPerMultiprocessor": 2048,
+            "regsPerMultiprocessor": 65536,
+            "sharedMemPerMultiprocessor": 98304,
+            "computeMajor": 7,
+            name: value,
+        }
+        found = resident_ctas(threads=128, registers_per_thread=1, shared_memory_bytes=0, properties=has)
+        assert (found is not None) == known, name
+
+
+def test_nothing_is_taken_from_shared_memory_before_ampere() -> None:
+    has = {
+        "maxThreadsPerMultiprocessor": 2048,
+        "regsPerMultiprocessor": 65536,
+        "sharedMemPerMultiprocessor": 98304,
+        "computeMajor": 7,
+    }
+    launch = {"threads": 128, "registers_per_thread": 0}
+    assert resident_ctas(**launch, shared_memory_bytes=49152, properties=has) == 2
+    assert resident_ctas(**launch, shared_memory_bytes=0, properties=has) == 16
+
+
+def test_products_with_a_side_of_one_have_nothing_for_tensor_cores() -> None:
+    simt = kernel("ampere_sgemm_128x64_tn")
+    for sides in ((1, 64, 64), (64, 1, 64), (64, 64, 1)):
+        assert tensor_core_state(shape(*sides, dtype="fp32"), kernel=simt, gpu=H100) == "ineligible"
+    assert tensor_core_state(shape(2, 2, 2, dtype="fp32"), kernel=simt, gpu=H100) == "eligible_unused"
+
+
+def test_where_memory_and_arithmetic_take_as_long_arithmetic_is_named() -> None:
+    """134217.728 us both: 2^37 operations at 1.024 TFLOP/s, 100663296 bytes at 0.75 GB/s."""
+    even = replace(H100, peak_tflops={"bf16": 1.024}, bandwidth_gbps=0.75)
+    assert bound(shape(4096, 4096, 4096), gpu=even) == "compute"
+    assert bound(shape(4096, 4096, 4096), gpu=replace(even, bandwidth_gbps=0.74)) == "memory"
+    at = 134217.728
+    assert bound(shape(4096, 4096, 4096), gpu=even, least_us=at) == "compute"
+    assert bound(shape(4096, 4096, 4096), gpu=even, least_us=at + 1) == "latency"

@@ -494,6 +494,9 @@ def test_any_name_is_parsed_or_refused(name: str) -> None:
         ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN", (2, 66, 1), 1, 1),
         ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_splitK_NTN", (2, 64, 1), 1, None),
         ("ampere_sgemm_128x64_nn", None, 1, None),
+        ("ampere_sgemm_128x64_nn", (4, 16, 1), 1, 1),
+        ("ampere_sgemm_128x64_nn", (4, 16, 0), 1, None),  # no launch has such a grid
+        ("ampere_sgemm_128x64_nn", (4, 16, 2), 2, 1),
         ("triton_tem_fused_mm_2", (64, 1, 1), 1, None),
     ],
 )
@@ -573,6 +576,20 @@ def test_names_that_only_look_like_products(name: str) -> None:
     assert parse_kernel_name(name) is None
 
 
+@pytest.mark.parametrize(
+    ("side", "cluster", "possible"),
+    [
+        (1, "1x1", True), (65536, "2x1", True), (65537, "2x1", False), (0, "2x1", False), (128, "0x1", False),
+        (128, "1x0", False), (128, "2x65537", False),
+    ],
+)  # fmt: skip
+def test_sizes_that_no_kernel_has_leave_the_family_alone(side: int, cluster: str, possible: bool) -> None:
+    kernel = parsed(f"nvjet_tst_{side}x64_64x6_{cluster}_v_bz_TNN")
+    said = (64, side) if possible else None
+    assert (kernel.family, kernel.tile, kernel.cluster) == ("nvjet", said, cluster if possible else None)
+    assert kernel.split_k is (False if possible else None)
+
+
 def test_tensile_tiles_are_never_told() -> None:
     kernel = parsed("Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT16x16x256_MI16x16x1_SN_LDSB1")
     assert (kernel.tile, kernel.tile_pair, kernel.tile_k) == (None, (16, 16), 256)
@@ -584,7 +601,8 @@ def test_what_a_name_says_only_of_its_result_its_cluster_and_its_head() -> None:
     tokens = parsed(
         "bmm_Bfloat16_E2m1E2m1_Fp32_t128x16x256_s5_et128x16_m128x16x64_cga2x1x1_16dp256b_TN_transOut_sm100a"
     )
-    assert (tokens.tile, tokens.cluster) == ((16, 128), "2x1")
+    assert (tokens.tile, tokens.cluster, tokens.stages) == ((16, 128), "2x1", 5)
+    assert tokens.tensor_core is True
     flash = parsed(
         "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false>>"
     )

@@ -180,3 +180,94 @@ def test_the_best_matmul_measured_is_a_part_of_other() -> None:
 def test_a_call_without_time_or_ceiling_is_not_judged() -> None:
     assert split_time(replace(PLAIN, time_us=0.0)).useful is None
     assert split_time(replace(PLAIN, math_us=None, why={"useful": "no peak"})).why == {"useful": "no peak"}
+
+
+def test_the_time_in_which_tiles_are_computed_is_what_nothing_else_took() -> None:
+    one = replace(PLAIN, fixed_us=4.0, helper_us=3.0, stall_us=10.0, overlap_us=5.0, clock_us=2.0)
+    assert one.working_us == 126.0  # 150 - 4 - 3 - 10 - 5 - 2
+    assert replace(one, overlap_us=None).working_us == 131.0
+
+
+def test_a_call_of_which_the_overlap_is_not_known_says_so() -> None:
+    unknown = split_time(replace(PLAIN, overlap_us=None, why={"overlap": "never alone"}))
+    assert unknown.overlap is None and unknown.why["overlap"] == "never alone"
+    assert split_time(replace(PLAIN, overlap_us=None)).why["overlap"] == "not known"
+    assert "overlap" not in split_time(PLAIN).why
+
+
+def test_at_its_ceiling_a_call_is_all_useful_and_nothing_is_cut() -> None:
+    split = split_time(CallFacts(100.0, 100.0, 100.0, 3.0, alignment=1.0, wave=1.0, tile=1.0))
+    assert (split.useful, split.memory, split.other, split.cut) == (100.0, 0.0, 0.0, None)
+    assert [split.alignment, split.wave, split.tile] == [None] * 3  # memory needs all of it
+    alone = split_time(CallFacts(100.0, 100.0, 30.0, 3.0, alignment=1.0, wave=1.0, tile=1.0))
+    assert (alone.alignment, alone.wave, alone.tile, alone.cut) == (0.0, 0.0, 0.0, None)
+    assert alone.why == {} and alone.unsplit is None
+
+
+def test_where_memory_needs_as_long_as_the_arithmetic_with_its_losses_it_binds() -> None:
+    facts = CallFacts(500.0, 100.0, 200.0, 3.0, alignment=0.5, wave=1.0, tile=1.0)
+    split = split_time(facts)  # 100 / 0.5
+    assert split.alignment is None
+    assert split.why["alignment"].startswith("memory-bound: its operands need 200")
+    assert split.memory == 100.0
+    less = split_time(replace(facts, memory_us=199.0))
+    assert less.alignment == pytest.approx(497.0 * 0.5)
+
+
+def test_work_as_long_as_the_fixed_cost_is_not_too_small() -> None:
+    at = CallFacts(10.0, 3.0, 1.0, 3.0, alignment=1.0, wave=1.0, tile=1.0)
+    assert split_time(at).unsplit is None and split_time(at).wave == 0.0
+    below = split_time(replace(at, math_us=2.9))
+    assert (below.unsplit, below.wave, below.memory) == ("too_small", None, None)
+    assert below.why["wave"].startswith("too small: 2.90 µs of work in a kernel that takes 3.00 µs")
+    unknown = split_time(replace(at, memory_us=None, math_us=2.9))
+    assert unknown.unsplit == "too_small"
+
+
+def test_a_tenth_above_the_peak_is_the_clock_and_more_is_not() -> None:
+    at = split_time(CallFacts(100.0, 110.0, None, 3.0))
+    assert (at.useful, at.other, at.helpers, at.unsplit) == (100.0, 0.0, 0.0, None)
+    assert set(at.why) == {"useful", "memory", *FACTORS}
+    above = split_time(CallFacts(100.0, 110.1, None, 3.0))
+    assert above.useful is None and above.unsplit == "faster"
+    assert above.why["useful"].startswith("faster than its ceiling: 100.00 µs, but its FLOP need 110.10 µs")
+
+
+def test_a_factor_that_is_unknown_or_nothing_slows_no_arithmetic() -> None:
+    """Memory of 120 us is longer than 100 us of arithmetic, whose losses nobody knows."""
+    split = split_time(CallFacts(300.0, 100.0, 120.0, 3.0, alignment=None, wave=0.0, tile=None))
+    assert split.why["tile"].startswith("memory-bound: its operands need 120.00 µs, the arithmetic 100.00 µs")
+
+
+def test_the_floor_of_cut_losses_is_named_after_whose_time_it_is() -> None:
+    """Losses of 73.5 us in 147: whatever the call needs at least, they leave."""
+    half = replace(PLAIN, wave=0.5, tile=1.0)
+    memory = split_time(replace(half, memory_us=120.0))
+    assert memory.wave == pytest.approx(147.0 - 120.0)
+    assert "but moving its operands needs 120.00 µs of the 147.00 µs" in memory.why["wave"]
+    best = split_time(replace(half, ceiling_us=146.9))
+    assert best.wave == pytest.approx(0.1) and "the best matmul measured needs 146.90" in best.why["wave"]
+    beaten = split_time(replace(half, ceiling_us=147.0))  # the call itself is as fast
+    assert beaten.wave == pytest.approx(147.0 - 108.6)
+    below = split_time(replace(half, ceiling_us=108.6))
+    assert below.wave == pytest.approx(147.0 - 108.6) and "its FLOP at" in below.why["wave"]
+    equal = split_time(replace(half, memory_us=108.6))
+    assert "but moving its operands needs 108.60 µs" in equal.why["wave"]
+
+
+def test_losses_that_fill_the_room_to_the_last_are_not_cut() -> None:
+    exact = CallFacts(103.0, 50.0, 30.0, 3.0, alignment=1.0, wave=0.5, tile=1.0)
+    split = split_time(exact)  # 100 of work, of which half idles, and 50 of arithmetic
+    assert (split.wave, split.cut, split.why) == (50.0, None, {})
+
+
+def test_what_is_known_of_the_rest() -> None:
+    """150 us: 108.6 of arithmetic, 11.4 of ceiling above it; helpers first, then what the best loses too."""
+    one = replace(PLAIN, helper_us=35.0, wave=1.0, tile=1.0, ceiling_us=120.0)
+    split = split_time(one)
+    assert split.other == pytest.approx(41.4) and split.helpers == 35.0
+    assert split.ceiling == pytest.approx(6.4)  # 120 - 108.6 is more than is left of the rest
+    assert split_time(replace(one, ceiling_us=100.0)).ceiling == 0.0
+    assert split_time(replace(one, ceiling_us=None)).ceiling is None
+    most = split_time(replace(one, helper_us=60.0))
+    assert most.helpers == pytest.approx(41.4) and most.ceiling == pytest.approx(0.0)

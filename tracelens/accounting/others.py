@@ -129,10 +129,10 @@ def _movers(trace: Trace, links: Links, own: IntArray) -> tuple[IntArray, IntArr
     above = links.forest.above(links.forest.nearest(links.is_op)).astype(np.int64)
     moves = trace.symbols.where(_MOVERS.fullmatch)
     mover = own.copy()
-    is_mover = look_up(moves, look_up(trace.ops.name, own), False) & (own >= 0)
+    is_mover = look_up(moves, look_up(trace.ops.name, own), False)
     for _ in range(_DEPTH):
         outer = np.where(is_mover, look_up(above, mover), -1)
-        climb = (outer >= 0) & look_up(moves, look_up(trace.ops.name, outer), False)
+        climb = look_up(moves, look_up(trace.ops.name, outer), False)
         mover = np.where(climb, outer, mover)
         is_mover &= climb
     return mover, look_up(above, mover).astype(np.int64)

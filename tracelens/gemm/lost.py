@@ -146,7 +146,7 @@ def _split_alone(facts: CallFacts) -> LossSplit:
         return LossSplit(why={"useful": why.get("useful", "no time was measured")})
     if math > time:
         return _faster(time, math)
-    useful = LossSplit(useful=math, other=time - math)
+    useful = LossSplit(useful=math)
     moved = facts.memory_us
     if moved is not None and moved > time:
         reason = (
@@ -165,7 +165,7 @@ def _split_alone(facts: CallFacts) -> LossSplit:
             facts,
             floor=floor,
         )
-    losses, cut, said = _losses(facts, floor)
+    losses, cut, said = _losses(facts, math, floor)
     split = replace(
         replace(useful, **losses),  # type: ignore[arg-type]
         cut=cut,
@@ -178,10 +178,10 @@ def _split_alone(facts: CallFacts) -> LossSplit:
 _Losses = tuple[dict[str, float | None], tuple[float, float] | None, dict[str, str]]
 
 
-def _losses(facts: CallFacts, floor: float) -> _Losses:
+def _losses(facts: CallFacts, math: float, floor: float) -> _Losses:
     """Alignment, wave and tile, to and from what they were cut, and a reason for each that is None or cut."""
     factors = {name: getattr(facts, name) for name in FACTORS}
-    slowed = facts.math_us or 0.0
+    slowed = math
     for factor in factors.values():
         slowed /= factor if factor else 1.0
     moved = facts.memory_us

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tracelens.numbers import listed, plural
 from tracelens.results.advice import Effort
 from tracelens.rules.engine.bounds import bound_of_row
@@ -18,8 +20,8 @@ from tracelens.rules.evidence.misfits import (
     owner,
 )
 
-_EFFORT: dict[str, Effort] = {"ffn": "retrain", "hidden": "retrain"}
-_SIMULATED = {"vocab_size": "vocab", "ffn": "ffn", "hidden": "hidden"}
+_EFFORT: Mapping[str | None, Effort] = {"ffn": "retrain", "hidden": "retrain"}
+_SIMULATED: Mapping[str | None, str] = {"vocab_size": "vocab", "ffn": "ffn", "hidden": "hidden"}
 
 
 class AlignDimensions(Rule):
@@ -48,10 +50,8 @@ def _candidate(facts: StepFacts, case: Case) -> Candidate:
     named = {
         one.parameter or (f"dimension_{one.now}" if case.more else "dimension"): one for one in case.goals
     }
-    simulated, own = (
-        _SIMULATED.get(case.parameter or ""),
-        frozenset(case.sizes - {one.now for one in case.more}),
-    )
+    simulated = _SIMULATED.get(case.parameter)
+    own = frozenset(case.sizes - {one.now for one in case.more})
     # Ranks that split the layers hold a part of ffn each.
     ranks = (facts.model.tensor_parallel.value or 1) if simulated == "ffn" else 1
     return Candidate(
@@ -62,7 +62,7 @@ def _candidate(facts: StepFacts, case: Case) -> Candidate:
         fix=_fix(case, named),
         caveats=_caveats(facts, case),
         confidence=case.confidence,
-        effort=_EFFORT.get(case.parameter or "", "code"),
+        effort=_EFFORT.get(case.parameter, "code"),
         bounds=[bound_of_row(row, gpu=facts.gpu) for row in rows],
         simulate={simulated: goal.then * ranks} if simulated is not None and goal is not None else None,
         evidence={

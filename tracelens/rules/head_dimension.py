@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracelens.numbers import listed, percent, plural
 from tracelens.rules.engine.bounds import Bound, bound_of_row
 from tracelens.rules.engine.candidate import Candidate
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import took
 from tracelens.rules.engine.rule import Rule
-from tracelens.rules.evidence.heads import HeadsRun, Split, by_saving, need_heads, simulated
+from tracelens.rules.evidence.heads import GOOD, HeadsRun, Split, by_saving, need_heads, simulated
 
 
 class HeadDimension(Rule):
@@ -31,33 +33,27 @@ def _fits(group: HeadsRun) -> str:
         return (
             f"head_dim {group.head_dim} fills the attention kernel that ran, compiled for {group.compiled}."
         )
-    if group.head_dim in (64, 128, 256):
+    if group.head_dim in GOOD:
         return f"head_dim {group.head_dim} is a size that attention kernels are compiled for."
     return f"head_dim {group.head_dim}: no padding is known for it."
 
 
 def _candidate(facts: StepFacts, group: HeadsRun) -> Candidate:
     options = by_saving(facts, group)
-    first, heads, of_model = options[0], group.heads, group.is_models(facts)
-    known = first.heads is not None and heads is not None
+    first = options[0]
     change: dict[str, list[int | float | str]] = {}
-    if of_model:
-        change = {"head_dim": [group.head_dim, first.head_dim]}
-        change |= {"heads": [heads or 0, first.heads or 0]} if known else {}
-    kept = known and of_model and facts.model.kv_heads.value in (None, heads)
-    sizes = " or ".join(str(option.head_dim) for option in options)
-    ways = " or ".join(f"{plural(option.heads or 1, 'head')} of {option.head_dim}" for option in options)
-    now, then = (f"   # head_dim {one}" for one in (group.head_dim, first.head_dim))
+    if group.is_models(facts):
+        change["head_dim"] = [group.head_dim, first.head_dim]
+        if group.heads is not None and first.heads is not None:
+            change["heads"] = [group.heads, first.heads]
+    kept = "heads" in change and facts.model.kv_heads.value in (None, group.heads)
+    title, fix = _told(group, options)
     return Candidate(
-        title=f"Use {ways} instead of {plural(heads or 0, 'head')} of {group.head_dim}"
-        if known
-        else f"Use head_dim {sizes} instead of {group.head_dim}",
+        title=title,
         saw=_saw(facts, group),
         why="no multiple of 8" if group.head_dim % 8 else "below 64" if group.head_dim < 64 else "",
         change=change,
-        fix=[f"- heads = {heads}{now}", f"+ heads = {first.heads}{then}"]
-        if known
-        else [f"- head_dim = {group.head_dim}", f"+ head_dim = {first.head_dim}"],
+        fix=fix,
         caveats=_caveats(facts, group, first),
         # high: the kernel's own name shows the zeros
         confidence="high"
@@ -78,6 +74,19 @@ def _candidate(facts: StepFacts, group: HeadsRun) -> Candidate:
         parameter_delta=0 if kept else None,
         flops_delta=0.0 if kept else None,
     )
+
+
+def _told(group: HeadsRun, options: Sequence[Split]) -> tuple[str, list[str]]:
+    """Title and fix: in heads where the present number is known and comes out even, else in their size."""
+    now, first = group.head_dim, options[0]
+    ways = [f"{plural(one.heads, 'head')} of {one.head_dim}" for one in options if one.heads is not None]
+    if group.heads is not None and ways:
+        title = f"Use {' or '.join(ways)} instead of {plural(group.heads, 'head')} of {now}"
+        fix = [f"- heads = {group.heads}   # head_dim {now}"]
+        return title, [*fix, f"+ heads = {first.heads}   # head_dim {first.head_dim}"]
+    sizes = " or ".join(str(one.head_dim) for one in options)
+    fix = [f"- head_dim = {now}", f"+ head_dim = {first.head_dim}"]
+    return f"Use head_dim {sizes} instead of {now}", fix
 
 
 def _bounds(facts: StepFacts, group: HeadsRun, option: Split) -> list[Bound]:

@@ -44,10 +44,10 @@ def stalled(row: GemmRow) -> str:
     """That calls of the row stalled, as a sentence without its full stop; "" where none did."""
     if not row.stalls:
         return ""
-    slowest = f"took {ms((row.slowest_us or 0.0) / 1e3)}"
+    stalls = f"{row.stalls} of {plural(row.calls, 'call')}"
+    if row.median_us is None or row.slowest_us is None:  # a saved report need not hold them
+        return f"{stalls} stalled"
+    slowest = f"took {ms(row.slowest_us / 1e3)}"
     if row.stalls > 1:
-        slowest = f"took {ms((row.median_us or 0.0) / 1e3 + row.stall_ms / row.stalls)} on average"
-    return (
-        f"{row.stalls} of {plural(row.calls, 'call')} {slowest}, the others {sig(row.median_us)} µs:"
-        " a stall, not the shape"
-    )
+        slowest = f"took {ms(row.median_us / 1e3 + row.stall_ms / row.stalls)} on average"
+    return f"{stalls} {slowest}, the others {sig(row.median_us)} µs: a stall, not the shape"

@@ -10,12 +10,13 @@ Kernels that only move bytes scale with the bytes. Everything else stays as meas
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.gemm.predict.rates import peak_of
-from tracelens.numbers import ms
+from tracelens.numbers import ms, plural
 from tracelens.results import Basis, Estimate, Refusal, Rest, RowChange, Span, WhatIf, weakest
 from tracelens.step.affected import (
     OF_VOCAB,
@@ -108,11 +109,12 @@ def _refused(step: StepModel, then: ModelConfig, affected: Affected, exchange: E
 
 
 def _reasons(affected: Affected) -> str:
-    times: dict[str, float] = {}
+    times: defaultdict[str, float] = defaultdict(float)
     for time, why in affected.lost:
-        times[why] = times.get(why, 0.0) + time
+        times[why] += time
     most = sorted(times, key=lambda why: -times[why])
-    return "; ".join(most[:2]) + (f"; {len(most) - 2} more reasons" if len(most) > 2 else "")
+    more = [plural(len(most) - 2, "more reason")] if len(most) > 2 else []
+    return "; ".join([*most[:2], *more])
 
 
 def _rows(parts: Sequence[AffectedPart]) -> list[RowChange]:

@@ -115,10 +115,14 @@ class _Asked:
         return Products(m, n, k, batch, alignment_frac, self.size, self.out_size)
 
     @property
+    def operations(self) -> float:
+        return 2.0 * self.m * self.n * self.k * self.batch
+
+    @property
     def compute_floor_us(self) -> float:
         """Its operations at the datasheet's peak; 0 where that is not known."""
         peak = peak_of(self.gpu, self.math_dtype)
-        return 2.0 * self.m * self.n * self.k * self.batch / (peak * 1e6) if peak else 0.0
+        return self.operations / (peak * 1e6) if peak else 0.0
 
     @property
     def operand_bytes(self) -> float:
@@ -134,8 +138,8 @@ class _Asked:
     def fastest_us(self, rates: Rates) -> float:
         """Its operations at the peak, or at what was measured above it; and its operands across memory, where
         the L2 cache cannot hold them."""
-        peak = peak_of(self.gpu, self.math_dtype) or 0.0
-        compute = self.compute_floor_us * min(peak / rates.multiply_tflops, 1.0)
+        fastest = max(peak_of(self.gpu, self.math_dtype) or rates.multiply_tflops, rates.multiply_tflops)
+        compute = self.operations / (fastest * 1e6)
         in_cache = self.gpu.l2_mb is None or self.operand_bytes <= self.gpu.l2_mb * 1e6
         return max(compute, 0.0 if in_cache else self.memory_floor_us)
 
@@ -351,8 +355,8 @@ def _model_range(asked: _Asked, mid: float, table: TileTable, chosen: Chosen, st
     rates, frac = chosen.rates, chosen.alignment_frac
     low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k, mid)
     low = float(cached_us(mid, asked.products(frac), rates, asked.gpu.l2_mb or 0.0))
-    low = max(low * low_frac * (frac / step.high if step.high else 1.0), asked.fastest_us(rates))
-    high = mid * high_frac * (frac / step.low if step.low else 1.0)
+    low = max(low * low_frac * frac / (step.high or frac), asked.fastest_us(rates))
+    high = mid * high_frac * frac / (step.low or frac)
     return Estimate(min(low, mid), mid, high, "model")
 
 

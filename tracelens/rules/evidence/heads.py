@@ -17,7 +17,7 @@ from tracelens.rules.engine.simulated import pays, simulate
 #: runs on the next larger one, the rest of its columns zero. FlashAttention 4 pads to multiples of 16.
 COMPILED = (32, 64, 96, 128, 160, 192, 224, 256)
 #: Sizes that every attention library takes as they are.
-_GOOD = frozenset({64, 128, 256})
+GOOD = frozenset({64, 128, 256})
 _UNFUSED = frozenset({"attention.scores", "attention.values"})
 
 
@@ -53,7 +53,7 @@ class HeadsRun:
     @property
     def is_misfit(self) -> bool:
         """Does another head dimension fit the kernels better?"""
-        if self.head_dim in _GOOD:
+        if self.head_dim in GOOD:
             return False
         if self.head_dim % 8 or self.head_dim < 64:
             return True
