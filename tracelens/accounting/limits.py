@@ -125,6 +125,11 @@ class StepPicture:
     open_ms: float = 0.0  # beside a prediction: what the findings without one save at most
 
     @property
+    def padding(self) -> Sequence[Finding]:
+        """Tokens of padding in linear layers."""
+        return [one for one in self.findings if one.slug == "padded-tokens"]
+
+    @property
     def mean_ms(self) -> float:
         """Mean length of a step, which idle time and exposed communication are of."""
         return mean_ms(self.summary)
