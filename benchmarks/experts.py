@@ -51,6 +51,8 @@ _FITTED = {
     "overlap": (2.5, 1.0, 8.0), "fixed_us": (15.0, 2.0, 80.0), "choice_us": (0.3, 0.001, 20.0),
     "expert_us": (0.05, 0.001, 2.0), "moved_frac": (0.6, 0.1, 1.5), "activated_frac": (0.4, 0.02, 1.5),
 }  # fmt: skip
+#: And of Triton's kernels, where nothing else ran: they move the rows of other GPUs' experts too.
+_FOREIGN = {"foreign_frac": (1.0, 0.05, 5.0)}
 #: From so many tokens on a row is like training, and counts so much more than one of inference.
 _TRAINING, _TRAINING_WEIGHT = 512, 3.0
 _FIT_ROWS, _ROUNDS = 4000, 16
@@ -147,8 +149,7 @@ def uneven_error(table: pd.DataFrame) -> pd.Series:
 def _pairs(table: pd.DataFrame) -> Iterator[tuple[int, bool]]:
     """Uneven against balanced, all else the same, 5 % or more apart: tokens, and whether the slower one is
     predicted slower."""
-    own = {*_KEY, "time_us", "gated", "judging", "mid"}
-    sources = [name for name in table.columns if name not in own]
+    sources = _sources(table)
     logs = table.set_index(_KEY)[[*sources, "mid"]].transform("log")
     loads = {str(name): part.droplevel("distribution") for name, part in logs.groupby(level="distribution")}
     for load in sorted(set(loads) - {"balanced"}) if "balanced" in loads else ():
@@ -161,13 +162,19 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[int, bool]]:
             yield from zip(right.index.get_level_values("num_tokens").tolist(), right.tolist(), strict=True)
 
 
+def _sources(table: pd.DataFrame) -> list[str]:
+    """The columns of measured times, one per library's kernel."""
+    return [name for name in table.columns if name not in {*_KEY, "time_us", "gated", "judging", "mid"}]
+
+
 def fit(table: pd.DataFrame, gpu: Gpu, dtype: str, source: str) -> ExpertShares:
     """Constants with the least mean error, found by stepping along one after the other."""
     rows = table.sample(min(len(table), _FIT_ROWS), random_state=0)
     work, measured = work_of(rows), np.log(rows["time_us"].to_numpy())
     weight = np.where(rows["num_tokens"] >= _TRAINING, _TRAINING_WEIGHT, 1.0)
     weight /= weight.mean()
-    values = {name: start for name, (start, _, _) in _FITTED.items()}
+    fitted = _FITTED | (_FOREIGN if all("triton" in name for name in _sources(table)) else {})
+    values = {name: start for name, (start, _, _) in fitted.items()}
 
     def shares(values: dict[str, float]) -> ExpertShares:
         return ExpertShares(
@@ -183,12 +190,12 @@ def fit(table: pd.DataFrame, gpu: Gpu, dtype: str, source: str) -> ExpertShares:
         return np.asarray(np.log(times(work, rates)) - measured)
 
     def loss(values: dict[str, float]) -> float:
-        far = sum(np.log(value / _FITTED[name][0]) ** 2 for name, value in values.items())
+        far = sum(np.log(value / fitted[name][0]) ** 2 for name, value in values.items())
         return float((weight * np.minimum(np.abs(error(values)), _OUTLIER)).mean() + _PRIOR * far)
 
     best, steps = loss(values), dict.fromkeys(values, 1.5)
     for _ in range(_ROUNDS):
-        for name, (_, low, high) in _FITTED.items():
+        for name, (_, low, high) in fitted.items():
             for factor in (steps[name], 1 / steps[name]):
                 moved = values | {name: min(max(values[name] * factor, low), high)}
                 if (found := loss(moved)) < best - 1e-6:
@@ -205,8 +212,8 @@ def fit(table: pd.DataFrame, gpu: Gpu, dtype: str, source: str) -> ExpertShares:
 def _toml(dtype: str, gpu: Gpu, shares: ExpertShares) -> str:
     lines = [f"[{dtype}.{gpu.name}]", f"capability = {list(gpu.compute_capability or ())}"]
     for name in ExpertShares.__dataclass_fields__:
-        value = getattr(shares, name)
-        lines.append(f"{name} = {json.dumps(value)}")
+        if value := getattr(shares, name):
+            lines.append(f"{name} = {json.dumps(value)}")
     return "\n".join(lines) + "\n"
 
 

@@ -22,6 +22,7 @@ from tracelens.accounting.mixture import router_choices
 from tracelens.accounting.model import embedding_tables, model_dims
 from tracelens.accounting.others import other_rows
 from tracelens.accounting.overlap import clock_of, surroundings
+from tracelens.accounting.padded_batches import padded_batches
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import StepTimes, step_times
@@ -36,7 +37,7 @@ from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import SCHEMA_VERSION, ComponentRow, Explorer, OtherRow, Report
 from tracelens.results.json import from_json, to_json
-from tracelens.results.step import HostWait, Step
+from tracelens.results.step import Step
 from tracelens.results.waiting import busy_frac, mean_ms
 from tracelens.rules import StepFacts, advise
 from tracelens.step.explorer import explore
@@ -284,7 +285,8 @@ def analyze_trace(
     _tell(progress, 3)
     step = step_of(report, gpu=hardware)
     others = other_rows(trace, links, attribution, calls, steps=times.count)
-    advice = advise(_facts(report, step, others, host_waits(trace, times)))
+    facts = _facts(report, step, others)
+    advice = advise(replace(facts, host_waits=host_waits(trace, times), padded=padded_batches(trace)))
     report = replace(
         report,
         findings=advice.findings,
@@ -297,8 +299,8 @@ def analyze_trace(
     return Analysis(told, trace, links, attribution, calls)
 
 
-def _facts(report: Report, step: StepModel, others: list[OtherRow], waits: list[HostWait]) -> StepFacts:
-    """What rules judge from."""
+def _facts(report: Report, step: StepModel, others: list[OtherRow]) -> StepFacts:
+    """What rules judge from, besides what only the trace tells."""
     return StepFacts(
         gemms=report.gemms,
         model=report.model,
@@ -313,7 +315,6 @@ def _facts(report: Report, step: StepModel, others: list[OtherRow], waits: list[
         marked=report.summary.steps_marked,
         coverage=report.coverage,
         clock=report.clock,
-        host_waits=waits,
         mean_ms=mean_ms(report.summary),
     )
 

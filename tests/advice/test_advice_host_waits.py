@@ -10,7 +10,10 @@ import pytest
 
 from tests.advice.advice_facts import step_of
 from tests.trace.tools import read, small_trace
+from tracelens.accounting.limits import picture_of
 from tracelens.analysis import analyze_trace
+from tracelens.numbers import ms
+from tracelens.render.verdict import _WAITED, verdict
 from tracelens.results import HostWait, Report
 from tracelens.rules.host_waits import HostWaits
 
@@ -126,3 +129,22 @@ def test_a_wait_is_a_share_of_the_mean_step_which_one_long_step_makes_long() -> 
     assert "33.3% of the step's 30.0 ms on average" in finding.saw
     (alike,) = HostWaits().check(step_of([], step_ms=20.0, host_waits=(wait,))).findings
     assert alike.saving_frac.high == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("kind", ["workers", "pageable"])
+@pytest.mark.parametrize("percent", [0.9, 1.1])
+def test_the_verdict_names_a_wait_from_one_percent_of_the_step_on(
+    tmp_path: Path, kind: str, percent: float
+) -> None:
+    spans = {
+        "workers": ("user_annotation", LOADER),
+        "pageable": ("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)"),
+    }
+    step_ms = with_gaps(tmp_path).summary.step_ms.median
+    report = with_gaps(tmp_path, (*spans[kind], 0.5, 0.5 + percent / 100 * step_ms * 1e3 / GAP_US))
+    found = [one.evidence["wait_ms"] for one in report.findings if one.rule == "TL122"]
+    assert len(found) == (percent > 1)
+    said = " ".join(verdict(picture_of(report)))
+    assert (_WAITED[kind] in said) == (percent > 1)
+    for wait_ms in found:
+        assert wait_ms == pytest.approx(percent / 100 * step_ms, rel=0.03) and ms(wait_ms) in said

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.advice.advice_steps import Shape, facts_of
-from tracelens.results import GemmRow
+from tracelens.results import GemmRow, PaddedBatch
 from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules.engine.facts import Outcome, StepFacts
 from tracelens.rules.padded_tokens import PaddedTokens
@@ -51,3 +51,48 @@ def test_padding_is_a_share_of_every_linear_layer() -> None:
 )
 def test_no_padding_is_invented(facts: StepFacts, state: str) -> None:
     assert check(facts).state == state
+
+
+def bucketed(*buckets: tuple[int, float]) -> StepFacts:
+    """Batches of these many rows in turn, and of each the tokens that packed attention has in it."""
+    facts = facts_of(X)
+    times = {rows: rows / (X.b * X.s) / len(buckets) for rows, _ in buckets}
+    gemms: list[GemmRow] = []
+    for row in facts.gemms:
+        for rows, held in buckets:
+            calls = row.calls_per_step / len(buckets)
+            if row.kind == "attention":
+                sizes = AttentionDims(None, 16, 16, head_dim=128, tokens=round(rows * held))
+                gemms.append(replace(row, attention=sizes, calls_per_step=calls))
+            else:
+                m, k = (row.m, rows) if row.role == "wgrad" else (rows, row.k)
+                time = row.time_ms_per_step * times[rows]
+                gemms.append(replace(row, m=m, k=k, calls_per_step=calls, time_ms_per_step=time))
+    return replace(facts, gemms=gemms)
+
+
+def test_batches_of_changing_length_are_compared_as_a_whole() -> None:
+    """Tokens of all batches over the rows of the longest one alone would call full batches half empty."""
+    assert check(bucketed((8192, 1.0), (1024, 1.0))).state == "passed"
+    facts = bucketed((8192, 0.75), (4096, 0.75))
+    (finding,) = check(facts).findings
+    linear = sum(row.time_ms_per_step for row in facts.gemms if row.kind == "gemm")
+    assert finding.saving_ms.high == pytest.approx(0.25 * linear)
+
+
+def test_where_attention_of_some_batches_is_not_packed_nothing_is_compared() -> None:
+    facts = bucketed((8192, 0.75), (4096, 0.75))
+    some = [row for row in facts.gemms if row.attention is None or row.attention.tokens == 3072]
+    assert check(replace(facts, gemms=some)).state == "could_not_run"
+
+
+def test_operators_that_pad_tell_each_batch_by_itself() -> None:
+    facts = bucketed((8192, 1.0), (4096, 1.0))
+    gemms = [row for row in facts.gemms if row.kind == "gemm"]
+    padded = [PaddedBatch(8192, 4096.0), PaddedBatch(4096, 4096.0), PaddedBatch(512, 1.0)]
+    (finding,) = check(replace(facts, gemms=gemms, padded=padded)).findings
+    half = [row for row in gemms if 8192 in (row.m, row.k)]
+    assert finding.saving_ms.high == pytest.approx(0.5 * sum(row.time_ms_per_step for row in half))
+    assert finding.evidence["empty_frac"] == pytest.approx(1 / 3)
+    assert check(replace(facts, gemms=gemms, padded=padded[1:2])).state == "passed"
+    assert check(replace(facts, gemms=gemms, padded=padded[2:])).state == "not_applicable"

@@ -42,23 +42,30 @@ def test_a_drift_is_found_from_three_percent_on() -> None:
     assert found.lost_ns.sum() == pytest.approx((dur * (1 - 1 / (1 + 0.02 * step)))[step > 1].sum(), rel=0.05)
 
 
-def test_what_is_claimed_of_a_weak_clock_is_right_or_its_range_holds_it() -> None:
-    """One slow step of three to six, few shapes or many, calls and steps that vary as healthy ones do."""
-    claimed, right = [], []
-    for seed in range(12):
-        for slower in (1.03, 1.04, 1.06, 1.15):
-            for steps, shapes, calls in ((3, 6, 4), (6, 12, 8), (4, 4, 3)):
-                rng = np.random.default_rng(seed)
-                step, shape, _ = (one.ravel() for one in np.indices((steps, shapes, calls)))
-                healthy = (1 + 0.01 * rng.uniform(-1, 1, steps))[step]
-                plain = 10_000 * (shape + 1) * rng.normal(1, 0.01, len(step)) * healthy
-                dur = np.rint(np.where(step == 0, slower, 1.0) * plain).astype(np.int64)
-                found = step_paces(dur, shape, step, np.ones(len(dur), np.bool_))
-                truth = float((dur - plain).sum())
-                near = abs(found.lost_ns.sum() / truth - 1) <= 0.05
-                claimed += [bool(found.slow.any())] if slower >= 1.06 else []
-                right.append(not found.slow.any() or near or found.range_ns[0] <= truth <= found.range_ns[1])
-    assert np.mean(right) >= 0.95 and np.mean(claimed) > 0.9
+@pytest.mark.parametrize("healthy", [0.01, 0.012])  # what a step's pace is off by without any cause
+@pytest.mark.parametrize(("steps", "shapes", "calls"), [(3, 6, 4), (6, 12, 8), (4, 4, 3), (2, 12, 8)])
+def test_what_is_claimed_of_a_weak_clock_is_right_or_its_range_holds_it(
+    healthy: float, steps: int, shapes: int, calls: int
+) -> None:
+    """One slow step, few shapes or many, calls and steps that vary as healthy ones do."""
+    claimed, right, invented = [], [], 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        step, shape, _ = (one.ravel() for one in np.indices((steps, shapes, calls)))
+        plain = 10_000 * (shape + 1) * rng.normal(1, 0.01, len(step))
+        plain = plain * (1 + healthy * rng.uniform(-1, 1, steps))[step]
+        for slower in (1.0, 1.03, 1.06, 1.15):
+            dur = np.rint(np.where(step == 0, slower, 1.0) * plain).astype(np.int64)
+            found = step_paces(dur, shape, step, np.ones(len(dur), np.bool_))
+            truth, slow = float((dur - plain).sum()), bool(found.slow.any())
+            if slower == 1.0:
+                invented += slow
+                continue
+            near = abs(found.lost_ns.sum() / truth - 1) <= 0.05
+            claimed += [slow] if slower >= 1.06 else []
+            right += [near or found.range_ns[0] <= truth <= found.range_ns[1]] if slow else []
+    assert np.mean(right) >= 0.95 and invented <= 1
+    assert np.mean(claimed) > (0.9 if shapes > 4 else 0.85)  # of four shapes the pace is known less well
 
 
 @pytest.mark.parametrize(

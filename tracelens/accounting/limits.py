@@ -128,6 +128,11 @@ class StepPicture:
     graph_frac: float = 0.0  # of GPU time, in kernels that CUDA graphs launch
 
     @property
+    def padding(self) -> Sequence[Finding]:
+        """Tokens of padding in linear layers."""
+        return [one for one in self.findings if one.slug == "padded-tokens"]
+
+    @property
     def mean_ms(self) -> float:
         """Mean length of a step, which idle time and exposed communication are of."""
         return mean_ms(self.summary)

@@ -27,6 +27,7 @@ _FLAGS = {
     "sequence": "Tokens of a sequence.",
     "micro_batch": "Sequences of a micro-batch, on one GPU.",
     "tensor_parallel": "GPUs that share each layer.",
+    "expert_parallel": "GPUs that share the experts, each with its own tokens.",
 }
 _TRAINING = ("gpus", "strategy", "checkpoint", "micro_batches")
 

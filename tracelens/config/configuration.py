@@ -14,6 +14,7 @@ LARGEST = 2**31
 _MOST = {
     "hidden": 2**20, "heads": 2**14, "kv_heads": 2**14, "head_dim": 2**14, "ffn": 2**23, "vocab": 2**25,
     "layers": 2**14, "experts": 2**14, "sequence": 2**24, "micro_batch": 2**16, "tensor_parallel": 2**12,
+    "expert_parallel": 2**12,
     "shared_ffn": 2**23, "dense_layers": 2**14, "dense_ffn": 2**23,
 }  # fmt: skip
 #: Tokens of a micro-batch where no configuration says how many: enough rows to fill a GPU.
@@ -166,9 +167,26 @@ def finish(
         raise UsageError(f"kv_heads = {values['kv_heads']} does not divide over {t} tensor-parallel ranks")
     if values["vocab"] % t:
         raise UsageError(f"vocab = {values['vocab']} does not divide over {t} tensor-parallel ranks")
+    _experts_share(values)
     config = replace(ModelConfig(gated=gated, tied=tied), **values)  # type: ignore[arg-type]
     return Configuration(config, layout, format, family, draft.sources, draft.keys, draft.fixed,
                        tuple(draft.notes), frozenset(draft.assumed), vocab_asked)  # fmt: skip
+
+
+def _experts_share(values: Mapping[str, int]) -> None:
+    """UsageError where as many GPUs cannot share the experts."""
+    ranks, experts = values.get("expert_parallel", 1), values.get("experts")
+    if ranks == 1:
+        return
+    if experts is None:
+        raise UsageError(f"{ranks} expert-parallel ranks: this model has no experts to share")
+    if experts % ranks:
+        raise UsageError(f"experts = {experts} does not divide over {ranks} expert-parallel ranks")
+    if values["tensor_parallel"] > 1:
+        raise UsageError(
+            "expert parallelism together with tensor parallelism is not predicted: which tokens a rank sends"
+            " then depends on the framework"
+        )
 
 
 def _head_sizes(draft: Draft) -> None:

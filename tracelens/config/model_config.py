@@ -147,6 +147,19 @@ class ModelConfig:
         return layers + (v or 0) * parts * h * (2 if self.tied is False else 1)
 
     @property
+    def expert_parameters(self) -> int:
+        """Of ``parameters`` those of experts; 0 in a dense model."""
+        layers = (self.layers or 0) - (self.dense_layers or 0)
+        experts = self.experts if (self.experts or 1) > 1 else 0
+        return layers * (self.hidden or 0) * (3 if self.gated else 2) * (self.ffn or 0) * (experts or 0)
+
+    @property
+    def held_parameters(self) -> float:
+        """Of ``parameters`` those that a rank computes with: its slice of the layers, and its experts."""
+        whole, experts = self.parameters or 0, self.expert_parameters
+        return (whole - experts + experts / (self.expert_parallel or 1)) / (self.tensor_parallel or 1)
+
+    @property
     def rank_parameters(self) -> float | None:
         """Of ``parameters`` those of one rank: its part of its stage's layers and of its experts."""
         whole, h, f, stage, layers = self.parameters, self.hidden, self.ffn, self.stage_layers, self.layers

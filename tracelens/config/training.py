@@ -41,6 +41,15 @@ class Training:
                 raise UsageError(f"{name} = {number} is no number of them")
         return self
 
+    def expert_groups(self, config: ModelConfig) -> int:
+        """Groups of data-parallel GPUs with all experts each; UsageError where they do not divide so."""
+        data, ep = self.data_ranks(config), config.expert_parallel or 1
+        if data % ep:
+            raise UsageError(
+                f"{data} data-parallel GPUs do not divide into groups of {ep} that share the experts"
+            )
+        return data // ep
+
     def data_ranks(self, config: ModelConfig) -> int:
         """GPUs that train on different data; UsageError where tensor-parallel ranks do not divide them."""
         gpus, t = self.gpus or 1, config.tensor_parallel or 1

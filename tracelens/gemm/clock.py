@@ -7,8 +7,10 @@ factor in a step, it is no shape: a GPU that clocks lower (power, temperature), 
 - pace of a step: the median of the paces of its shapes, by their time. A step of at least ``SHAPES`` shapes.
 - fast steps: the fastest, and those within half of ``SLOWER`` of it. Another is slow where its pace is at
   least ``SLOWER`` above 1, and three quarters of its time is in shapes at least half as much above it.
-- a pace is known within two standard errors over its shapes and what healthy steps differ by; where that
-  is more than half of what the step is slower by, nothing is claimed. The range of what is lost follows.
+- a pace is known within two standard errors over its shapes and what a healthy step and the mean of the fast
+  ones differ by. It can be lower still by what the steps that are neither fast nor slow are above the fast
+  ones: those are picked for being fast. Where that is more than three quarters of what the step is slower by,
+  nothing is claimed. The range of what is lost follows.
 - a call in a slow step lost time * (1 - 1 / pace) to the clock, where its shape slowed by half of that or
   more, on average over slow steps: what waits for memory does not slow with the SMs' clock.
 
@@ -36,8 +38,10 @@ BoolArray = npt.NDArray[np.bool_]
 SLOWER = 0.03
 #: What a step's pace is off by without any cause: half of the 2.4 %.
 HEALTHY = 0.012
-#: Fewer shapes do not tell the GPU's pace from their own.
-SHAPES = 3
+#: Fewer shapes do not tell the GPU's pace from their own: of three, one has nearly always half of the time.
+SHAPES = 4
+#: Of what a step is slower by: known less well, nothing is claimed of it.
+_SURE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,10 @@ class StepPaces:
 def step_paces(dur_ns: IntArray, alike: IntArray, step: IntArray, judged: BoolArray) -> StepPaces:
     """Paces of steps by the ``judged`` calls; ``alike`` numbers shape and kernel, < 0 in neither is none.
 
-    >>> dur = np.tile([100, 200, 300], 4) * np.repeat([100, 100, 120, 100], 3)
-    >>> found = step_paces(dur, np.tile([0, 1, 2], 4), np.repeat([3, 4, 5, 6], 3), np.ones(12, bool))
+    >>> dur = np.tile([100, 200, 300, 300], 4) * np.repeat([100, 100, 120, 100], 4)
+    >>> found = step_paces(dur, np.tile([0, 1, 2, 3], 4), np.repeat([3, 4, 5, 6], 4), np.ones(16, bool))
     >>> found.pace.round(3).tolist(), float(found.lost_ns.sum().round())
-    ([1.0, 1.0, 1.2, 1.0], 12000.0)
+    ([1.0, 1.0, 1.2, 1.0], 18000.0)
     """
     rows = np.flatnonzero(judged & (alike >= 0) & (step >= 0))
     steps, at_step = np.unique(step[rows], return_inverse=True)
@@ -76,13 +80,15 @@ def step_paces(dur_ns: IntArray, alike: IntArray, step: IntArray, judged: BoolAr
         alone = _mean(cells[:, fast])
         ratio = cells / np.where(several & (alone > 0), alone, np.nan)[:, None]
         pace, quarter = _quantiles(ratio, weight, 0.5), _quantiles(ratio, weight, 0.25)
-        error = _error(ratio, weight) + max(HEALTHY, float(np.nanmax(np.abs(pace[fast] - 1))))
-        slow = (pace >= 1 + SLOWER) & (quarter - 1 >= (pace - 1) / 2) & (error <= (pace - 1) / 2)
+        healthy = max(HEALTHY, float(np.nanmax(np.abs(pace[fast] - 1))))
+        above = _error(ratio, weight) + healthy * np.sqrt(1 + 1 / fast.sum())
+        below = above + max(0.0, float(np.nanmean(pace[pace < 1 + SLOWER])) - 1)
+        slow = (pace >= 1 + SLOWER) & (quarter - 1 >= (pace - 1) / 2) & (below <= (pace - 1) * _SURE)
         part = np.where(slow & np.isfinite(ratio), (ratio - 1) / (pace - 1), np.nan)
     slowed = slow[None, :] & (_mean(part) >= 1 / 2)[:, None]
     lost = [
         _lost(dur_ns, (shapes, alike), (steps, step), np.where(slowed, 1 - 1 / one, 0.0), cells)
-        for one in (np.where(slow, pace + by * error, 1.0) for by in (-1, 0, 1))
+        for one in (np.where(slow, pace + by, 1.0) for by in (-below, 0.0, above))
     ]
     return StepPaces(steps, pace, slow, lost[1], (float(lost[0].sum()), float(lost[2].sum())))
 
@@ -96,7 +102,9 @@ def _error(ratio: FloatArray, weight: FloatArray) -> FloatArray:
     spread = (_quantiles(ratio, weight, 0.75) - _quantiles(ratio, weight, 0.25)) / 1.35
     share = np.where(np.isfinite(ratio), weight[:, None], 0.0)
     share = share / np.maximum(share.sum(axis=0), 1e-9)
-    out: FloatArray = 2 * 1.25 * spread * np.sqrt((share**2).sum(axis=0))
+    of_one = (share**2).sum(axis=0)  # 1 / as many shapes
+    few = 1 + 2 * of_one / np.maximum(1 - of_one, 1e-9)  # Student's t over a normal distribution, nearly
+    out: FloatArray = 2 * 1.25 * spread * few * np.sqrt(of_one)
     return out
 
 

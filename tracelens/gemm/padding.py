@@ -68,8 +68,8 @@ def _pairs(neighbour: Neighbour, shape: GemmShape) -> list[tuple[Dims, Dims]]:
     op, dims = neighbour.op, neighbour.dims
     if op.partition(".")[0] == "aten::constant_pad_nd":
         tensor = dims_at(dims, 0)
-        grown = _grown(tensor, item_at(neighbour.concrete, 1)) if tensor else None
-        before, after = _matrix(tensor, shape.batch), _matrix(grown, shape.batch)
+        after_padding = grown(tensor, item_at(neighbour.concrete, 1)) if tensor else None
+        before, after = _matrix(tensor, shape.batch), _matrix(after_padding, shape.batch)
         return [(before, after)] if before and after and before != after else []
     tensors = [_matrix(found, shape.batch) for at in range(len(dims)) if (found := dims_at(dims, at))]
     if not _PADS.search(op):
@@ -119,7 +119,7 @@ def _matrix(dims: Dims | None, batch: int) -> Dims | None:
     return prod(dims[:-1]), dims[-1]
 
 
-def _grown(dims: Dims, padding: object) -> Dims | None:
+def grown(dims: Dims, padding: object) -> Dims | None:
     """Sizes after ``aten::constant_pad_nd``; ``padding`` is a Concrete Input "[0, 7]", last one first."""
     if not isinstance(padding, str) or not re.fullmatch(r"\[\d{1,9}(?:, \d{1,9})*\]", padding[:200]):
         return None

@@ -80,8 +80,8 @@ def exchange_us(gpu: str, collective: str, ranks: int, size: float, *, in_node: 
     """us of a call of ``size`` bytes among ``ranks`` GPUs, of which ``in_node`` are in each node.
 
     The law of ``one_node_us``, also for sizes beyond those measured. Among nodes a ring carries the same
-    bytes over the network cards of a node's members, which are slower or faster than its links. None where
-    nothing was published.
+    bytes over the network cards of a node's members, which are slower or faster than its links; in an
+    all-to-all each GPU sends what is for other nodes over its own. None where nothing was published.
 
     >>> round(exchange_us("h100-sxm", "all_gather", 8, 134_217_728, in_node=8) or 0.0, -1)
     390.0
@@ -101,4 +101,8 @@ def exchange_us(gpu: str, collective: str, ranks: int, size: float, *, in_node: 
     if ranks == in_node:
         return took
     network = _NETWORK_GBPS.get(gpu)
-    return max(took, kb / (network * in_node)) if network is not None else None
+    if network is None:
+        return None
+    if collective == "all_to_all":
+        return max(took, size * (ranks - in_node) / ranks / 1e3 / network)
+    return max(took, kb / (network * in_node))

@@ -15,7 +15,7 @@ _COMPONENTS = 8
 #: Changes below half of the last digit shown.
 _ROUND = 0.00005
 _SIZES = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "experts", "sequence",
-          "micro_batch", "tensor_parallel")  # fmt: skip
+          "micro_batch", "tensor_parallel", "expert_parallel")  # fmt: skip
 
 
 def render_suggestions(found: Suggestions, *, console: Console) -> None:
@@ -38,7 +38,7 @@ def _head(out: Out, found: Suggestions) -> None:
         for name in _SIZES
         if name in found.sizes
         and found.sizes[name].value is not None
-        and not (name == "tensor_parallel" and found.sizes[name].value == 1)
+        and not (name in ("tensor_parallel", "expert_parallel") and found.sizes[name].value == 1)
     ]
     out.line(" ".join(sizes))
     facts = ["weights not known"]
@@ -71,6 +71,8 @@ def _whole_step(out: Out, step: WholeStep) -> None:
         run.append(f"{'ddp' if step.strategy == 'tp' else step.strategy} over {step.data_parallel}")
     if step.tensor_parallel > 1:
         run.append(f"tensor parallel {step.tensor_parallel}")
+    if step.expert_parallel > 1:
+        run.append(f"expert parallel {step.expert_parallel}")
     run.append("full recompute" if step.checkpoint == "full" else "no recompute")
     if step.micro_batches > 1:
         run.append(f"{step.micro_batches} micro-batches")

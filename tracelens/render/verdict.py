@@ -310,6 +310,9 @@ def _others(seen: StepPicture, found: Limits) -> str:
         said.append(
             f"the GPU waits {_WAITED[one.evidence['kind']]} for {ms(wait_ms)} {per_step(seen.marked)}"
         )
+    for padding in seen.padding if len(seen.findings) > 1 else ():  # alone, it is the change that is named
+        most_ms = ms(padding.saving_ms.high)
+        said.append(f"tokens of padding take up to {most_ms} of GEMMs {per_step(seen.marked)}")
     return f"Also, {listed(said)}." if said else ""
 
 

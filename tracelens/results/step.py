@@ -257,6 +257,14 @@ class HostWait:
 
 
 @dataclass(frozen=True, slots=True)
+class PaddedBatch:
+    """Batches of one number of rows that operators pad, and the tokens in them in the mean."""
+
+    rows: int
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True)
 class StepPace:
     """How fast the GPU computes in one step."""
 

@@ -66,6 +66,7 @@ class WholeStep:
     parts: Annotated[list[WholeStepPart], says("in the order of a step; they add up to it")]
     memory_gb: Annotated[float, says("estimate, of one GPU")]
     notes: list[str]
+    expert_parallel: Annotated[int, says("of the data-parallel GPUs, those that share the experts")] = 1
 
 
 @dataclass(frozen=True, slots=True)

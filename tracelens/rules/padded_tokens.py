@@ -1,8 +1,8 @@
-"""TL127: linear layers that compute tokens of padding, which packed attention leaves out."""
+"""TL127: linear layers that compute tokens of padding, which packed attention or a padding operator tells."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tracelens.numbers import percent
 from tracelens.results import GemmRow
@@ -12,11 +12,12 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes
 from tracelens.rules.engine.rows import gemms_of, took
 from tracelens.rules.engine.rule import Rule
+from tracelens.rules.engine.trials import GAIN_FRAC
 
 #: Linear layers that run over every token.
 _LINEAR = frozenset({"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down", "logits"})
-#: A last sequence cut short is no padding to write of.
-_WORTH_FRAC = 0.02
+#: Calls of packed attention and of the linear layer behind it: further apart, they are not the same batches.
+_SAME_FRAC = 0.05
 
 
 class PaddedTokens(Rule):
@@ -27,7 +28,7 @@ class PaddedTokens(Rule):
     title = "Linear layers without tokens of padding"
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
-        """Compare the tokens of packed attention with the rows of the linear layers."""
+        """Compare the tokens of packed attention, or of padded batches, with the rows of linear layers."""
         heads = facts.model.heads.value
         packed = [
             row
@@ -35,42 +36,79 @@ class PaddedTokens(Rule):
             if row.kind == "attention" and row.phase == "forward" and row.attention is not None
             and row.attention.tokens is not None and row.attention.heads == heads
         ]  # fmt: skip
-        if not packed:
-            raise absent("No packed attention was recognised, which alone tells tokens from padding.")
+        if not packed and not facts.padded:
+            raise absent(
+                "Neither packed attention nor an operator that pads a batch was recognised, which alone tell"
+                " tokens from padding."
+            )
         linear = [row for row in gemms_of(facts) if row.component in _LINEAR]
-        rows = _most_rows(linear)
-        if rows is None:
+        calls = _forward_calls(linear, facts.model.hidden.value)
+        if not calls:
             raise could_not_run(f"No linear layer shows how many rows it has: {for_shapes(linear)}.")
-        calls = sum(row.calls_per_step for row in packed)
-        held = sum(_tokens(row) * row.calls_per_step for row in packed) / calls if calls else 0.0
-        empty = 1 - held / rows
-        said = f"Linear layers have {rows:,} rows, and packed attention {held:,.0f} tokens in the mean."
-        if max(map(_tokens, packed)) > rows or empty < _WORTH_FRAC:
+        held = _of_packed(packed, calls) if packed else {one.rows: one.tokens for one in facts.padded}
+        calls = {rows: many for rows, many in calls.items() if rows in held}
+        if not calls:
+            raise absent("No linear layer has as many rows as a batch that an operator pads.")
+        many = sum(calls.values())
+        rows = sum(size * of for size, of in calls.items()) / many
+        tokens = sum(held[size] * of for size, of in calls.items()) / many
+        mean = " in the mean" if packed or len(calls) > 1 else ""
+        where = "packed attention" if packed else "the batches that an operator pads to as many"
+        said = f"Linear layers have {rows:,.0f} rows, and {where} {tokens:,.0f} tokens{mean}."
+        if max(map(_tokens, packed), default=0) > max(calls) or tokens >= rows:
             raise passed(said)
-        over = [row for row in linear if rows in (row.m, row.k)]
-        return [_candidate(facts, over, rows, held, said)], ""
+        empty = {size: 1 - held[size] / size for size in calls}
+        bounds = [
+            Bound(row, empty[size] * row.time_ms_per_step) for row in linear if (size := _rows(row)) in empty
+        ]
+        return [_candidate(facts, bounds, rows, tokens, said)], ""
 
 
 def _tokens(row: GemmRow) -> int:
     return (row.attention.tokens if row.attention is not None else None) or 0
 
 
-def _most_rows(linear: Sequence[GemmRow]) -> int | None:
-    """Rows of the forward that most of its time has."""
-    times: dict[int, float] = {}
+def _rows(row: GemmRow) -> int | None:
+    """Rows of the batch that a linear layer runs over: in the gradient of its weight they are summed up."""
+    return row.k if row.role == "wgrad" else row.m
+
+
+def _forward_calls(linear: Sequence[GemmRow], hidden: int | None) -> dict[int, float]:
+    """Rows -> calls per step in the forward, of the linear layer behind attention or else the longest one.
+
+    Those of another hidden size, as of a vision tower, are left out.
+    """
+    found: dict[str, dict[int, float]] = {}
+    times: dict[str, float] = {}
     for row in linear:
-        if row.role in (None, "forward") and row.m is not None and row.component != "logits":
-            times[row.m] = times.get(row.m, 0.0) + row.time_ms_per_step
-    return max(times, key=lambda size: times[size], default=None)
+        mine = hidden is None or hidden in (row.n, row.k)
+        if row.role in (None, "forward") and row.m and mine and row.calls_per_step > 0:
+            sizes = found.setdefault(row.component, {})
+            sizes[row.m] = sizes.get(row.m, 0.0) + row.calls_per_step
+            times[row.component] = times.get(row.component, 0.0) + row.time_ms_per_step
+    times.pop("logits", None)
+    return found.get("attention.output") or found.get(max(times, key=lambda one: times[one], default=""), {})
 
 
-def _candidate(facts: StepFacts, over: Sequence[GemmRow], rows: int, held: float, said: str) -> Candidate:
-    empty = 1 - held / rows
+def _of_packed(packed: Sequence[GemmRow], calls: Mapping[int, float]) -> dict[int, float]:
+    """Rows -> tokens: which batch a call of attention is of is not told, so all are as full as the mean."""
+    ran, many = sum(row.calls_per_step for row in packed), sum(calls.values())
+    if len(calls) > 1 and abs(ran - many) > _SAME_FRAC * many:
+        raise could_not_run(
+            f"Linear layers have {len(calls)} numbers of rows, and packed attention is not seen for each."
+        )
+    tokens = sum(_tokens(row) * row.calls_per_step for row in packed) / ran if ran else 0.0
+    rows = sum(size * of for size, of in calls.items()) / many
+    return {size: size * tokens / rows for size in calls}
+
+
+def _candidate(facts: StepFacts, bounds: Sequence[Bound], rows: float, tokens: float, said: str) -> Candidate:
+    empty = 1 - tokens / rows
     return Candidate(
         name="packed sequences",
         title=f"Pack sequences: {percent(empty)} of the rows of the linear layers are padding",
-        saw=f"{said} {took(over, 'GEMM shape', facts)} over all of them.",
-        change={"rows": [rows, round(held)]},
+        saw=f"{said} {took([one.row for one in bounds], 'GEMM shape', facts)} over all of them.",
+        change={"rows": [round(rows), round(tokens)]},
         fix=[
             "- batch = pad(sequences)                  # one row for each sequence",
             "+ batch = DataCollatorWithFlattening()    # Hugging Face: one row, with position_ids",
@@ -81,8 +119,9 @@ def _candidate(facts: StepFacts, over: Sequence[GemmRow], rows: int, held: float
         ],
         confidence="medium",
         effort="code",
-        bounds=[Bound(row, empty * row.time_ms_per_step) for row in over],
+        bounds=bounds,
         bound_of="of these GEMMs the rows that hold no token",
-        evidence={"rows": rows, "tokens": held, "empty_frac": empty},
+        evidence={"rows": rows, "tokens": tokens, "empty_frac": empty},
         parameter_delta=0,
+        least=GAIN_FRAC,
     )

@@ -32,10 +32,10 @@ def memory_of(config: ModelConfig, layout: Layout, training: Training) -> Memory
     """An estimate, of one GPU. Full checkpointing keeps each layer's input, and one layer whole."""
     weights = (config.parameters or 0) / (config.tensor_parallel or 1)
     ranks = training.data_ranks(config) if training.gpus else 1
-    states = STATE_BYTES * weights
+    states = STATE_BYTES * config.held_parameters
     if training.strategy == "fsdp" and ranks > 1:
         # Two layers are there whole, in 16 bits: the one computed and the one gathered ahead of it.
-        states = states / ranks + 2 * 2.0 * weights / (config.layers or 1)
+        states = STATE_BYTES * weights / ranks + 2 * 2.0 * config.held_parameters / (config.layers or 1)
     kept = activation_bytes(config, layout)
     if training.checkpoint == "full":
         tokens, layers = config.token_count or 0, config.layers or 1
@@ -51,10 +51,11 @@ def would_fit(config: ModelConfig, layout: Layout, training: Training, room_gb: 
         return memory_of(then, layout, how).whole <= room_gb * 1e9
 
     t, recompute = config.tensor_parallel or 1, replace(training, checkpoint="full")
+    ep = config.expert_parallel or 1
     found = ["full recompute"] if fits(config, recompute) else []
     smaller = range((config.micro_batch or 1) - 1, 0, -1)
     found += [f"a micro-batch of {n}" for n in smaller if fits(replace(config, micro_batch=n), training)][:1]
-    wider = [n for n in _TENSOR if n > t and _divides(config, n)]
+    wider = [n for n in _TENSOR if ep == 1 and n > t and _divides(config, n)]
     alone = replace(training, gpus=None)
     found += [
         f"tensor parallelism over {n} GPUs" for n in wider if fits(replace(config, tensor_parallel=n), alone)
@@ -64,7 +65,7 @@ def would_fit(config: ModelConfig, layout: Layout, training: Training, room_gb: 
         f"FSDP over {n} GPUs{words}"
         for how, words in ((training, ""), (recompute, " with full recompute"))
         for n in _SHARDED
-        if n > now and fits(config, replace(how, strategy="fsdp", gpus=n * t))
+        if n > now and n % ep == 0 and fits(config, replace(how, strategy="fsdp", gpus=n * t))
     ]
     return found + sharded[:1]
 

@@ -16,6 +16,8 @@ from tracelens.words import DIRECTIONS
 def expert_parts(config: ModelConfig, layout: Layout, *, gpu: Gpu, dtype: str) -> Iterator[PlannedPart]:
     """Choice of experts, their rows' way, their GEMMs and activation, at an even load; none if dense.
 
+    Expert-parallel ranks have as many tokens each, and as many rows of all of them come back as are sent.
+
     Raises InputError for a GPU or type whose grouped GEMMs cannot be predicted.
     """
     layer = expert_layer(config, layout)
@@ -23,19 +25,21 @@ def expert_parts(config: ModelConfig, layout: Layout, *, gpu: Gpu, dtype: str) -
         return
     sizes = RankSizes.of(config)
     layers = sizes.layers - (config.dense_layers or 0)
-    rows, width = round(sizes.tokens * layer.top_k / layer.experts), layer.inter // layer.tp
+    tokens, held = sizes.tokens * layer.ep, layer.experts // layer.ep
+    rows, width = round(tokens * layer.top_k / layer.experts), layer.inter // layer.tp
     for direction in DIRECTIONS:
         found = predict_experts(
-            layer, sizes.tokens, gpu=gpu, dtype=dtype, direction=direction, row_multiple=ROW_ALIGNMENT[dtype]
-        )
+            layer, tokens, gpu=gpu, dtype=dtype, direction=direction, row_multiple=ROW_ALIGNMENT[dtype],
+            exchanged=layer.ep > 1,
+        )  # fmt: skip
         cannot = f"experts: {found.unknown or f'no time is known on {gpu.title}'}"
         time_ms = in_ms(found.time_us, layers, cannot)
         yield PlannedPart(
             "moe.experts",
             direction,
             "experts",
-            f"{layer.experts} x ({rows} x {width} x {layer.hidden})",
-            (sizes.tokens * layer.top_k, layer.inter, layer.hidden, layer.experts),
+            f"{held} x ({rows} x {width} x {layer.hidden})",
+            (sizes.tokens * layer.top_k, layer.inter, layer.hidden, held),
             layers,
             time_ms,
             flops=(found.tflops or 0.0) * (found.time_us.mid or 0.0) * 1e6 * layers,

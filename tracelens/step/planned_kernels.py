@@ -147,14 +147,14 @@ def dense_mlps(config: ModelConfig, layout: Layout) -> tuple[tuple[int, int], ..
 
 
 def expert_layer(config: ModelConfig, layout: Layout) -> ExpertLayer | None:
-    """The experts of one layer, all on each rank; None for a dense model."""
+    """The experts of one layer, dealt out to expert-parallel ranks; None for a dense model."""
     from tracelens.results.experts import ExpertLayer  # its JSON needs msgspec, which verify does not
 
     if not (config.experts and layout.experts_per_token):
         return None
     return ExpertLayer(
         _known(config, "hidden"), _known(config, "ffn"), config.experts, layout.experts_per_token,
-        tp=config.tensor_parallel or 1, gated=bool(config.gated),
+        ep=config.expert_parallel or 1, tp=config.tensor_parallel or 1, gated=bool(config.gated),
     )  # fmt: skip
 
 
@@ -226,8 +226,7 @@ def memory_bytes(config: ModelConfig, layout: Layout) -> float:
 
     Weights and gradients in 16 bits, master weights and Adam's two moments in fp32 (ZeRO, arXiv 1910.02054).
     """
-    t = config.tensor_parallel or 1
-    return 16.0 * (config.parameters or 0) / t + activation_bytes(config, layout)
+    return 16.0 * config.held_parameters + activation_bytes(config, layout)
 
 
 def activation_bytes(config: ModelConfig, layout: Layout) -> float:

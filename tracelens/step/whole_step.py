@@ -34,6 +34,9 @@ _LAUNCH_US = (7.0, 15.0, 40.0)
 _SMALL_KERNELS = 5
 #: Kernels of a layer of experts with grouped GEMMs: choosing, sorting, gathering, GEMMs, summing up. A guess.
 _EXPERT_KERNELS = 12
+#: DeepEP's combine on B200 takes up to 1.7 times NCCL's copies (aiconfigurator, 095f58a51; 1024 tokens and
+#: top-6 or more); the error of every part is around this.
+_DEEPEP_FRAC = 1.3
 #: Bytes of a gradient that DDP exchanges under autocast: those of the fp32 weights.
 _DDP_BYTES = 4.0
 NOT_IN_STEP = "data loading, checkpoints written to disk, evaluation and pipeline parallelism are not in it"
@@ -59,6 +62,8 @@ def whole_step(
     )
     if (training.gpus or 1) > 1:
         parts["communication"] = shared.joined(sent * pace.exchange if training.strategy == "fsdp" else sent)
+    if (config.expert_parallel or 1) > 1:
+        parts["experts' all-to-all"] = _to_experts(planner, config, training)
     parts["optimizer"] = _optimizer(planner, config, training)
     parts = {name: _within(time, pace.error) for name, time in parts.items()}
     parts |= _as_fast_as_kernels(parts, present, training)
@@ -79,13 +84,14 @@ def whole_step(
         mfu_frac=_rate(tokens * _operations(planner, config) / (_peak(planner) * 1e9), step_ms),
         parts=[WholeStepPart(name, time, time.mid / step_ms.mid) for name, time in parts.items()],
         memory_gb=memory.whole / 1e9,
-        notes=list(_notes(planner, training, assumed=asked is None)),
+        notes=list(_notes(planner, config, training, assumed=asked is None)),
+        expert_parallel=config.expert_parallel or 1,
     )
 
 
 def _usual_gpus(gpu: str, config: ModelConfig) -> int:
     """One node where its collectives were published; else the ranks that share a layer, which are refused."""
-    return max(node_size(gpu), config.tensor_parallel or 1)
+    return max(node_size(gpu), config.tensor_parallel or 1, config.expert_parallel or 1)
 
 
 def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[tuple[str, Span]]:
@@ -142,23 +148,55 @@ def _tensor_parallel(planner: Planner, config: ModelConfig, training: Training) 
     return Span.exactly(calls * took, "model")
 
 
+def _to_experts(planner: Planner, config: ModelConfig, training: Training) -> Span:
+    """Rows sent to the GPUs of their experts and back, forward and backward, which nothing hides.
+
+    NCCL sends a copy for each expert that a token chose; the low end is one for each GPU, or node, that has
+    any of them, as DeepEP sends. Its kernels can be slower, too.
+    """
+    ep, experts, top_k = (
+        config.expert_parallel or 1,
+        config.experts or 1,
+        planner.layout.experts_per_token or 1,
+    )
+    s, in_node = RankSizes.of(config), math.gcd(ep, node_size(planner.gpu.name))
+    places = ep // in_node if ep > in_node else ep
+    none_there = math.comb(experts - experts // places, top_k) / math.comb(experts, top_k)
+    calls = (6 if training.checkpoint == "full" else 4) * (s.layers - (config.dense_layers or 0))
+    low, high = (
+        calls * training.micro_batches
+        * _exchanged(planner, "all_to_all", ep, 2.0 * s.tokens * s.hidden * copies, in_node)
+        for copies in (places * (1 - none_there), float(top_k))
+    )  # fmt: skip
+    return Span(low, high, _DEEPEP_FRAC * high, "heuristic")
+
+
 def _data_parallel(planner: Planner, config: ModelConfig, training: Training, backward_ms: float) -> Span:
     """FSDP gathers each layer forward and backward and scatters its gradients, for every micro-batch.
 
     DDP reduces all gradients once, behind the last micro-batch's backward: between all of it shows and
     only what is longer than that.
     """
-    ranks, t = training.data_ranks(config), config.tensor_parallel or 1
-    if ranks == 1:
-        return Span.exactly(0.0, "model")
-    layers, weights = config.layers or 1, (config.parameters or 0) / t
-    in_node = math.gcd(ranks, max(1, node_size(planner.gpu.name) // t))
-    if training.strategy == "fsdp":
-        size = 2.0 * weights / layers
-        took = 2 * _exchanged(planner, "all_gather", ranks, size, in_node)
-        took += _exchanged(planner, "reduce_scatter", ranks, size, in_node)
-        return Span.exactly(took * layers * training.micro_batches, "model")
-    took = _exchanged(planner, "all_reduce", ranks, _DDP_BYTES * weights, in_node)
+    t, ep = config.tensor_parallel or 1, config.expert_parallel or 1
+    experts = config.expert_parameters if ep > 1 else 0  # each of their GPUs exchanges its own with its like
+    parts = [
+        (training.data_ranks(config), t, ((config.parameters or 0) - experts) / t),
+        (training.expert_groups(config), ep, experts / ep),
+    ]
+    took, layers = 0.0, config.layers or 1
+    for ranks, apart, weights in parts:
+        if ranks == 1 or not weights:
+            continue
+        in_node = math.gcd(ranks, max(1, node_size(planner.gpu.name) // apart))
+        if training.strategy == "fsdp":
+            size = 2.0 * weights / layers
+            each = 2 * _exchanged(planner, "all_gather", ranks, size, in_node)
+            each += _exchanged(planner, "reduce_scatter", ranks, size, in_node)
+            took += each * layers * training.micro_batches
+        else:
+            took += _exchanged(planner, "all_reduce", ranks, _DDP_BYTES * weights, in_node)
+    if training.strategy == "fsdp" or not took:
+        return Span.exactly(took, "model")
     least = max(0.0, took - backward_ms)
     return Span(least, 0.5 * (least + took), took, "heuristic")
 
@@ -176,8 +214,9 @@ def _exchanged(planner: Planner, collective: str, ranks: int, size: float, in_no
 
 def _optimizer(planner: Planner, config: ModelConfig, training: Training) -> Span:
     """Each weight's states read and written once a step, by the GPU that holds them."""
-    shared = training.data_ranks(config) if training.strategy == "fsdp" else 1
-    held = (config.parameters or 0) / (config.tensor_parallel or 1) / shared
+    held = config.held_parameters
+    if training.strategy == "fsdp":
+        held = (config.parameters or 0) / (config.tensor_parallel or 1) / training.data_ranks(config)
     bandwidth = (planner.gpu.bandwidth_gbps or math.inf) * BANDWIDTH_FRAC
     return Span.exactly(_OPTIMIZER_BYTES * held / bandwidth / 1e6, "model")
 
@@ -241,7 +280,7 @@ def _peak(planner: Planner) -> float:
     return peak
 
 
-def _notes(planner: Planner, training: Training, *, assumed: bool) -> Iterator[str]:
+def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed: bool) -> Iterator[str]:
     if assumed:
         yield f"{training.gpus} GPUs are assumed: --gpus N"
     yield (
@@ -254,5 +293,9 @@ def _notes(planner: Planner, training: Training, *, assumed: bool) -> Iterator[s
         yield f"no step with {training.strategy} was there to fit: its exchanges are physics alone"
     if planner.layout.experts_per_token:
         yield "no step of a mixture of experts was there to fit: theirs is the time of tuned grouped GEMMs"
-        yield "expert parallelism is not in it: each GPU has all experts"
+        if (config.expert_parallel or 1) == 1:
+            yield "expert parallelism is not in it, each GPU has all experts: --expert-parallel N"
+        else:
+            yield "experts are taken to be chosen evenly: else all wait for the GPU of the fullest ones"
+            yield "their all-to-all is NCCL's, a copy of a token for each expert; the range holds DeepEP's"
     yield NOT_IN_STEP

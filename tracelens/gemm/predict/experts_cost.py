@@ -139,11 +139,17 @@ def _fastest(
 
 
 def _moved_us(work: ExpertWork, rates: ExpertRates, *, passes: float) -> Array:
-    """Rows gathered and written for the experts, activated, and summed up per token."""
+    """Rows gathered and written for the experts, activated, and summed up per token.
+
+    vLLM's Triton experts do so with every row, also those whose expert is on another GPU: such rows are
+    zeros (``write_zeros_to_output`` in vllm/model_executor/layers/fused_moe/fused_moe.py).
+    """
     size = rates.element_bytes
-    gathered = work.rows * work.hidden * (2 + size)
-    activated = rates.shares.activated_frac * work.rows * work.inter * (2 * work.ups + size)
-    summed = 2 * work.hidden * (work.rows + work.tokens)
+    foreign = np.maximum(work.tokens * work.top_k - work.rows, 0.0)
+    rows = work.rows + rates.shares.foreign_frac * foreign
+    gathered = rows * work.hidden * (2 + size)
+    activated = rates.shares.activated_frac * rows * work.inter * (2 * work.ups + size)
+    summed = 2 * work.hidden * (rows + work.tokens)
     bandwidth = rates.bandwidth_gbps * rates.shares.moved_frac * 1e3
     return passes * (gathered + activated + summed) / bandwidth
 

@@ -38,6 +38,9 @@ class ExpertShares:
     low: float  # range: low = mid * low, high = mid * high
     high: float
     source: str
+    foreign_frac: float = (
+        0.0  # a row of another GPU's expert is moved as well, and takes so much of one's own
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ def _shares() -> dict[str, dict[str, tuple[_Capability, ExpertShares]]]:
         dtype: {
             gpu: (
                 (row["capability"][0], row["capability"][1]),
-                ExpertShares(**{name: row[name] for name in names}),
+                ExpertShares(**{name: row[name] for name in names if name in row}),
             )
             for gpu, row in gpus.items()
         }

@@ -19,6 +19,7 @@ from tracelens.results import (
     HostWait,
     ModelDims,
     OtherRow,
+    PaddedBatch,
     SavingOf,
 )
 from tracelens.results.advice import CheckState
@@ -44,6 +45,7 @@ class StepFacts:
     clock: Clock | None = None  # the pace of the steps; None = no two of them compare
     host_waits: Sequence[HostWait] = ()  # what the GPU waits for
     mean_ms: float | None = None  # mean step, of which waits are a share: one long step can hold most of them
+    padded: Sequence[PaddedBatch] = ()  # batches that operators pad
     marked: bool = True  # False: the whole trace is taken as one step
 
     @property
