@@ -37,6 +37,9 @@ from tests.zoo.program import Launch, Op, parse
 from tests.zoo.writing import write
 
 aten: Any = torch.ops.aten
+#: Samples of a map are one kernel each way on a GPU (native_functions.yaml: CUDA of grid_sampler_2d and its
+#: backward); the meta device would take PyTorch's decomposition into fifty.
+_SAMPLES = torch.library.Library("aten", "IMPL", "Meta")
 #: Numbers that only a device could tell.
 _ANY_VALUE = {"__int__": 1, "__index__": 1, "__float__": 1.0, "equal": False, "__contains__": False}
 _LOOKS = (
@@ -50,6 +53,20 @@ _LOOKS = (
     "data_ptr",
     "is_floating_point",
 )
+
+
+def _sample(x: Tensor, grid: Tensor, mode: int, padding: int, corners: bool) -> Tensor:
+    return x.new_empty(*x.shape[:2], *grid.shape[1:-1])
+
+
+def _sample_backward(
+    out: Tensor, x: Tensor, grid: Tensor, mode: int, padding: int, corners: bool, mask: list[bool]
+) -> tuple[Tensor | None, Tensor]:
+    return torch.empty_like(x) if mask[0] else None, torch.empty_like(grid)
+
+
+_SAMPLES.impl("grid_sampler_2d", _sample, allow_override=True)
+_SAMPLES.impl("grid_sampler_2d_backward", _sample_backward, allow_override=True)
 
 
 @dataclass

@@ -20,6 +20,9 @@ _OTHER_MIXER = re.compile(
     # the blocks of an EfficientNet, by transformers' models/align/modeling_align.py: "the depthwise
     # convolution phase of each block", "the Squeeze and Excitement phase", and the two around them
     r"|AlignVision(Expansion|Depthwise|SqueezeExcite|FinalBlock)Layer"
+    # "convolution, normalization, activation" and blocks of them between the maps of a detector:
+    # models/rt_detr/modeling_rt_detr.py (RTDetrConvNormLayer, RTDetrRepVggBlock, RTDetrCSPRepLayer)
+    r"|ConvNormLayer|RepVggBlock|CSPRepLayer|RepNCSPELAN"
 )
 #: Of those the ones with a state that decays: their linear layers, their convolution and their scan.
 #: Griffin's gated linear recurrence is one: a short convolution, and a diagonal state that decays
@@ -29,7 +32,9 @@ _STATE_SPACE = re.compile(
 )
 _ATTENTION = re.compile(r"Attention(?!DecoderLayer)|Attn|SelfOutput|MLA$")
 _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
-_ROUTER = re.compile(r"Router|TopkGate|TopKGate|Gate$")
+_ROUTER = re.compile(r"Router|TopkGate|TopKGate|(?<!Deimv2)Gate$")
+#: Weights two residual streams against each other: models/deimv2/modeling_deimv2.py, "second_residual".
+_STREAMS = re.compile(r"Deimv2Gate$")
 _MOE = re.compile(
     r"(Moe|MoE|MOE)$|SparseM|Moe(Block|Layer|SparseMoeBlock)|MoELayer|Mixture|BlockSparse|MixerBlock$"
 )
@@ -114,13 +119,15 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "norm other" if state_space < 0 else "norm ssm.scan"
     if _ROTARY.search(own):
         return "attention.rope"
+    if place.within(_STREAMS) >= 0:
+        return "residual other"
     attention, other = place.within(_ATTENTION), place.within(_OTHER_MIXER)
     if state_space > attention:
         gates = place.classes[state_space].endswith("Rglru")  # of the scan, and products all the same
         return _in_state_space(function, weighted=weighted) + (" ssm.scan" if gates else "")
     if other >= max(attention, 0) or function in ("conv2d", "conv3d", "conv_transpose2d"):
         around = "attention.*" if attention >= 0 else "mlp.*" if place.within(_MLP) >= 0 else "norm"
-        return f"other embedding {around}"
+        return f"other embedding {around}" + (" residual" if equal else "")
     embedding = place.within(_EMBEDDING)
     if embedding > max(attention, place.within(_MLP)) or function == "embedding":
         table = own == "Embedding"  # of tokens, or of the distance between two of them

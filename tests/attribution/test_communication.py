@@ -35,7 +35,7 @@ DISTRIBUTED = [path for path in shared_traces() if path.name.startswith(("d1_", 
 CALL = Call("all_reduce", "bf16", 1 << 20, 1 << 21, "default_pg", 8, None)
 PLACE = _Place(
     call=CALL, launched=True, phase="forward", fsdp=False, tensor=False, hook=False, backward_of="",
-    ddp=False, experts=None, module=False, modules_known=True, size="neither",
+    ddp=False, experts=None, exchange=False, module=False, modules_known=True, size="neither",
 )  # fmt: skip
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tests.trace.tools import op
 from tracelens.accounting.model import model_dims
 from tracelens.attribution import find_calls
+from tracelens.attribution.communication import find_communication
 from tracelens.words import COMPONENTS, PHASES
 
 GEMM = "GemmKernel"  # a library's own call: it says neither part nor shape
@@ -39,6 +41,27 @@ def test_ranges_say_what_launches_without_an_operator_are(tmp_path: Path) -> Non
     order = trace.kernels.ts_ns.argsort(kind="stable")
     phases = [PHASES[code] for code in found.phase[order]]
     assert phases == ["forward"] * 9 + ["backward"] * 5
+
+
+def test_kernels_of_deepep_serve_experts_whatever_is_around_them(tmp_path: Path) -> None:
+    rows = [
+        Row("communication", "", "void deep_ep::intranode::notify_dispatch<8>()"),
+        Row("communication", "", "void internode_ll::combine<true, 3, 10, 7168>()"),
+        Row("communication", "", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"),
+    ]
+    trace, links, found = attributed(tmp_path, written(rows))
+    sent = find_communication(trace, links, found)
+    served = [(sent.purposes[at].purpose, sent.purposes[at].evidence) for at in sent.purpose.tolist()]
+    assert served == [("expert all-to-all", "kernel_name")] * 2 + [("unknown", "none")]
+
+
+def test_what_fills_the_cache_inside_a_fused_attention_is_no_core(tmp_path: Path) -> None:
+    # B200 recording of vLLM 0.11: the write to the cache is an operator of its own inside the attention's
+    cache = op("_C_cache_ops::reshape_and_cache_flash", ts=11, dur=8)
+    rows = [Row("attention.other", "vllm::unified_attention_with_output", "void write_kernel<1>()")]
+    events = [*written(rows), cache]
+    trace, _, found = attributed(tmp_path, events)
+    assert verdict(rows, trace, found) == (1.0, {})
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,8 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     path = look_up(paths.of_node, place)
     path[component == _COMPONENT["communication"]] = -1  # a bucket of gradients belongs to no one module
     layers = np.array([p.layer if p.layer is not None else -1 for p in paths.paths] + [-1], np.int32)
+    named = layers[path]  # its own name is the best; names that number no layer leave it to the order
+    outside = (layers >= 0).any() & (path >= 0) & (evidence < _EVIDENCE["structure"])
     forward_op = np.where(origin >= 0, origin - links.ops_at.start, -1).astype(np.int32)
     return Attribution(
         step=links.kernel_step,
@@ -159,10 +161,7 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
         layer=np.where(
             component == _COMPONENT["communication"],
             -1,
-            # names that number no layer leave it to the order
-            np.where(
-                (layers >= 0).any() & (path >= 0) & (evidence < _EVIDENCE["structure"]), layers[path], layer
-            ),
+            np.where((named >= 0) | outside, named, layer),
         ),
         module=path,
         modules=[p.module for p in paths.paths],
@@ -253,7 +252,7 @@ def _structure(
     use = np.flatnonzero(known)
     open_ = use[weak[use] & (component[use] == _COMPONENT["unattributed"])]
     several[open_] = np.array([_list_code(lists, x.candidates) for x in found], np.int32)[which[open_]]
-    finer = _FINER[component[use], of_label[which[use]]]
+    finer = _FINER[component[use], of_label[which[use]]] & (evidence[use] != _EVIDENCE["op"])
     use = use[(weak[use] | finer) & (of_label[which[use]] != _COMPONENT["unattributed"])]
     component[use] = of_label[which[use]]
     evidence[use] = np.array([_EVIDENCE[x.evidence] for x in found], np.int32)[which[use]]

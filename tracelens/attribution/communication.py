@@ -1,8 +1,8 @@
 """Communication kernels: what each serves, and how much of it no compute hides.
 
-A purpose is stated where the trace gives evidence for it: a named range, the name of the process group, the
-operator around the launch, or a message of exactly the size of a weight or an activation. Otherwise it is
-``unknown``, with what is missing.
+A purpose is stated where the trace gives evidence for it: a named range, the name of the process group or of
+the kernel, the operator around the launch, or a message of exactly the size of a weight or an activation.
+Otherwise it is ``unknown``, with what is missing.
 
 Exposed is the part of a communication event during which no compute kernel runs on its device. Copies and
 fills compute nothing: they hide nothing. exposed + hidden = duration, to the nanosecond.
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.collectives import Call, find_calls
 from tracelens.attribution.names import element_role, split_counter
+from tracelens.attribution.patterns import EXPERT_EXCHANGES
 from tracelens.attribution.result import Attribution
 from tracelens.gemm import GEMM_OPS, GemmShape, shape_of
 from tracelens.trace import Links, Trace, look_up
@@ -44,6 +45,7 @@ _TENSOR_PARALLEL = re.compile(
 _SCALARS = 16  # elements: a loss, a norm, a flag, a few metrics
 _TENSOR = 1024  # elements: what is smaller has the size of a tensor of the model by chance
 _WORD = re.compile(r"[a-z]+")
+_EXCHANGE = re.compile(rf"\bdeep_ep::|{EXPERT_EXCHANGES}")
 
 
 #: What a message is exactly as large as.
@@ -88,6 +90,7 @@ class _Place:
     backward_of: str  # the autograd node around the launch; empty
     ddp: bool  # inside DistributedDataParallel.forward
     experts: Literal["module_stack", "structure"] | None  # what says that it is in a mixture of experts
+    exchange: bool  # a kernel that carries tokens to their experts and back, by its name
     module: bool  # some nn.Module around it
     modules_known: bool  # the trace names modules
     size: SizeClass  # the message is exactly as large
@@ -174,6 +177,7 @@ def _purposes(
             neighbour,
             inside(links.is_op & texts.where(_TENSOR_PARALLEL.fullmatch)[links.name]) >= 0,
             inside(frames & texts.where(lambda t: t.startswith("nn.Module: "))[links.name]) >= 0,
+            texts.where(_EXCHANGE.search)[trace.kernels.name[rows]],
         ],
         axis=1,
     )
@@ -181,7 +185,7 @@ def _purposes(
     modules_known = bool(texts.where(lambda t: t.startswith("nn.Module: "))[trace.frames.name].any())
     activations, weights = _tensor_sizes(trace, links)
     purposes = []
-    for at, launched, phase, fsdp, evaluated, ddp, named, between, tensor, module in distinct.tolist():
+    for at, launched, phase, fsdp, evaluated, ddp, named, between, tensor, module, own in distinct.tolist():
         name = texts[evaluated].removeprefix(_EVALUATE)
         place = _Place(
             call=calls[at],
@@ -193,6 +197,7 @@ def _purposes(
             backward_of=name,
             ddp=bool(ddp),
             experts="module_stack" if named else "structure" if between else None,
+            exchange=bool(own),
             module=bool(module),
             modules_known=modules_known,
             size=_size_class(calls[at].elements, activations, weights),
@@ -256,6 +261,8 @@ def _size_class(elements: int | None, activations: set[int], weights: set[int]) 
 
 def decide_purpose(place: _Place) -> Purpose:
     """The first rule that has something to go by."""
+    if place.exchange:
+        return Purpose("expert all-to-all", "kernel_name", "a kernel of DeepEP, which serves experts alone")
     if place.call.collective == "packing":
         return _packing(place)
     if place.fsdp:

@@ -158,6 +158,8 @@ def _core(s: Situation, evidence: str) -> Decision:
         return Decision("attention.softmax", evidence)
     if s.inner == "dropout":
         return Decision("dropout", evidence)
+    if s.inner == "cache":
+        return Decision("attention.other", evidence)
     return Decision("attention.core", evidence, CORE)
 
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 Row = tuple[str, str, str]
 
+#: Kernels of DeepEP, "a communication library tailored for Mixture-of-Experts (MoE) and expert parallelism"
+#: (its README): tokens to their experts and back, and the counts that go before.
+EXPERT_EXCHANGES = r"\b(internode|intranode|internode_ll)::(\w*notify\w*|(dispatch|combine)(_ll)?|barrier)\b"
+
 OPERATORS: tuple[Row, ...] = (
     (
         "communication",
@@ -235,7 +239,7 @@ KERNELS: tuple[Row, ...] = (
     ),
     (
         "communication",
-        r"\b(internode|intranode|internode_ll)::(\w*notify\w*|(dispatch|combine)(_ll)?|barrier)\b",
+        EXPERT_EXCHANGES,
         "deepseek-ai/DeepEP csrc/kernels/internode.cu, intranode.cu, internode_ll.cu; issue 348 for _ll",
     ),
     (
@@ -305,7 +309,7 @@ KERNELS: tuple[Row, ...] = (
     ),
     (
         "attention.core",
-        r"\bpaged_attention_v[12]_kernel|\bkernel_unified_attention_[23]d",
+        r"\bpaged_attention_v[12]_kernel|\bkernel_unified_attention_[23]d|^reduce_segments$",
         "vllm-project/vllm csrc/attention/, vllm/attention/ops/triton_unified_attention.py",
     ),
     (
@@ -319,6 +323,11 @@ KERNELS: tuple[Row, ...] = (
         "NVIDIA/cudnn-frontend open-source SDPA (issue 377): fort_native and oss kernels",
     ),
     (
+        "attention.core",
+        r"\bqk_int8?_sv_f(8|16)_attn_kernel",
+        "thu-ml/SageAttention csrc/qattn/qk_int_sv_f16_cuda_sm80.cu, qk_int_sv_f8_cuda_sm89.cuh, ..._sm90.cu",
+    ),
+    (
         "attention.rope",
         r"\bBatchQKApply\w{0,40}Rotary\w{0,60}Kernel",
         "flashinfer-ai/flashinfer include/flashinfer/pos_enc.cuh",
@@ -330,10 +339,13 @@ KERNELS: tuple[Row, ...] = (
     ),
     (
         "moe.dispatch",
-        r"^_fwd_kernel_ep_(scatter|gather)|^_combined_routing_\w+|^_sum_bitmatrix_\w+",
         (
-            "sgl-project/sglang layers/moe/ep_moe/kernels.py, which vLLM shares; "
-            "triton-lang/triton python/triton_kernels/triton_kernels/routing_details/"
+            r"^_fwd_kernel_ep_(scatter|gather)|^_combined_routing_\w+|^_sum_bitmatrix_\w+"
+            r"|^_finalize_matmul(_scatter)?(_|$)|^_reduce_grouped(_|$)"
+        ),
+        (
+            "sgl-project/sglang layers/moe/ep_moe/kernels.py, which vLLM shares; triton-lang/triton "
+            "python/triton_kernels/triton_kernels/routing_details/, matmul_ogs_details/_finalize_matmul.py"
         ),
     ),
     (

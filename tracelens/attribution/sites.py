@@ -61,6 +61,7 @@ def decide_sites(
     linears_after = _linears_after(paths, rule, outermost, after_core)
     position, count, before_activation, after_activation = _in_mlp(links, paths, rule, outermost)
     residual = _residual(trace, links, rule)
+    residual[_followed_by_linear(links, paths, rule, outermost)] = 0  # a stream is added behind the output
     experts = _experts(paths, rule)
     convolves = _convolves(paths, rule)
     nodes = np.flatnonzero(wanted & links.is_op).astype(np.int32)
@@ -232,6 +233,15 @@ def _linears_after(paths: Paths, rule: IntArray, outermost: IntArray, after_core
     linear = (rule == _RULE_CODE["linear"]) & (outermost == own) & (after_core == 1) & (paths.attention >= 0)
     count = np.bincount(paths.attention[linear], minlength=len(rule)).astype(np.int32)
     return np.where(paths.attention >= 0, count[paths.attention], 0).astype(np.int32)
+
+
+def _followed_by_linear(links: Links, paths: Paths, rule: IntArray, outermost: IntArray) -> BoolArray:
+    """Per node: does a linear layer of its attention block begin behind it?"""
+    linear = np.flatnonzero((rule == _RULE_CODE["linear"]) & (outermost == np.arange(len(rule))))
+    linear = linear[paths.attention[linear] >= 0]
+    last = np.full(len(rule) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(last, paths.attention[linear], links.ts_ns[linear])
+    return (paths.attention >= 0) & (last[paths.attention] > links.ts_ns)
 
 
 def _in_mlp(
