@@ -23,6 +23,7 @@ FILES = [
     *sorted((ROOT / "sample_traces").glob("*50257.json.gz")),
     *(path for name in ("d1_", "d3_", "d4_") for path in sorted(TRACES.glob(f"{name}*.json.gz"))),
 ]
+EVERY = [*FILES, *(path for path in sorted(TRACES.glob("*.json.gz")) if path not in FILES)]
 
 
 @cache
@@ -80,7 +81,30 @@ def test_terminal_page_and_markdown_say_the_same(path: Path) -> None:
     assert "GEMM shares count it" not in terminal
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.partition(".")[0])
+def test_terminal_and_page_name_the_same_component_as_the_largest(path: Path) -> None:
+    report = _report(path)
+    _, _, listed = _terminal(report, 80).partition("GPU time by component")
+    shares = groups.group_shares(report)
+    largest = max(shares, key=lambda one: one.ms_per_step)
+    assert listed.splitlines()[1].startswith(f"{largest.title} ")
+    page = render_html(report)
+    assert f">{largest.title}</span><b>{f.pct(largest.frac)}</b>" in page
+    assert f"Components and layers <small>{largest.short} {f.pct(largest.frac)}" in page
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.partition(".")[0])
+def test_what_is_in_no_part_of_a_transformer_is_said_by_what_it_does(path: Path) -> None:
+    report = _report(path)
+    shown = {share.key: share.frac for share in groups.group_shares(report)}
+    for component in ("other", "unattributed"):
+        told = [one.frac for one in report.coverage.outside if one.component == component]
+        assert sum(told) <= shown.get(component, 0.0) + 1e-9
+        # kinds of less than 1% each are not listed
+        assert shown.get(component, 0.0) < 0.1 or sum(told) > 0.6 * shown[component]
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.partition(".")[0])
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_no_real_report_leaves_the_terminal(path: Path, width: int) -> None:
     lines = _terminal(_report(path), width).splitlines()
@@ -88,4 +112,4 @@ def test_no_real_report_leaves_the_terminal(path: Path, width: int) -> None:
     assert len(lines) <= 24
     lines = _terminal(_report(path), width, verbose=True).splitlines()
     assert max(len(line) for line in lines) <= width
-    assert width < 100 or len(lines) <= 60
+    assert width < 100 or len(lines) <= 60 or path not in FILES

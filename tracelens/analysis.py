@@ -340,7 +340,7 @@ def _measured_report(
     gemms, calls = gemm_rows(
         trace, attribution, calls, dims, gpu, around=around, steps=times.count, measured=measured
     )
-    covered = coverage(trace, links, attribution, gemms)
+    covered = coverage(trace, links, attribution, calls, gemms)
     report = Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,

@@ -69,16 +69,16 @@ def ms(value_ms: float | None) -> str:
 def ms_range(low_ms: float | None, high_ms: float | None) -> str:
     """Write two times in the unit and with the decimals of the larger one.
 
-    >>> ms_range(12.0, 16.44), ms_range(0.2, 0.3), ms_range(-0.001, 4.1), ms_range(None, 3.2)
-    ('12.0–16.4 ms', '200–300 µs', '0.00–4.10 ms', 'unknown')
+    >>> ms_range(12.0, 16.44), ms_range(0.2, 0.3), ms_range(-0.001, 4.1), ms_range(3, 3), ms_range(None, 3.2)
+    ('12.0–16.4 ms', '200–300 µs', '0.00–4.10 ms', '3.00 ms', 'unknown')
     """
     if low_ms is None or high_ms is None or not (math.isfinite(low_ms) and math.isfinite(high_ms)):
         return UNKNOWN
     unit, factor = _unit(high_ms)
     high = sig(high_ms * factor)
     places = len(high.partition(".")[2])
-    low = round(low_ms * factor, places) + 0.0  # minus zero becomes zero
-    return f"{low:,.{places}f}–{high} {unit}"
+    low = f"{round(low_ms * factor, places) + 0.0:,.{places}f}"  # minus zero becomes zero
+    return f"{high} {unit}" if low == high else f"{low}–{high} {unit}"
 
 
 def exact_ms(time_ns: int) -> str:

@@ -66,6 +66,30 @@ COMPONENTS = (
     "unattributed",
 )
 
+#: Components that are told together, in the order data flows through a step.
+GROUPED: dict[str, tuple[str, ...]] = {
+    "attn-proj": ("attention.qkv", "attention.output"),
+    "attn-core": (
+        "attention.core",
+        "attention.scores",
+        "attention.softmax",
+        "attention.values",
+        "attention.rope",
+        "attention.other",
+    ),
+    "mlp": ("mlp.up", "mlp.gate", "mlp.activation", "mlp.down", "mlp.other"),
+    "moe": ("moe.router", "moe.experts", "moe.dispatch"),
+    "ssm": ("ssm.projection", "ssm.conv", "ssm.scan"),
+    "logits": ("logits", "loss"),
+    "embedding": ("embedding",),
+    "norm": ("norm", "residual", "dropout"),
+    "optimizer": ("optimizer", "grad_clip"),
+    "comm": ("communication",),
+    "memory": ("memory",),
+    "other": ("other",),
+    "unattributed": ("unattributed",),
+}
+
 _SPOKEN = {"attention.other": "other attention work", "mlp.other": "other MLP work"}
 
 

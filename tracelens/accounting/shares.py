@@ -5,19 +5,27 @@ The file's total is kept beside them as the exact ledger: a file also holds work
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution import Attribution, Calls, lent_kernels
 from tracelens.attribution.names import op_rule
 from tracelens.gemm import flops
-from tracelens.results import ComponentRow, Coverage, GemmRow, ReferenceInfo, Unattributed
+from tracelens.results import ComponentRow, Coverage, GemmRow, Outside, ReferenceInfo, Unattributed
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 
 BoolArray = npt.NDArray[np.bool_]
 #: Operators that attention is made of where nothing fuses it.
 _OF_ATTENTION = ("bmm", "softmax", "core", "attention_block")
+#: PyTorch's operators without what says who computes them, in which direction, or where to: convolution is
+#: ``aten::cudnn_convolution`` and ``aten::convolution_backward``.
+_OPERATOR = re.compile(
+    r"aten::_?(?:cudnn_|miopen_|mkldnn_|native_)?(\w+?)(?:_impl)?(?:_with_indices)?(?:_backward)?_?(?:\.\w+)?"
+)
+_TOLD = 0.01  # of GPU time
 
 
 def call_flops(calls: Calls) -> list[float | None]:
@@ -73,7 +81,9 @@ def component_rows(trace: Trace, attribution: Attribution, calls: Calls, *, step
     ]
 
 
-def coverage(trace: Trace, links: Links, attribution: Attribution, gemms: list[GemmRow]) -> Coverage:
+def coverage(
+    trace: Trace, links: Links, attribution: Attribution, calls: Calls, gemms: list[GemmRow]
+) -> Coverage:
     """What is known of the steps' GPU time, with what evidence, and why the rest is not."""
     counted, whole = attribution.counted, trace.kernels.dur_ns
     dur = np.where(counted, whole, 0)
@@ -114,7 +124,37 @@ def coverage(trace: Trace, links: Links, attribution: Attribution, gemms: list[G
         other_frac=int(dur[other].sum()) / total,
         opaque_frac=int(dur[other & ~said].sum()) / total,
         attention_open_frac=int(dur[(other | ~known) & ~said].sum()) / total,
+        outside=[
+            Outside(component, what, time / total)
+            for component, mask in (("other", other), ("unattributed", ~known))
+            for what, time in _kinds(trace, links, calls, gemms, mask & counted)
+            if time >= _TOLD * total
+        ],
     )
+
+
+def _kinds(
+    trace: Trace, links: Links, calls: Calls, gemms: list[GemmRow], mask: BoolArray
+) -> list[tuple[str, int]]:
+    """What these kernels do, in ns, longest first: GEMMs, attention, or by PyTorch's operators."""
+    at = np.flatnonzero(mask)
+    row, op = calls.row_of_kernel[at], look_up(trace.ops.name, links.kernel_op[at], -1)
+    codes, which = np.unique(np.where(row >= 0, -2 - row, op), return_inverse=True)
+    sums = np.zeros(len(codes), np.int64)
+    np.add.at(sums, which, trace.kernels.dur_ns[at])
+    times: dict[str, int] = {}
+    for code, time in zip(codes.tolist(), sums.tolist(), strict=True):
+        what = _kind(trace.symbols[code] if code >= 0 else "", gemms[-2 - code] if code < -1 else None)
+        times[what] = times.get(what, 0) + time
+    return sorted(times.items(), key=lambda one: -one[1])
+
+
+def _kind(op: str, row: GemmRow | None) -> str:
+    """What a kernel does, in words that hold no name of the user's own."""
+    if row is not None:
+        return "GEMM" if row.kind == "gemm" else "attention"
+    found = _OPERATOR.fullmatch(op)
+    return found[1] if found else "own operator" if op else "no operator"
 
 
 def _said(trace: Trace, links: Links) -> BoolArray:

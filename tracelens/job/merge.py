@@ -39,6 +39,7 @@ from tracelens.results.job import (
 )
 from tracelens.trace.tables import MISSING
 from tracelens.version import __version__
+from tracelens.words import GROUPED
 
 
 def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
@@ -95,6 +96,7 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
         model=job_model(ranks),
         blocks=job_blocks(ranks, rows),
         components=job_components(ranks),
+        groups=job_components(ranks, {name: key for key, names in GROUPED.items() for name in names}),
         gemms=job_gemms(seen.gemms, seen.names),
         findings=job_findings(ranks, [row.name in late_names for row in rows] if len(matched) else None),
         coverage=least.coverage,

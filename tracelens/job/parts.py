@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import numpy as np
@@ -189,13 +189,19 @@ def job_gemms(tables: Sequence[dict[GemmKey, RankGemm]], names: Sequence[str]) -
     return sorted(found, key=lambda row: -row.ms * row.ranks)
 
 
-def job_components(ranks: Sequence[RankSummary]) -> dict[str, tuple[float, float, float]]:
-    """ms per step of each component: median, least and most over the ranks, longest first."""
+def job_components(
+    ranks: Sequence[RankSummary], told_as: Mapping[str, str] | None = None
+) -> dict[str, tuple[float, float, float]]:
+    """ms per step of each component: median, least and most over the ranks, longest first.
+
+    ``told_as`` names what several components are counted under.
+    """
     tables: list[dict[str, float]] = []
     for rank in ranks:
         sums: dict[str, float] = {}
         for row in rank.components:
-            sums[row.component] = sums.get(row.component, 0.0) + row.time_ms_per_step
+            name = row.component if told_as is None else told_as.get(row.component, "other")
+            sums[name] = sums.get(name, 0.0) + row.time_ms_per_step
         tables.append(sums)
     names = dict.fromkeys(name for sums in tables for name in sums)
     every = {name: [sums.get(name, 0.0) for sums in tables] for name in names}

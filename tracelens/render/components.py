@@ -5,10 +5,8 @@ from __future__ import annotations
 from tracelens import numbers as f
 from tracelens.render import groups, layers
 from tracelens.render.section import Content, Page, Section
-from tracelens.results import Report
-from tracelens.words import spoken
 
-_NAMED = 3  # components that the heading names
+_NAMED = 3  # groups that the heading names
 
 
 def _content(page: Page) -> Content | None:
@@ -28,17 +26,7 @@ def _content(page: Page) -> Content | None:
 
 
 def _largest(page: Page) -> str:
-    rows = sorted(component_times(page.report).items(), key=lambda one: -one[1])[:_NAMED]
-    whole = page.report.summary.gpu_ms_per_step
-    return ", ".join(f"{spoken(name)} {f.pct(time / whole)}" for name, time in rows) if whole else ""
-
-
-def component_times(report: Report) -> dict[str, float]:
-    """GPU time by component, all phases together, in ms per step."""
-    times: dict[str, float] = {}
-    for row in report.components:
-        times[row.component] = times.get(row.component, 0.0) + row.time_ms_per_step
-    return times
+    return ", ".join(f"{one.short} {f.pct(one.frac)}" for one in groups.largest(page.report, _NAMED))
 
 
 SECTION = Section("components", "Components and layers", _content, leads=("memory",))

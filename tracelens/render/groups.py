@@ -1,11 +1,13 @@
-"""Component groups, their names and colours, and the sums that the step bar and the tree show."""
+"""Component groups, their names and colours, and the sums that terminal, step bar and tree show."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tracelens.results import ComponentRow, Report
-from tracelens.words import PHASES, spoken
+from tracelens import numbers as f
+from tracelens.results import ComponentRow, Coverage, Report
+from tracelens.words import GROUPED, PHASES, spoken
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,35 +22,29 @@ class ComponentGroup:
 
 
 #: In the order data flows through a step, so that two reports can be compared by eye.
-GROUPS = (
-    ComponentGroup(
-        "attn-proj", "Attention projections", "attn proj", "#3d6fb6",
-        ("attention.qkv", "attention.output"),
-    ),
-    ComponentGroup(
-        "attn-core", "Attention core", "attn core", "#7db3e8",
-        ("attention.core", "attention.scores", "attention.softmax", "attention.values", "attention.rope",
-         "attention.other"),
-    ),
-    ComponentGroup(
-        "mlp", "MLP", "MLP", "#2a7f4f",
-        ("mlp.up", "mlp.gate", "mlp.activation", "mlp.down", "mlp.other"),
-    ),
-    ComponentGroup("moe", "MoE", "MoE", "#58b8a6", ("moe.router", "moe.experts", "moe.dispatch")),
-    ComponentGroup("ssm", "State space", "SSM", "#a3528f", ("ssm.projection", "ssm.conv", "ssm.scan")),
-    ComponentGroup("logits", "Logits + loss", "logits+loss", "#dba92f", ("logits", "loss")),
-    ComponentGroup("embedding", "Embedding", "embedding", "#bd9064", ("embedding",)),
-    ComponentGroup(
-        "norm", "Norm, residual, dropout", "norm etc.", "#dd7f98", ("norm", "residual", "dropout")
-    ),
-    ComponentGroup("optimizer", "Optimizer, grad clip", "optimizer", "#8257b0", ("optimizer", "grad_clip")),
-    ComponentGroup("comm", "Communication", "comm", "#bd4a26", ("communication",)),
-    ComponentGroup("memory", "Memory", "memory", "#9aa04a", ("memory",)),
-    ComponentGroup("other", "Other", "other", "#99a2ac", ("other",)),
-    ComponentGroup("unattributed", "Unattributed", "unattributed", "#79838e", ("unattributed",)),
-)  # fmt: skip
+GROUPS = tuple(
+    ComponentGroup(key, title, short, colour, GROUPED[key])
+    for key, title, short, colour in (
+        ("attn-proj", "Attention projections", "attn proj", "#3d6fb6"),
+        ("attn-core", "Attention core", "attn core", "#7db3e8"),
+        ("mlp", "MLP", "MLP", "#2a7f4f"),
+        ("moe", "MoE", "MoE", "#58b8a6"),
+        ("ssm", "State space", "SSM", "#a3528f"),
+        ("logits", "Logits + loss", "logits+loss", "#dba92f"),
+        ("embedding", "Embedding", "embedding", "#bd9064"),
+        ("norm", "Norm, residual, dropout", "norm etc.", "#dd7f98"),
+        ("optimizer", "Optimizer, grad clip", "optimizer", "#8257b0"),
+        ("comm", "Communication", "comm", "#bd4a26"),
+        ("memory", "Memory", "memory", "#9aa04a"),
+        ("other", "Other", "other", "#99a2ac"),
+        ("unattributed", "Unattributed", "unattributed", "#79838e"),
+    )
+)
 _GROUP_OF = {component: group for group in GROUPS for component in group.components}
 _RANK = {component: rank for rank, component in enumerate(_GROUP_OF)}
+_OUTSIDE = ("other", "unattributed")
+_WORTH, _PARTS = 0.05, 5  # of GPU time that is in no part of a transformer: from here on, so many kinds
+_SAID = {"GEMM": "GEMMs", "own operator": "your own operators", "no operator": "kernels without an operator"}
 _OTHER = next(group for group in GROUPS if group.key == "other")
 
 
@@ -82,6 +78,48 @@ class TreeRow:
 def group_of(component: str) -> ComponentGroup:
     """Return the group a component belongs to; one we do not know is shown under Other."""
     return _GROUP_OF.get(component, _OTHER)
+
+
+def parts_of(report: Report, share: Share, most: int) -> list[str]:
+    """The largest parts of a group, "mlp.up 11.7%"; of what is in no part of a transformer, what it does."""
+    if share.key in _OUTSIDE:
+        return outside_parts(report.coverage, (share.key,), most)
+    shares: dict[str, float] = {}
+    for row in report.components:
+        if group_of(row.component).key == share.key:
+            shares[spoken(row.component)] = shares.get(spoken(row.component), 0.0) + row.frac
+    return _listed(shares, most) if len(shares) > 1 else []  # one has the group's own name
+
+
+def outside_parts(covered: Coverage, components: Sequence[str], most: int) -> list[str]:
+    """What the kernels do that are in no part of a transformer, "convolution 62.2%"."""
+    shares: dict[str, float] = {}
+    for one in covered.outside:
+        if one.component in components:
+            shares[one.what] = shares.get(one.what, 0.0) + one.frac
+    return _listed(shares, most)
+
+
+def _listed(shares: dict[str, float], most: int) -> list[str]:
+    order = sorted(shares, key=lambda one: -shares[one])[:most]
+    return [f"{_SAID.get(one, one)} {f.pct(shares[one])}" for one in order]
+
+
+def outside_lines(report: Report) -> list[str]:
+    """What the time is that is in no part of a transformer, where there is much."""
+    found = [one for one in group_shares(report) if one.key in _OUTSIDE and one.frac >= _WORTH]
+    told = [(one.title, parts_of(report, one, _PARTS)) for one in found]
+    return [f"{title}: {', '.join(parts)} of GPU time." for title, parts in told if parts]
+
+
+def largest(report: Report, most: int) -> list[Share]:
+    """The groups that take most GPU time, longest first."""
+    return sorted(group_shares(report), key=lambda one: -one.ms_per_step)[:most]
+
+
+def colour_of(key: str) -> str:
+    """The colour of a group."""
+    return next(group.colour for group in GROUPS if group.key == key)
 
 
 def _shares(parts: list[tuple[str, str, str, float]]) -> list[Share]:

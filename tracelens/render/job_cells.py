@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from tracelens import numbers as f
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.render.facts import BANDWIDTH_FROM
+from tracelens.render.groups import GROUPS
 from tracelens.render.job_words import ranks_said
 from tracelens.results.job import Job, JobCollective, JobFinding, JobRank
-from tracelens.words import spoken
 
 SMALL = 0.01  # of the step: a finding below it is not told at a terminal
-_LARGEST = 3  # components named in a line
+_LARGEST = 3  # groups of components named in a line
 _PARTS = (
     ("computing_ms", "computing"),
     ("waiting_ms", "waiting for other ranks"),
@@ -31,9 +31,16 @@ def worst_first(job: Job, most: int) -> list[JobRank]:
     return sorted(job.ranks, key=lambda row: (-row.late_ms, -row.parts.step_ms))[:most]
 
 
+def component_rows(job: Job) -> list[tuple[str, tuple[float, float, float]]]:
+    """Each group of components with its ms per step: median, least and most over the ranks, longest first."""
+    title = {group.key: group.title for group in GROUPS}
+    return [(title[key], times) for key, times in job.groups.items()]
+
+
 def largest_components(job: Job) -> str:
     """The components that take most GPU time on the median rank, in a line; "" where none is known."""
-    named = [f"{spoken(name)} {f.ms(times[0])}" for name, times in list(job.components.items())[:_LARGEST]]
+    short = {group.key: group.short for group in GROUPS}
+    named = [f"{short[key]} {f.ms(times[0])}" for key, times in list(job.groups.items())[:_LARGEST]]
     return f"most GPU time: {', '.join(named)}" if named else ""
 
 
@@ -142,7 +149,8 @@ def short_findings(job: Job) -> list[str]:
         time, part = (saving.high, share.high) if bound else (saving.mid, share.mid)
         gain = f"{'at most' if bound else 'about'} {f.ms(time)} per step ({f.pct(part)})"
         gain = "no gain while those ranks wait" if one.saves_step is False else gain
-        lines.append(f"{one.finding.rule} {one.finding.title}, {_on(one, job)}: {gain}.")
+        title = one.finding.title.partition(": ")[0]  # what stands behind it, the page has
+        lines.append(f"{one.finding.rule} {title}, {_on(one, job)}: {gain}.")
     return lines
 
 

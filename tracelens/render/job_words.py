@@ -144,9 +144,9 @@ def details(job: Job) -> list[str]:
         by_cause.setdefault(one.cause, []).append(one)
     for cause, (one, *others) in by_cause.items():
         rest = f" ({one.close_calls} too close to tell)" * (one.close_calls > 0)
-        of = f"late at {one.calls} of {one.of_calls} calls{rest}"
+        of = f"late at {one.calls} of {one.of_calls} collectives{rest}"
         if one.least_ms is not None and one.most_ms is not None:
-            of += f"; the others wait {f.ms_range(one.least_ms, one.most_ms)}"
+            of += f"; others wait {f.ms_range(one.least_ms, one.most_ms)}"
         too = [f"The same holds for {ranks_said([other.name for other in others], capital=False)}."]
         of_many = [f"{one.name.capitalize()} ({f.ms(one.late_ms)}):"] * (len(job.stragglers) > 1)
         said.append(

@@ -17,6 +17,7 @@ _KINDS = 3  # kinds of communication named
 _NAMED = 4  # components named where memory limits the step
 #: Of idle time: from here on loading data is the first thing to do.
 _LOADS = 0.25
+_NOT_PREDICTED = "The time is measured; how much of it a change saves is not predicted."
 _TO_FIND = 'run "tracelens analyze FOLDER" on a folder of the traces of all ranks.'
 
 
@@ -102,7 +103,8 @@ def _exposed(report: Report) -> Card:
         "A collective ends when its slowest rank arrives; kernels that need its result wait, and the GPU"
         " computes nothing.",
         [find, *hides] if late else [*hides, find],
-        f"Exposed: a communication kernel runs and no compute kernel does, {_steps(report)}.",
+        f"Exposed: a communication kernel runs and no compute kernel does, {_steps(report)}."
+        f" {_NOT_PREDICTED}",
     )
 
 
@@ -155,7 +157,7 @@ def _idle(report: Report) -> Card:
         "An idle GPU has nothing to run: the CPU launches too slowly, loads data, or waits for the GPU. While"
         " it does, shorter kernels leave longer gaps, not a shorter step.",
         todo,
-        f"Idle: no GPU event of any kind runs, {_steps(report)}. {profiled}",
+        f"Idle: no GPU event of any kind runs, {_steps(report)}. {_NOT_PREDICTED} {profiled}",
     )
 
 

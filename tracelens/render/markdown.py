@@ -108,6 +108,7 @@ def _step(report: Report) -> list[str]:
         "",
         *table(["", "share", facts.per_step(report).strip()], rows),
         "",
+        *(line for said in groups.outside_lines(report) for line in (escape(said), "")),
     ]
 
 

@@ -17,6 +17,7 @@ def _content(page: Page) -> Content | None:
     return {
         "note": _note(page.report.summary),
         "groups": shares,
+        "outside": groups.outside_lines(page.report),
         "phases": groups.phase_shares(page.report),
     }
 

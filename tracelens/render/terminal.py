@@ -11,7 +11,6 @@ from rich.text import Text
 
 from tracelens import numbers as f
 from tracelens.render import costs, facts, groups, limit, search, step_times, verified, waits, what_if
-from tracelens.render.components import component_times
 from tracelens.render.console import ROOMY
 from tracelens.render.console import Out as _Out
 from tracelens.render.findings import is_worth
@@ -19,14 +18,19 @@ from tracelens.render.terminal_verbose import TOP, communication, coverage, gemm
 from tracelens.render.text import clean
 from tracelens.render.verdict import lower, with_verdict
 from tracelens.results import Finding, Report
-from tracelens.words import TO_TRY, spoken
+from tracelens.words import TO_TRY
 
 WHYS = 2  # findings whose evidence is told
 FINDINGS = 3  # findings, a line each
-COMPONENTS = 5
+COMPONENTS = 5  # groups of them
 _FEW = 3  # on a narrow terminal
 _VERDICT = 4  # lines, with what to try
 _SENTENCE = re.compile(r"\S.*?[.!](?=\s|$)")
+_PARTS = 5  # components of a group
+_BAR = 8
+_SEEN = 0.001  # of GPU time
+_FIGURES = 21  # columns of share, time and gaps beside name, bar and parts
+_OUTSIDE = 0.10  # of GPU time in no part of a transformer: from here on the terminal says what and why
 _CELLS = 38  # columns of a finding's line beside its title
 _SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
 
@@ -64,8 +68,8 @@ def _head(out: _Out, report: Report, *, verbose: bool) -> None:
         out.line(_cut(out, facts.partial_line(report), verbose), "bold yellow")
     model, run = (" · ".join(clean(part, limit=60) for part in line)
                   for line in (facts.model_line(report), facts.run_line(report)))  # fmt: skip
-    out.line(model if verbose else _fitting(out, model), "bold")
-    out.line(run if verbose else _fitting(out, run))
+    out.line(model if verbose else _fitting(model, out.width), "bold")
+    out.line(run if verbose else _fitting(run, out.width))
     if verbose:
         out.line(report.trace.path, "dim")
     out.line()
@@ -91,12 +95,12 @@ def _cut(out: _Out, text: str, verbose: bool, *, room: int = 0) -> str:
     return clean(text, limit=out.width - room - 2).rpartition(" ")[0] + " …"
 
 
-def _fitting(out: _Out, line: str, between: str = " · ") -> str:
+def _fitting(line: str, room: int, between: str = " · ") -> str:
     """As many parts of a line as there is room for."""
     parts = line.split(between)
-    while len(parts) > 1 and cell_len(between.join(parts)) > out.width:
+    while len(parts) > 1 and cell_len(between.join(parts)) > room:
         parts.pop()
-    return clean(between.join(parts), limit=out.width)
+    return clean(between.join(parts), limit=room)
 
 
 def _to_try_first(detail: str, room: int) -> list[str]:
@@ -165,7 +169,7 @@ def _findings(out: _Out, report: Report, *, verbose: bool) -> None:
     overlap = facts.overlap_words(report)
     if overlap and verbose:
         notes.append(overlap)
-    out.line("; ".join(notes) if verbose else _fitting(out, "; ".join(notes), "; "), "dim")
+    out.line("; ".join(notes) if verbose else _fitting("; ".join(notes), out.width, "; "), "dim")
     _shape_search(out, report, verbose=verbose)
     out.line()
 
@@ -256,34 +260,47 @@ def _shape_search(out: _Out, report: Report, *, verbose: bool) -> None:
 
 
 def _components(out: _Out, report: Report) -> None:
-    """The five components that take most GPU time, each with its bar, and the rest in a line."""
-    times = component_times(report)
-    whole = sum(times.values())
-    if whole <= 0:
+    """The groups of components that take most GPU time, what is in each, and why some is unattributed."""
+    shares = groups.group_shares(report)
+    if not shares:
         return
-    order = sorted(times, key=lambda name: -times[name])
-    longest = times[order[0]]
-    many = COMPONENTS if out.width >= ROOMY else _FEW
-    rest = order[many:]
-    said = []
-    if rest:
-        said.append(f"{len(rest)} more {f.pct(sum(times[name] for name in rest) / whole)}")
-        if "unattributed" in rest and report.coverage.unattributed_frac:
-            said.append(f"unattributed {f.pct(report.coverage.unattributed_frac)}")
-    head = f"GPU time by component, {f.ms(whole)}{facts.per_step(report)}"
+    why = _outside(out, report) if out.width >= ROOMY else []
+    many = max(_FEW, COMPONENTS - len(why)) if out.width >= ROOMY else _FEW
+    shown = [one for one in groups.largest(report, many) if one.frac >= _SEEN]
+    rest = [one for one in shares if one not in shown]
+    said = [f"{len(rest)} more {f.pct(sum(one.frac for one in rest))}"] if rest else []
+    said += [f"unattributed {f.pct(one.frac)}" for one in rest if one.key == "unattributed"]
+    head = f"GPU time by component, {f.ms(report.summary.gpu_ms_per_step)}{facts.per_step(report)}"
     out.line(head + (f" ({'; '.join(said)})" if said else ""), "dim")
-    table = out.table([("", "l"), ("", "r"), ("", "r"), ("", "l")])
-    room = max(8, out.width - 46)
-    for name in order[:many]:
-        group = groups.group_of(name)
-        bar = "█" * max(1, round(room * times[name] / longest))
+    names = [share.title if out.width >= ROOMY else share.short for share in shown]
+    room = out.width - max(len(name) for name in names) - _BAR - _FIGURES
+    table = out.table([("", "l"), ("", "r"), ("", "r"), ("", "l"), ("", "l")])
+    for name, share in zip(names, shown, strict=True):
+        bar = "█" * max(1, round(_BAR * share.frac / shown[0].frac))
+        below = share.key == "other" and share.frac >= _OUTSIDE
+        parts = "" if below else _fitting(", ".join(groups.parts_of(report, share, _PARTS)), room, ", ")
         table.add_row(
-            out.text(spoken(name), limit=22),
-            out.text(f.pct(times[name] / whole), "bold"),
-            out.text(f.ms(times[name]), "dim"),
-            out.text(bar, group.colour),
+            out.text(name, limit=24),
+            out.text(f.pct(share.frac), "bold"),
+            out.text(f.ms(share.ms_per_step), "dim"),
+            out.text(bar, groups.colour_of(share.key)),
+            out.text(parts if cell_len(parts) <= room and not parts.endswith("…") else "", "dim"),
         )
     out.print(table)
+    for line in why:
+        out.line(line, "dim")
+
+
+def _outside(out: _Out, report: Report) -> list[str]:
+    """What the time is that is in no part of a transformer, or why that is not known, where it is much."""
+    covered, said = report.coverage, []
+    parts = groups.outside_parts(covered, ("other",), _PARTS)
+    if covered.other_frac >= _OUTSIDE and parts:
+        said.append(_fitting(f"Other: {', '.join(parts)}", out.width, ", "))
+    if covered.unattributed_frac >= _OUTSIDE and covered.unattributed:
+        main = covered.unattributed[0]
+        said += [f"Unattributed: {main.reason}.", f"Fix: {main.remedy}."]
+    return said
 
 
 def _waits(out: _Out, report: Report) -> None:

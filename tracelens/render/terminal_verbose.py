@@ -31,7 +31,7 @@ _SEEN = 0.001  # of GPU time in a phase
 
 def _style(out: _Out, at: int, share: groups.Share) -> tuple[str, str]:
     """Choose how a group is drawn: by colour, or by pattern where there is none."""
-    colour = next(group.colour for group in groups.GROUPS if group.key == share.key)
+    colour = groups.colour_of(share.key)
     if share.key == "unattributed":
         return _HATCH, colour
     return ("█", colour) if out.colour else (_FILLS[at % len(_FILLS)], "")
@@ -72,6 +72,8 @@ def step_bar(out: _Out, report: Report) -> None:
             ]
         table.add_row(*row)
     out.print(table)
+    for line in groups.outside_lines(report):
+        out.line(line)
     out.line()
 
 

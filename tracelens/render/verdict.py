@@ -18,8 +18,9 @@ from tracelens.accounting.limits import (
     picture_of,
 )
 from tracelens.numbers import capital, listed, ms, ms_range, pct
+from tracelens.render.groups import outside_parts
 from tracelens.render.remedies import FIND_CPU, FIND_RANK, LAUNCH_LESS, fusing
-from tracelens.results import Estimate, Finding, Report
+from tracelens.results import Coverage, Estimate, Finding, Report
 from tracelens.results.waiting import step_bound
 from tracelens.rules.engine.needs import unseen
 from tracelens.words import TO_TRY, per_step
@@ -46,7 +47,7 @@ _NAMED = 3
 _SHARES = ((0.99, "All of it"), (0.5, "Most of it"), (0.0, "The largest part of it"))
 _MORE = ", more than any shape change would save."
 _PROFILED = "The profiler slows the CPU: tracelens capture also times steps without it."
-_MARK = "Call prof.step() after each step, or record with tracelens capture."
+_MARK = f"{TO_TRY} call prof.step() after each step, or record with tracelens capture."
 
 
 def with_verdict(report: Report) -> Report:
@@ -108,6 +109,13 @@ def _verdict(seen: StepPicture) -> tuple[str, str]:
     return shapes, _joined(remark, others) or _busy(seen)
 
 
+def _does(covered: Coverage) -> str:
+    """What the GPU does in a step that is no transformer's."""
+    parts = outside_parts(covered, ("other", "unattributed"), _NAMED)
+    told = f"By operator: {listed(parts)} of GPU time." if parts else "GPU time is shown by phase."
+    return f"{told} --kernels FILE lists each kernel with its operator."
+
+
 def _joined(*sentences: str) -> str:
     return " ".join(one for one in sentences if one)
 
@@ -127,9 +135,7 @@ def _not_judged(seen: StepPicture) -> tuple[str, str]:
             if covered.complete
             else "No attention was recognised."
         )
-        return said, _joined(
-            open_, "GPU time is shown by phase; --kernels FILE lists each kernel with its operator."
-        )
+        return said, _joined(open_, _does(covered))
     if seen.gpu.vendor == "amd":
         said = "This is an AMD GPU: its tensor-core and tile rules are not judged."
         return said, "Times, components and shapes are shown; MFU, peaks and changes are not."

@@ -232,6 +232,10 @@ class Job(msgspec.Struct, frozen=True):
     gemms: list[JobGemm]
     findings: list[JobFinding]
     coverage: Annotated[Coverage | None, says("of the rank with least attributed")]
+    groups: Annotated[
+        dict[str, tuple[float, float, float]],
+        says("``components``, those that are told together as one: mlp, attn-proj, attn-core..."),
+    ] = {}
 
 
 def to_json(job: Job) -> bytes:

@@ -124,6 +124,21 @@ class Unattributed:
 
 
 @dataclass(frozen=True, slots=True)
+class Outside:
+    """A kind of work in no part of a transformer."""
+
+    component: Annotated[str, says('"other" or "unattributed"')]
+    what: Annotated[
+        str,
+        says(
+            '"GEMM", "attention", an operator of PyTorch ("convolution": forward and backward, of each'
+            ' library), "own operator" or "no operator"'
+        ),
+    ]
+    frac: Annotated[float, says("of GPU time")]
+
+
+@dataclass(frozen=True, slots=True)
 class Coverage:
     """Shares of the GPU time of the analysed steps; nothing is renormalized."""
 
@@ -150,6 +165,9 @@ class Coverage:
     attention_open_frac: Annotated[
         float | None, says("what can be attention: the same, of unattributed time as well")
     ] = None
+    outside: Annotated[
+        list[Outside], says("what ``other`` and unattributed time is, from 1% of GPU time on, longest first")
+    ] = field(default_factory=list)
 
     @property
     def unattributed_frac(self) -> float:
