@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from tracelens.results import Estimate, SavingOf
+from tracelens.results.advice import SavingCounts
 from tracelens.words import slash_step
 
 UNKNOWN = "unknown"
@@ -184,11 +185,18 @@ _BASES = {"model": "predicted", "calibrated": "predicted, calibrated"}
 
 
 def saving(
-    saving_ms: Estimate, saving_frac: Estimate, basis: str, *, of: SavingOf = "step", marked: bool = True
+    saving_ms: Estimate,
+    saving_frac: Estimate,
+    basis: str,
+    *,
+    of: SavingOf = "step",
+    counts: SavingCounts = "all",
+    marked: bool = True,
 ) -> tuple[str, str]:
     """Write a finding's saving as (claim, qualifier): a prediction, or a bound that says it is one.
 
-    ``of`` "gpu_work": the step waits for the CPU, so of its own time it saves something from nothing to that.
+    ``of`` "gpu_work": the step waits for the CPU, so of its own time it saves something from nothing to that;
+    where launches go too (``counts`` "kernels"), that is no bound.
     ``marked``: the time is a step's; otherwise it is that of the whole trace.
 
     >>> saving(Estimate(12, 14.6, 16, "model"), Estimate(.03, .0354, .04, "model"), "model")
@@ -199,12 +207,17 @@ def saving(
     ('0 to 3.00 ms/step shorter', 'at most 3.0%; predicted, GPU work ≈ 2.00 ms less')
     >>> saving(Estimate(0, None, 3, "heuristic"), Estimate(0, None, .03, "heuristic"), "", of="gpu_work")
     ('0 to 3.00 ms/step shorter', 'at most 3.0%; bound, not a prediction')
+    >>> model = Estimate(1, 2, 3, "model"), Estimate(.01, .02, .03, "model"), "model"
+    >>> saving(*model, of="gpu_work", counts="kernels")
+    ('GPU work ≈ 2.00 ms/step less', '1.00–3.00 ms; predicted; launches it spares not counted')
     >>> saving(Estimate(-3, -2, -1, "measured"), Estimate(-.03, -.02, -.01, "measured"), "measured")
     ('slower by 2.00 ms/step', '2.0%; 1.00–3.00 ms; measured')
     """
     per = slash_step(marked)
     if saving_ms.mid is not None and saving_ms.mid < 0:
         return _slower(saving_ms, saving_frac, basis, per)
+    if of == "gpu_work" and counts == "kernels" and _known(saving_ms.high):
+        return _fewer_kernels(saving_ms, basis, slash_step(marked))
     if of == "gpu_work" and _known(saving_ms.high):
         return _gpu_work(saving_ms, saving_frac, basis, marked)
     if _known(saving_ms.mid):
@@ -226,6 +239,17 @@ def _gpu_work(saving_ms: Estimate, saving_frac: Estimate, basis: str, marked: bo
     if _known(saving_ms.mid):
         how = f"{_BASES.get(basis, basis)}, GPU work ≈ {ms(saving_ms.mid)} less"
     return f"0 to {ms(saving_ms.high)}{slash_step(marked)} shorter", "; ".join([*share, how])
+
+
+def _fewer_kernels(saving_ms: Estimate, basis: str, per: str) -> tuple[str, str]:
+    """What a change takes off the GPU where the CPU gains by fewer launches, by how much is not known."""
+    spread = ms_range(saving_ms.low, saving_ms.high)
+    if saving_ms.mid is None:
+        claim, said = f"GPU work at most {ms(saving_ms.high)}{per} less", ["bound, not a prediction"]
+    else:
+        claim = f"GPU work ≈ {ms(saving_ms.mid)}{per} less"
+        said = [*([spread] if spread != UNKNOWN else []), _BASES.get(basis, basis)]
+    return claim, "; ".join([*said, "launches it spares not counted"])
 
 
 def _slower(saving_ms: Estimate, saving_frac: Estimate, basis: str, per: str) -> tuple[str, str]:

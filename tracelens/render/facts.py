@@ -245,9 +245,13 @@ def _stake(report: Report) -> Number:
     of, more = per_step(report), _open(report)
     if report.summary.saving_of == "gpu_work":
         # Shorter kernels leave longer gaps: not a gain to put in red.
-        how = "a bound" if waste.mid is None else f"GPU work ≈ {f.ms(waste.mid)} less, predicted"
-        note = f"{of.strip()}, 0 while it waits for the CPU; {how}{more}"
-        return Number("stake", f"0 to {f.ms(waste.high)}", label, note, quiet=True)
+        how = "a bound" if waste.mid is None else f"≈ {f.ms(waste.mid)} predicted"
+        spared = any(one.counts == "kernels" for one in report.findings)
+        gains = "launches spared not counted" if spared else "0 while it waits for the CPU"
+        value = f"{'≤' if spared else '0 to'} {f.ms(waste.high)}"
+        label = "GPU work saved" if spared else label
+        note = f"GPU work{of}: {how}; {gains}{more}"
+        return Number("stake", value, label, note, quiet=True, short="GPU work" if spared else "")
     if waste.mid is not None:
         spread = f.ms_range(waste.low, waste.high)
         note = f"{spread}{of}, predicted" if spread != f.UNKNOWN else f"predicted{of}"
@@ -265,10 +269,15 @@ def _open(report: Report) -> str:
 
 def claim(finding: Finding, report: Report) -> tuple[str, str]:
     """Write what a finding saves and how that is known."""
-    marked = report.summary.steps_marked
+    return claimed(finding, marked=report.summary.steps_marked)
+
+
+def claimed(finding: Finding, *, marked: bool) -> tuple[str, str]:
+    """The same without its report."""
     return f.saving(
-        finding.saving_ms, finding.saving_frac, finding.basis, of=finding.saving_of, marked=marked
-    )
+        finding.saving_ms, finding.saving_frac, finding.basis,
+        of=finding.saving_of, counts=finding.counts, marked=marked,
+    )  # fmt: skip
 
 
 def overlap_words(report: Report) -> str:
@@ -298,12 +307,13 @@ def five_numbers(report: Report) -> list[Number]:
     gemm = report.summary.gemm_frac
     share = at_least(gemm) if report.summary.gemm_frac_is_bound else f.pct(gemm)
     note = f"of {f.ms(report.summary.gpu_ms_per_step)} GPU time{per_step(report)}"
+    stake = _stake(report)
     return [
         _step_time(report),
         _mfu(report),
         _busy(report),
         Number("gemm", share, "GEMM + attention", note, gemm, short="GEMM+attn"),
-        replace(_stake(report), short="savings"),
+        replace(stake, short=stake.short or "savings"),
     ]
 
 

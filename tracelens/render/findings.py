@@ -9,6 +9,7 @@ from tracelens.render import facts
 from tracelens.render.section import Content, Page, Section
 from tracelens.render.verified_words import measured
 from tracelens.results import Basis, Estimate, Finding, Report
+from tracelens.results.advice import SavingCounts
 from tracelens.results.waiting import busy_frac
 from tracelens.step.waiting import gpu_work_note
 from tracelens.words import SEVERITY_FROM
@@ -40,7 +41,8 @@ def caveats(finding: Finding) -> list[str]:
     if verified is not None and verified.replaces and verified.state == "measured":
         return [measured(verified), *finding.caveats]
     # reports of before hold such a sentence themselves
-    return list(dict.fromkeys([*finding.caveats, *_of_prediction(finding.saving_ms)]))
+    uncounted = [_UNCOUNTED[finding.counts]] if finding.counts in _UNCOUNTED else []
+    return list(dict.fromkeys([*finding.caveats, *uncounted, *_of_prediction(finding.saving_ms)]))
 
 
 def waiting(finding: Finding, report: Report) -> list[str]:
@@ -48,6 +50,11 @@ def waiting(finding: Finding, report: Report) -> list[str]:
     if finding.saving_of != "gpu_work":
         return []
     return [f"{f.capital(gpu_work_note(busy_frac(report.summary)))}."]
+
+
+_UNCOUNTED: Mapping[SavingCounts, str] = {
+    "kernels": "Launches that it spares are not counted; where the step waits for the CPU they save more."
+}
 
 
 def _of_prediction(saving: Estimate) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tracelens import numbers as f
 from tracelens.comparison.step_change import PRACTICAL
+from tracelens.render import facts
 from tracelens.render.facts import BANDWIDTH_FROM
 from tracelens.render.groups import GROUPS
 from tracelens.render.job_words import ranks_said
@@ -160,13 +161,7 @@ def finding_lines(job: Job) -> list[str]:
     for one in job.findings:
         of = _on(one, job)
         finding = one.finding
-        claim, why = f.saving(
-            finding.saving_ms,
-            finding.saving_frac,
-            finding.basis,
-            of=finding.saving_of,
-            marked=job.steps_marked,
-        )
+        claim, why = facts.claimed(finding, marked=job.steps_marked)
         gain = "those ranks wait for late ones, so the step gains nothing yet" * (one.saves_step is False)
         said = gain or f"{claim}; {why}"
         lines.append(f"{finding.rule} {finding.title}, {of}. {said[0].upper()}{said[1:]}.")

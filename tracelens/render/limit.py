@@ -88,9 +88,9 @@ def _exposed(report: Report) -> Card:
     find = f"{f.capital(remedies.FIND_RANK)}: {_TO_FIND}"
     hideable_ms = seen.hideable_ms
     part = _part(exposed_ms, report)
-    claim = f"saves at most {part}"
+    claim = f"at most {part}"
     if report.summary.communication_is_bound:
-        claim = f"at least {part}; saves at most what was recognised"
+        claim = f"at least {part}; at most what was recognised can be saved"
     if not late and hideable_ms < exposed_ms:
         claim = (
             f"{part}; overlap saves at most {f.ms(hideable_ms)}: there is no more compute to hide it behind"
@@ -134,7 +134,7 @@ def _idle(report: Report) -> Card:
     if loads >= _LOADS or any(one.evidence["kind"] in ("data", "workers") for one in seen):
         todo.insert(0, loader)
     if found.why == waits.NOT_ASKED and not seen:
-        todo.insert(0, "Find the cause: tracelens analyze TRACE --waits.")
+        todo.insert(1, "Find the cause: tracelens analyze TRACE --waits.")
     if picture.launches_wait:
         todo.remove(fewer)
         todo += [] if picture.has_graphs else [fewer]
@@ -147,7 +147,7 @@ def _idle(report: Report) -> Card:
     )
     part = _part(summary.idle_ms, report)
     claim = (
-        f"saves at most {part}" if without_ms is None else f"{part}; saves at most {f.ms(idle_ms(summary))}"
+        f"at most {part}" if without_ms is None else f"{part}; at most {f.ms(idle_ms(summary))} can be saved"
     )
     return Card(
         "idle",
@@ -192,4 +192,4 @@ def _content(page: Page) -> Content | None:
     return {"cards": found} if found else None
 
 
-SECTION = Section("limit", "What limits the step", _content, folds=False)
+SECTION = Section("limit", "What costs time besides GEMM shapes", _content, folds=False)

@@ -44,7 +44,7 @@ def render_report_markdown(report: Report, *, gates: Sequence[Judged] = ()) -> s
 def _limit(report: Report) -> list[str]:
     """What limits the step, where GEMM shapes do not."""
     found = limit.cards(report)
-    lines = ["### What limits the step", ""] if found else []
+    lines = ["### What costs time besides GEMM shapes", ""] if found else []
     for card in found:
         saw = [f"- {escape(line)}" for line in card.saw]
         todo = [f"{n}. {escape(line)}" for n, line in enumerate(card.todo, 1)]

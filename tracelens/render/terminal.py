@@ -180,6 +180,8 @@ def _finding_cells(out: _Out, finding: Finding) -> list[Text]:
     saving, share = finding.saving_ms, finding.saving_frac
     if saving.mid is not None and saving.mid < 0:
         claim, part = f"slower by {f.ms(-saving.mid)}", f.pct((-share).mid)
+    elif finding.saving_of == "gpu_work" and finding.counts == "kernels":
+        claim, part = f"GPU ≤ {f.ms(saving.high)}", f.pct(share.high)
     elif finding.saving_of == "gpu_work":
         claim, part = f"0 to {f.ms(saving.high)}", f"≤ {f.pct(share.high)}"
     elif saving.mid is not None:

@@ -184,6 +184,11 @@ def _communication(seen: StepPicture, *, alone: bool) -> tuple[str, str]:
     """Exposed communication, and what there is to try; ``alone`` where shapes are not judged."""
     exposed_ms = seen.summary.exposed_communication_ms
     said = f"{_exposed(seen)} {_mean_part(seen, exposed_ms)}"
+    if seen.exposed_frac < LARGE:  # most of the step is compute, which the saving is no part of
+        computes = max(0.0, seen.summary.gpu_busy_frac - seen.exposed_frac)
+        most = "at most " * seen.summary.communication_is_bound
+        said = f"{_exposed(seen)} {_mean_part(seen, exposed_ms, of='it')}"
+        said = f"the GPU computes {most}{pct(computes)} of the step; {said}"
     return f"{capital(said)}{_more(seen, alone=alone)}", _joined(
         f"{TO_TRY} {_hiding(seen)}.", _main_collective(seen, exposed_ms)
     )
@@ -233,9 +238,9 @@ def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> tuple[str, str]:
     return f"The step is CPU-bound{shapes}: the GPU is idle {part}.", _joined(to_try, profiled)
 
 
-def _mean_part(seen: StepPicture, mean_ms: float) -> str:
+def _mean_part(seen: StepPicture, mean_ms: float, of: str = "the step") -> str:
     """The share that a mean over the steps has in them; where mean and median differ, it says which it is."""
-    said = _part(mean_ms, seen.mean_ms, "the step")
+    said = _part(mean_ms, seen.mean_ms, of)
     same = ms(seen.mean_ms) == ms(seen.summary.step_ms.median)
     return said if same else said.removesuffix(")") + " on average)"
 
@@ -364,6 +369,12 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
             more = f" What kernels besides GEMMs gain in another type is not counted.{more}"
         waits = step_bound(seen.summary)
         how = "" if bound else ", predicted"
+        if waits == "cpu" and any(one.counts == "kernels" for one in told):
+            does = "takes" if count == 1 else "together take"
+            return (
+                f"{changes} {does} {time} ({pct(time_ms / found.step_ms)}{how}) of GPU work off {step} and"
+                f" launches, which are not counted, off the CPU: {title}.{more}"
+            )
         if waits == "cpu":  # a shorter kernel leaves a longer gap
             does = "shortens" if count == 1 else "together shorten"
             share = f"at most {pct(stake.high / found.step_ms)}{how}; nothing while it waits for the CPU"
@@ -375,7 +386,7 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
             return f"{changes} {does} GPU work by {time} {of} {step} ({share}); {gains}: {title}.{more}"
         if time_ms < LITTLE * found.step_ms:
             time = f"{'together ' if count > 1 else ''}{time}"
-            return f"No change found is worth 1% of the step: {changes}, {time} ({share}): {title}.{more}"
+            return f"Shapes are worth less than 1% of the step: {changes}, {time} ({share}): {title}.{more}"
         does = "saves" if count == 1 else "together save"
         return f"{changes} {does} {time} {of} {step} ({share}): {title}.{more}"
     states = [check.state for check in seen.checks]

@@ -16,8 +16,8 @@ from tracelens.words import Level
 SearchState = Literal["found", "good", "none", "could_not_run"]
 #: What a change asks for: a setting, code, or a new training.
 Effort = Literal["config", "code", "retrain"]
-#: What a saving is of: all that the change does, or its GEMMs alone.
-SavingCounts = Literal["all", "gemms"]
+#: What a saving is of: all that the change does, its GEMMs, or its kernels without the launches it spares.
+SavingCounts = Literal["all", "gemms", "kernels"]
 CheckState = Literal["found", "passed", "not_applicable", "could_not_run"]
 #: What becomes of a trained checkpoint.
 Checkpoint = Literal["loads", "reshards", "pads", "converts", "scratch", "unknown"]
@@ -101,7 +101,10 @@ class Finding:
         says("what saving_ms is of; gpu_work: the step gains 0 to its high end; wait: the GPU waits for it"),
     ] = "step"
     counts: Annotated[
-        SavingCounts, says("gemms: what other kernels gain by the change is in no figure, bounds included")
+        SavingCounts,
+        says(
+            "gemms, kernels: what other kernels gain, or launches that it spares, are in no figure or bound"
+        ),
     ] = "all"
 
 

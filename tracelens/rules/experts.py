@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens.numbers import percent, plural
 from tracelens.rules.engine.bounds import Bound
-from tracelens.rules.engine.candidate import SPARES_LAUNCHES, Candidate
+from tracelens.rules.engine.candidate import Candidate
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import calls_of, time_of
 from tracelens.rules.engine.rule import Rule
@@ -58,8 +58,8 @@ def _grouped(facts: StepFacts, mixture: Mixture) -> Candidate | None:
                 "torch.nn.functional.grouped_mm takes bf16 with weights stacked by expert and tokens sorted"
                 " by expert; transformers: experts_implementation='grouped_mm', Megatron: --moe-grouped-gemm."
             ),
-            SPARES_LAUNCHES,
         ],
+        counts="kernels",
         confidence="medium",
         effort="code",
         bounds=[packed(facts, row, count) for row in mixture.rows],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracelens.numbers import listed, ms
-from tracelens.rules.engine.candidate import SPARES_LAUNCHES, Candidate, absent
+from tracelens.rules.engine.candidate import Candidate, absent
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.attention_chain import CORE, TRAINED_BIAS, masks_of
@@ -84,6 +84,7 @@ def _candidate(facts: StepFacts, found: Fusing) -> Candidate:
         confidence="low" if found.saving is None else "medium",
         effort="code",
         gemms=chain.products,
+        counts="kernels",
         bounds=found.bounds,
         kernels=found.kernels,
         saving=found.saving,
@@ -111,7 +112,6 @@ def _caveats(found: Fusing) -> list[str]:
     caveats.append(
         "The same function but for rounding: sums run in another order. Compare results over a short run."
     )
-    caveats.append(SPARES_LAUNCHES)
     if TENSOR in masks_of(chain):
         both = " The range spans both, the middle is the slower." if found.saving is not None else ""
         caveats.append(

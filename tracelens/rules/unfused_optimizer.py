@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens.numbers import ms, plural, sig
 from tracelens.results import OtherRow
-from tracelens.rules.engine.candidate import SPARES_LAUNCHES, Candidate, absent, not_applicable
+from tracelens.rules.engine.candidate import Candidate, absent, not_applicable
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import need_others
 from tracelens.rules.engine.rows import calls_of, of_step, time_of
@@ -61,8 +61,8 @@ def _candidate(facts: StepFacts, adam: list[OtherRow], now: float, fused: float)
         ],
         caveats=[
             "torch.compile(optimizer.step) fuses as well, also optimizers that have no fused kernel.",
-            SPARES_LAUNCHES,
         ],
+        counts="kernels",
         confidence="medium",
         effort="config",
         components=["optimizer"],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tracelens.numbers import count, listed, ms, plural
 from tracelens.results import total
 from tracelens.rules.engine.bounds import bound_of_row
-from tracelens.rules.engine.candidate import SPARES_LAUNCHES, Candidate, absent, could_not_run
+from tracelens.rules.engine.candidate import Candidate, absent, could_not_run
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes, need_model
 from tracelens.rules.engine.predictions import minus
@@ -97,9 +97,9 @@ def _candidate(facts: StepFacts, family: SharedInput, groups: Sequence[Group]) -
         fix=_FIX[words],
         caveats=[
             "Tensor parallelism splits each of them by itself: keep that order in the one weight.",
-            SPARES_LAUNCHES,
             *([sums] if any(group.role == "dgrad" for group in groups) else []),
         ],
+        counts="kernels",
         confidence="medium" if predicted else "low",
         effort="code",
         bounds=[bound_of_row(row, gpu=facts.gpu, fewer_kernels=True) for row in rows.values()],

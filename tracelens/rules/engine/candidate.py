@@ -16,9 +16,6 @@ from tracelens.words import Level
 #: passes and says the figure.
 WORTH_A_FINDING = 0.001
 
-#: The caveat of a change that leaves fewer kernels.
-SPARES_LAUNCHES = "Launches that it spares are not counted; where the step waits for the CPU they save more."
-
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -50,7 +47,7 @@ class Candidate:
     parameter_delta: int | None = None
     flops_delta: float | None = None  # of the named GEMMs, as a fraction
     effects: Mapping[str, Any] | None = None  # fields of ``Effects`` that the rule knows better
-    counts: SavingCounts = "all"  # "gemms": other kernels gain too, and that is not counted
+    counts: SavingCounts = "all"  # "gemms", "kernels": other kernels or launches gain too, uncounted
     least: float = WORTH_A_FINDING  # share of the step below which it is no finding
 
     @property
