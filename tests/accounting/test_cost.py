@@ -131,7 +131,7 @@ def test_prices_as_people_write_them(text: str, price: Price) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "free", "-1", "2,50", "0", "0.0", "$2 EUR", "1e9", "nan", "2.5 " + "xyz" * 40, "2 \x1b[31m", "1.2.3"],
+    ["", "free", "-1", "2,50", "0", "0.0", "$2 EUR", "1e9", "nan", "2 " + "xyz" * 40, "2 \x1b[31m", "1.2.3"],
 )
 def test_what_is_no_price_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError) as error:
