@@ -123,6 +123,8 @@ def test_full_precision_on_cuda_cores_has_no_alignment() -> None:
     odd, even = (predict_gemm(4096, n, 4096, gpu=H100, dtype="fp32") for n in (4095, 4096))
     assert odd.alignment_frac == 1.0 and odd.time_us.mid is not None
     assert odd.time_us.mid == pytest.approx(even.time_us.mid, rel=0.01)
+    for end in ("low", "high"):
+        assert getattr(odd.time_us, end) == pytest.approx(getattr(even.time_us, end), rel=0.01)
 
 
 @pytest.mark.parametrize(
