@@ -10,6 +10,7 @@ from tracelens.gemm import parse_kernel_name
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.cost import memory_us
 from tracelens.gemm.predict.rates import Rates, model_rates
+from tracelens.gemm.predict.tiles import Tile
 from tracelens.hardware import find_gpu
 
 H100 = find_gpu(None, override="h100-sxm")
@@ -71,6 +72,28 @@ def test_a_wave_is_a_tile_for_each_multiprocessor(columns: int, waves: int) -> N
     assert (found.tile, found.tiles, found.waves, found.tile_k) == ((128, 256), columns, waves, 64)
     assert found.cluster == "1x1" and found.tile_eff_frac == 1.0
     assert found.wave_eff_frac == pytest.approx(columns / (132 * waves))
+
+
+def test_a_name_that_leaves_the_order_of_its_tile_open_gets_the_faster_one() -> None:
+    """M of 128 and N of 208 fill one tile of 128 x 208; turned round it would be two."""
+    name = "nvjet_sm121_tst_mma_128x208x64_2_32x104x64_tmaAB_alignCD4_bz_TNNN"
+    kernel = parse_kernel_name(name)
+    found = predict_gemm(128, 208, 4096, gpu=H100, kernel=kernel)
+    assert (found.tile, found.tiles) == ((128, 208), 1)
+    assert predict_gemm(208, 128, 4096, gpu=H100, kernel=kernel).tile == (208, 128)
+
+
+def test_a_kernel_that_names_no_tile_runs_the_librarys() -> None:
+    triton = parse_kernel_name("triton_tem_fused_mm_2")
+    assert triton is not None and triton.tile_pair is None
+    named = predict_gemm(4096, 4096, 4096, gpu=H100, kernel=triton)
+    free = predict_gemm(4096, 4096, 4096, gpu=H100)
+    assert (named.tile, named.time_us) == (free.tile, free.time_us)
+
+
+def test_a_cluster_that_is_larger_than_the_gpu_fills_it_once() -> None:
+    assert Tile(128, 128, 64, "4x4").slots(8) == 8
+    assert Tile(128, 128, 64, "2x1").slots(132) == 132
 
 
 def test_large_aligned_products_have_the_range_of_the_model() -> None:
