@@ -256,14 +256,14 @@ BAD: dict[str, tuple[str, str | dict[str, Any] | list[int], str]] = {
     "mla in megatron": ("a.sh", MEGATRON + " --multi-latent-attention", "latent-attention is not modelled"),
     "no multiple": ("a.json", MEGATRON_TABLE | {"make_vocab_size_divisible_by": -4}, "= -4 is no multiple"),
     "a strange mixture": (
-        "config.json", configs.LLAMA2_7B | {"model_type": "zebra", "num_experts": 8}, "the experts of model_type",
+        "config.json", configs.LLAMA2_7B | {"model_type": "zebra", "num_experts": 8}, "experts of model_type",
     ),
     "how many experts": (
         "config.json", without(configs.MIXTRAL_8X7B, "num_local_experts"), "how many experts there are",
     ),
     "experts in turn": ("config.json", configs.MIXTRAL_8X7B | {"moe_layer_freq": 2}, "in turn with layers"),
     "how many a token": (
-        "config.json", without(configs.MIXTRAL_8X7B, "num_experts_per_tok"), "how many experts a token goes to",
+        "config.json", without(configs.MIXTRAL_8X7B, "num_experts_per_tok"), "experts a token goes to",
     ),
     "how wide beside": (
         "config.json", without(configs.QWEN_MOE_A2_7B, "intermediate_size") | {"mlp_only_layers": [0]},
