@@ -12,7 +12,7 @@ SAMPLE ?= $(firstword $(filter %_gpt2_vocab50257_head80_eager.json.gz,$(REAL)) $
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: report test test-all test-matrix lint types contract fast unit fuzz docs clean
+.PHONY: report test test-all test-matrix lint types contract fast unit coverage fuzz docs clean
 
 # without byte code each Python that a test starts would compile the whole package again
 unexport PYTHONDONTWRITEBYTECODE
@@ -53,6 +53,13 @@ fast: $(VENV)/.tested
 unit: $(VENV)/.tested
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+# which statements and branches of tracelens/ the fast tests run, in child processes, too
+coverage: $(VENV)/.tested
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report --skip-covered --sort=cover
+
 # the wheel alone, with the lowest and the newest version of everything that it needs
 test-matrix: $(VENV)/.installed
 	PYTHON=$(CURDIR)/$(BIN)/python .ci/matrix
@@ -77,4 +84,4 @@ $(VENV)/.tested: $(VENV)/.installed pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) docs/_build build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache report.html report.json
+	rm -rf $(VENV) docs/_build build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.* report.html report.json

@@ -212,6 +212,17 @@ def test_the_part_of_ffn_that_a_rank_holds_is_simulated_for_all_of_them() -> Non
     assert finding.saving_ms.mid == pytest.approx(whole) and whole is not None
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_width_is_the_whole_models_on_every_rank(ranks: int) -> None:
+    step = facts_of(Shape(3002, 24, 12288, d=128, t=ranks))
+    (finding,) = (one for one in RULE.check(step).findings if "hidden" in one.change)
+    assert step.step is not None
+    whole = what_if(step.step, {"hidden": 3072}).saving_ms
+    assert finding.change == {"hidden": [3002, 3072]} and whole.mid is not None
+    assert finding.saving_ms.mid == pytest.approx(whole.mid)
+    assert any("tensor-parallel ranks" in text for text in finding.caveats) == (ranks > 1)
+
+
 def test_a_bare_dimension_is_not_simulated() -> None:
     (finding,) = check(gemm(1, 5184, 4, 1024, component="other", kernel=cutlass(2), calls=500)).findings
     assert finding.saving_ms.mid is None and finding.parameter_delta is None

@@ -37,7 +37,7 @@ def test_the_copied_2_7b_shape_is_found() -> None:
 def test_the_bound_is_no_more_than_the_work_that_falls_away() -> None:
     finding = one(attention(1, 80, kernel=flash2(96)), step_ms=100.0, dims=model(**GPT3_2_7B))
     assert finding.saving_ms.high == pytest.approx(32 * 0.2 * (1 - 80 / 128))
-    assert "37.5%" in finding.how
+    assert "so at most 1 - 0.625 = 37.5% of the time" in finding.how
 
 
 def test_the_bound_holds_for_the_measured_sweep() -> None:

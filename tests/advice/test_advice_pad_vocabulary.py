@@ -215,12 +215,12 @@ def test_with_full_loads_no_more_is_at_stake_than_an_a100_lost(vocab: int, kerne
 def test_confidence_is_of_what_is_at_stake() -> None:
     """Half of it by name is high; half of it by size is medium; less is low."""
 
-    def confidence(*kernels: str) -> str:
+    def confidence(*kernels: str, vocab: int = 50257) -> str:
         rows = [
-            gemm(at, 8192, 50257, 2560, component="logits", kernel=kernel, time_us=4000.0)
+            gemm(at, 8192, vocab, 2560, component="logits", kernel=kernel, time_us=4000.0)
             for at, kernel in enumerate(kernels, 1)
         ]
-        (candidate,), _ = RULE.look(facts(*rows, step_ms=100.0, dims=model(vocab=50257, hidden=2560)))
+        (candidate,), _ = RULE.look(facts(*rows, step_ms=100.0, dims=model(vocab=vocab, hidden=2560)))
         return candidate.confidence
 
     assert confidence(cutlass(1), cutlass(1)) == "high"
@@ -228,6 +228,9 @@ def test_confidence_is_of_what_is_at_stake() -> None:
     assert confidence(cutlass(1), "some_kernel", "some_kernel") == "medium"
     assert confidence("some_kernel", "some_kernel") == "medium"
     assert confidence(NVJET, NVJET) == "low"
+    assert confidence("some_kernel", vocab=50280) == "low"  # rows on 16 bytes
+    assert confidence("some_kernel", vocab=50276) == "medium"  # on 8
+    assert confidence("some_kernel", NVJET) == "medium"
 
 
 def test_the_reason_is_that_of_rows_on_the_grid_or_off_it() -> None:

@@ -74,6 +74,11 @@ def test_tokens_grow_with_the_batch_and_the_sequence(llama: StepModel) -> None:
     assert what_if(unknown, {"vocab": 32064}).tokens_frac == 0.0
 
 
+def test_ranks_that_are_not_known_are_none_that_changes(llama: StepModel) -> None:
+    unknown = replace(llama, now=replace(llama.now, tensor_parallel=None))
+    assert what_if(unknown, {"layers": 48}).flops_frac == pytest.approx((STEP - 3 * LOGITS) / 2 / STEP)
+
+
 def test_what_repeats_is_said_and_what_does_not_is_not(llama: StepModel) -> None:
     deeper = what_if(llama, {"layers": 40})
     assert {row.how for row in deeper.rows} == {"same shape, 1.25 times as often"}
@@ -225,5 +230,9 @@ def test_the_range_of_a_sum_of_parts(llama: StepModel) -> None:
     gap = _saving(llama, Affected(parts, ((1.4, "no formula"),)), [])
     assert gap.low == pytest.approx(4.0 - math.hypot(5.0, 5.0) - 1.4 * 4.0 / 14.0)
     assert gap.high == pytest.approx(4.0 + math.hypot(2.5, 2.5) + 1.4 * 4.0 / 14.0)
+    small = _saving(llama, Affected((part(0.5, 0.5),), ()), [])
+    assert small.mid == 0.25
+    rounding = _saving(llama, Affected((part(1.0, 1 - 1e-12),), ()), [])
+    assert rounding.mid == 0.0
     nothing = _saving(llama, Affected((), ((1.4, "no formula"),)), [])
     assert (nothing.low, nothing.mid, nothing.high) == (0.0, 0.0, 0.0)

@@ -11,7 +11,7 @@ from tests.advice.advice_steps import Shape, dims_of, model_of, rows_of, spread
 from tracelens.config.model_config import ModelConfig, changed, parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import Estimate, WhatIf
-from tracelens.step.exchange import exchange_of, vocab_is_split
+from tracelens.step.exchange import bubble, exchange_of, vocab_is_split
 from tracelens.step.whatif import StepModel, what_if
 
 LLAMA = Shape(4096, 32, 14336, v=32064, kv=8, gated=True, b=2, t=4)
@@ -207,3 +207,59 @@ def test_a_pipeline_that_is_not_known_says_what_would_show_it() -> None:
 def test_ranks_are_read_in_the_words_of_every_framework() -> None:
     text = "pp=2,tensor_model_parallel_size=4,ep=8"
     assert parse_changes([text]) == {"pipeline_parallel": 2, "tensor_parallel": 4, "expert_parallel": 8}
+
+
+# --- what is not known of an exchange ---------------------------------------------------------------------
+
+
+NOW = ModelConfig(hidden=4096, heads=32, head_dim=128, ffn=14336, layers=32, tensor_parallel=4,
+                  sequence=2048, micro_batch=2)  # fmt: skip
+FEWER = replace(NOW, tensor_parallel=2)
+
+
+def test_exposed_messages_of_unknown_purpose_stay_and_are_said() -> None:
+    found = exchange_of([message(), message(purpose="unknown", exposed=2.0)], NOW, FEWER)
+    assert "2.00 ms of exposed communication of unknown purpose stay as measured" in found.notes
+    assert not any("unknown purpose" in note for note in exchange_of([message()], NOW, FEWER).notes)
+
+
+def test_messages_that_are_hidden_cost_nothing_then_as_now() -> None:
+    hidden = exchange_of([message(exposed=0.0)], NOW, FEWER)
+    assert [part.scales_with for part in hidden.rest] == ["gradients of a rank, new between copies"]
+
+
+def test_without_the_weights_of_a_rank_gradients_are_not_known() -> None:
+    blank = replace(NOW, layers=None)
+    found = exchange_of([message()], blank, replace(blank, tensor_parallel=2))
+    assert found.unknown is not None and found.unknown.startswith("the weights of a rank are not known")
+
+
+def test_without_a_measured_link_the_gradients_of_new_copies_are_not_known() -> None:
+    found = exchange_of([message(bus_gbps=None)], NOW, FEWER)
+    assert found.unknown is not None and "no link was measured" in found.unknown
+
+
+def test_messages_of_unknown_size_shrink_as_what_leaves_a_rank_alone() -> None:
+    """8 ms of half as many micro-batches, of which half of a message leaves and not three quarters."""
+    blank = replace(NOW, hidden=None)
+    found = exchange_of([message(exposed=8.0)], blank, replace(blank, tensor_parallel=2))
+    assert found.unknown is not None  # what a rank weighs is not known, either
+    sized = exchange_of([message(exposed=9.0)], NOW, FEWER).rest[0]
+    assert sized.then_ms.mid == pytest.approx(9.0 / 2 * (1 / 2) / (3 / 4))
+
+
+def test_ranks_whose_messages_are_hidden_tell_nothing_of_more_of_them() -> None:
+    found = exchange_of([message(exposed=0.0)], NOW, replace(NOW, tensor_parallel=8))
+    assert found.unknown is not None and found.unknown.endswith("links between 8 ranks were not measured")
+
+
+def test_one_stage_has_no_bubble_and_unknown_micro_batches_none_that_is_known() -> None:
+    staged = replace(NOW, tensor_parallel=1, pipeline_parallel=4, micro_batches=8)
+    assert bubble(staged, replace(staged, pipeline_parallel=1), work_ms=10.0).startswith("one stage has no")
+    unknown = replace(staged, micro_batches=None)
+    text = bubble(unknown, replace(unknown, pipeline_parallel=2), work_ms=10.0)
+    assert text.endswith("how many micro-batches a step has is not known here")
+    # twice the micro-batches for half the stages: 1 of 4
+    said = bubble(staged, replace(staged, pipeline_parallel=2), work_ms=10.0)
+    assert "(2 - 1) / 4.00 = 25.0%, now (4 - 1) / 8 = 37.5%, 2.50 ms of 10.0 ms work" in said
+    assert "work" not in bubble(staged, replace(staged, pipeline_parallel=2), work_ms=None).partition("=")[2]

@@ -155,6 +155,48 @@ def test_nanogpt_fills_in_what_train_py_sets(tmp_path: Path) -> None:
     assert set(found.fixed) == {"ffn", "hidden"}
 
 
+def test_megatron_s_other_arguments(tmp_path: Path) -> None:
+    grouped = read(tmp_path, MEGATRON_TABLE | {"group_query_attention": True}, "a.json").model
+    assert (grouped.kv_heads, grouped.vocab) == (1, 512)  # its default; 500 padded to a multiple of 128
+    padded = read(tmp_path, MEGATRON_TABLE | {"padded_vocab_size": 640}, "a.json")
+    assert (padded.model.vocab, padded.vocab_asked) == (640, None)
+    staged = read(tmp_path, MEGATRON_TABLE | {"context_parallel_size": 4}, "a.json")
+    assert "context_parallel_size = 4 is not taken into account" in staged.notes
+    assert read(tmp_path, MEGATRON_TABLE | {"context_parallel_size": 1}, "a.json").notes == ()
+    wider = read(tmp_path, MEGATRON_TABLE, "a.json", vocab=1000)
+    assert (wider.model.vocab, wider.vocab_asked) == (1024, 1000)
+
+
+def test_constants_of_a_config_class_are_read_and_nothing_is_worked_out_too_far(tmp_path: Path) -> None:
+    text = (
+        "n_layer = 10 // 0\nn_head = 1" + " + 1" * 9 + "\nx[0] = 3\n"
+        "class GPTConfig:\n    n_embd: int = 64 * 12\n    bias: bool\nclass Other:\n    n_embd = 5\n"
+    )
+    x = read(tmp_path, text, "train.py").model
+    assert (x.hidden, x.layers, x.heads) == (768, 12, 12)  # nanoGPT's own layers and heads
+
+
+def test_defaults_of_families(tmp_path: Path) -> None:
+    qwen = read(tmp_path, without(configs.QWEN3_4B, "head_dim"))
+    assert qwen.model.head_dim == 128 and qwen.sources["head_dim"] == "Qwen3's default"
+    whole = configs.LLAMA2_7B | {"hidden_size": 4096.0, "num_hidden_layers": "32"}
+    assert (read(tmp_path, whole).model.hidden, read(tmp_path, whole).model.layers) == (4096, 32)
+    shown = read(tmp_path, configs.LLAMA2_7B | {"vision_config": {"hidden_size": 8}})
+    assert any("other parts beside its language model" in note for note in shown.notes)
+    untied = read(tmp_path, configs.GEMMA3_MULTIMODAL | {"tie_word_embeddings": False})
+    assert untied.model.tied is False
+    dense = read(tmp_path, configs.MIXTRAL_8X7B | {"mlp_only_layers": [0, 1]}).model
+    assert (dense.dense_layers, dense.dense_ffn) == (2, 14336)
+
+
+def test_key_value_heads_of_falcons(tmp_path: Path) -> None:
+    """transformers' configuration_falcon.py: num_kv_heads counts in the new architecture alone."""
+    one = configs.FALCON_7B | {"hidden_size": 4096, "num_attention_heads": 64, "num_kv_heads": 8}
+    assert read(tmp_path, one).model.kv_heads == 1
+    assert read(tmp_path, one | {"multi_query": False}).model.kv_heads == 64
+    assert read(tmp_path, one | {"new_decoder_architecture": True}).model.kv_heads == 8
+
+
 def test_nanogpt_checkpoint(tmp_path: Path) -> None:
     x = read(tmp_path, "init_from = 'gpt2-xl'\nbatch_size = 1\n", "finetune.py").model
     assert (x.layers, x.heads, x.hidden, x.vocab, x.micro_batch) == (48, 25, 1600, 50257, 1)
@@ -173,6 +215,14 @@ def test_flags_alone() -> None:
     assert (x.ffn, x.head_dim, x.kv_heads) == (10880, 128, 32)
     with pytest.raises(UsageError, match="--layers"):
         config_from_flags({"hidden": 4096, "heads": 32})
+
+
+MEGATRON = "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --vocab-size 512"
+MEGATRON_TABLE = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "vocab_size": 500}
+
+
+def without(table: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name != key}
 
 
 BAD: dict[str, tuple[str, str | dict[str, Any] | list[int], str]] = {
@@ -203,6 +253,22 @@ BAD: dict[str, tuple[str, str | dict[str, Any] | list[int], str]] = {
     "no value": ("a.sh", "--num-layers --hidden-size 64", "has no value"),
     "no vocabulary": ("a.sh", "--num-layers 2 --hidden-size 64 --num-attention-heads 2", "give --vocab N"),
     "megatron experts": ("a.sh", "--num-layers 2 --hidden-size 64 --num-experts 8", "not modelled"),
+    "mla in megatron": ("a.sh", MEGATRON + " --multi-latent-attention", "latent-attention is not modelled"),
+    "no multiple": ("a.json", MEGATRON_TABLE | {"make_vocab_size_divisible_by": -4}, "= -4 is no multiple"),
+    "a strange mixture": (
+        "config.json", configs.LLAMA2_7B | {"model_type": "zebra", "num_experts": 8}, "experts of model_type",
+    ),
+    "how many experts": (
+        "config.json", without(configs.MIXTRAL_8X7B, "num_local_experts"), "how many experts there are",
+    ),
+    "experts in turn": ("config.json", configs.MIXTRAL_8X7B | {"moe_layer_freq": 2}, "in turn with layers"),
+    "how many a token": (
+        "config.json", without(configs.MIXTRAL_8X7B, "num_experts_per_tok"), "experts a token goes to",
+    ),
+    "how wide beside": (
+        "config.json", without(configs.QWEN_MOE_A2_7B, "intermediate_size") | {"mlp_only_layers": [0]},
+        "how wide the MLP of layers without experts is",
+    ),
     "no python": ("a.py", "n_layer = = 3", "no Python file"),
     "other python": ("a.py", "import os\n", "none of n_layer"),
 }  # fmt: skip

@@ -59,6 +59,18 @@ def test_an_interval_that_ends_at_no_difference_lies_on_its_side() -> None:
     assert (long.shift_low_ms, long.shift_high_ms, long.state) == (0.0, 1.0, "slower")
 
 
+def test_fractions_of_a_millisecond_are_seen_as_well() -> None:
+    """Each step after is longer by 0.1 to 0.7 ms."""
+    short, long = [0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]
+    assert judged(short, long).state == "slower" and judged(long, short).state == "faster"
+    assert judged(short, long, medians=(0.4, 0.3)).state == "inconclusive"
+    assert judged(long, short, medians=(0.3, 0.4)).state == "inconclusive"
+
+
+def test_without_turns_no_side_has_another_mix_of_them() -> None:
+    assert not mixed_otherwise(judged([1.0, 2.0, 3.0], [1.0, 2.0]))
+
+
 @pytest.mark.parametrize("medians", [(10.0, 9.0), (10.0, 10.0)])
 def test_medians_that_say_otherwise_than_the_test_claim_nothing(medians: tuple[float, float]) -> None:
     """All steps after are longer, and the medians, of other steps, say shorter or the same."""

@@ -331,6 +331,23 @@ def test_products_with_a_side_of_one_have_nothing_for_tensor_cores() -> None:
     assert tensor_core_state(shape(2, 2, 2, dtype="fp32"), kernel=simt, gpu=H100) == "eligible_unused"
 
 
+@pytest.mark.parametrize(
+    ("gpu", "taken"),
+    [
+        ("v100-sxm", {"fp16"}),
+        ("t4", {"fp16", "int8"}),
+        ("a100-sxm-80gb", {"fp16", "int8", "bf16", "fp32", "tf32"}),
+        ("rtx-4090", {"fp16", "int8", "bf16", "fp32", "tf32", "fp8"}),
+    ],
+)
+def test_each_architecture_brought_types_to_the_tensor_cores(gpu: str, taken: set[str]) -> None:
+    """Volta: fp16; Turing: int8; Ampere: bf16 and tf32; Ada: fp8 (NVIDIA's architecture white papers)."""
+    simt, board = kernel("ampere_sgemm_128x64_tn"), find_gpu(None, override=gpu)
+    for dtype in ("fp16", "int8", "bf16", "fp32", "tf32", "fp8"):
+        state = tensor_core_state(shape(64, 64, 64, dtype=dtype), kernel=simt, gpu=board)
+        assert state == ("eligible_unused" if dtype in taken else "ineligible"), dtype
+
+
 def test_where_memory_and_arithmetic_take_as_long_arithmetic_is_named() -> None:
     """134217.728 us both: 2^37 operations at 1.024 TFLOP/s, 100663296 bytes at 0.75 GB/s."""
     even = replace(H100, peak_tflops={"bf16": 1.024}, bandwidth_gbps=0.75)

@@ -335,6 +335,25 @@ def test_a_damaged_name_gives_no_tile_that_is_not_in_it(name: str, data: st.Data
         ),
         ("_ZN1a1bINS_1cENS0_IS1_EEEEvv", "a::b<a::c, a::b<a::c> >"),
         ("_ZSt4moveIiEvv", "std::move<int>"),
+        ("_ZNK1a1bIiEEvv", "a::b<int>"),  # a method that changes nothing
+        ("_ZNSt1aIiEEvv", "std::a<int>"),
+        ("_ZN1aIKiVlOfRcEEvv", "a<int const, long volatile, float&&, char&>"),
+        ("_ZN1a1bIDF16_DF16bDnEEvv", "a::b<_Float16, std::bfloat16_t, decltype(nullptr)>"),
+        ("_ZN1a1bISt4pairIiSaIiEEEEvv", "a::b<std::pair<int, std::allocator<int> > >"),
+        ("_ZN1aIu6__bf16S0_EEvv", "a<__bf16, __bf16>"),
+        ("_ZN1aIPiS0_S_EEvv", "a<int*, int*, a>"),
+        ("_ZN1aI1bI1cE1dS1_S0_EEvv", "a<b<c>, d, c, b>"),
+        ("_ZN1aINS_1bIiEEEEvv", "a<a::b<int> >"),
+        ("_ZN1a1bILj4ELx5ELy6EL1c7ELb0EEEvv", "a::b<4u, 5ll, 6ull, (c)7, false>"),
+        ("_ZN1a1bIJifEEEvv", "a::b<int, float>"),
+        ("_ZN1a1bIDzEEvv", None),  # no type of the ABI
+        ("_ZNE1av", None),
+        ("_ZNIiEvv", None),
+        ("_ZN0aEvv", None),
+        ("_ZN9aEvv", None),  # longer than what is there
+        ("_ZN1a1bILi3vEEvv", None),
+        ("_ZN1aIS?_EEvv", None),
+        ("_ZN1aIT?_EEvv", None),
         ("_ZN1a1bIXadL_Z1cvEEEEvv", None),  # an expression
         ("_ZN1a1bIS9_EEvv", None),  # a substitution of nothing
         ("_ZN1a", None),

@@ -168,6 +168,7 @@ def test_nvjet() -> None:
                 "stages": None,
                 "in_dtype": "fp16",
                 "out_dtype": "fp32",
+                "math_dtype": "fp16",
             },
         ),
         (

@@ -10,6 +10,7 @@ from tracelens.gemm import parse_kernel_name
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.cost import memory_us
 from tracelens.gemm.predict.rates import Rates, model_rates
+from tracelens.gemm.predict.tiles import Tile
 from tracelens.hardware import find_gpu
 
 H100 = find_gpu(None, override="h100-sxm")
@@ -73,6 +74,28 @@ def test_a_wave_is_a_tile_for_each_multiprocessor(columns: int, waves: int) -> N
     assert found.wave_eff_frac == pytest.approx(columns / (132 * waves))
 
 
+def test_a_name_that_leaves_the_order_of_its_tile_open_gets_the_faster_one() -> None:
+    """M of 128 and N of 208 fill one tile of 128 x 208; turned round it would be two."""
+    name = "nvjet_sm121_tst_mma_128x208x64_2_32x104x64_tmaAB_alignCD4_bz_TNNN"
+    kernel = parse_kernel_name(name)
+    found = predict_gemm(128, 208, 4096, gpu=H100, kernel=kernel)
+    assert (found.tile, found.tiles) == ((128, 208), 1)
+    assert predict_gemm(208, 128, 4096, gpu=H100, kernel=kernel).tile == (208, 128)
+
+
+def test_a_kernel_that_names_no_tile_runs_the_librarys() -> None:
+    triton = parse_kernel_name("triton_tem_fused_mm_2")
+    assert triton is not None and triton.tile_pair is None
+    named = predict_gemm(4096, 4096, 4096, gpu=H100, kernel=triton)
+    free = predict_gemm(4096, 4096, 4096, gpu=H100)
+    assert (named.tile, named.time_us) == (free.tile, free.time_us)
+
+
+def test_a_cluster_that_is_larger_than_the_gpu_fills_it_once() -> None:
+    assert Tile(128, 128, 64, "4x4").slots(8) == 8
+    assert Tile(128, 128, 64, "2x1").slots(132) == 132
+
+
 def test_large_aligned_products_have_the_range_of_the_model() -> None:
     low, mid, high = ends(8192, 8192, 8192)
     assert high == pytest.approx(mid * rates().high_frac, rel=EXACT)
@@ -123,6 +146,8 @@ def test_full_precision_on_cuda_cores_has_no_alignment() -> None:
     odd, even = (predict_gemm(4096, n, 4096, gpu=H100, dtype="fp32") for n in (4095, 4096))
     assert odd.alignment_frac == 1.0 and odd.time_us.mid is not None
     assert odd.time_us.mid == pytest.approx(even.time_us.mid, rel=0.01)
+    for end in ("low", "high"):
+        assert getattr(odd.time_us, end) == pytest.approx(getattr(even.time_us, end), rel=0.01)
 
 
 @pytest.mark.parametrize(

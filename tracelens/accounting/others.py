@@ -231,19 +231,21 @@ def _tensors(inputs: Inputs | None) -> list[tuple[Dims, str | None, Dims | None]
 
 
 def _is_turned(old: Dims, before: Dims, new: Dims, after: Dims) -> bool:
-    """Do the dimensions lie in another order in memory? Sizes of 1 lie nowhere.
+    """Do the dimensions lie in another order in memory? Those of one element, or repeated, lie nowhere.
 
     Tensors of one shape are compared dimension by dimension, others (a Triton kernel's) by their sizes.
     """
-    same = old == new
-    orders = [
-        [at if same else size for _, at, size in sorted(_real(dims, strides), key=lambda one: -one[0])]
-        for dims, strides in ((old, before), (new, after))
-    ]
-    return orders[0] != orders[1]
+    sides = _real(old, before), _real(new, after)
+    if old != new:
+        first, second = ([size for _, _, size in side] for side in sides)
+        return first != second
+    both = {at for _, at, _ in sides[0]} & {at for _, at, _ in sides[1]}
+    first, second = ([at for _, at, _ in side if at in both] for side in sides)
+    return first != second
 
 
 def _real(dims: Dims, strides: Dims) -> list[tuple[int, int, int]]:
-    """(stride, dimension, size) of the dimensions that are stepped through; stride 0 repeats one element."""
+    """(stride, dimension, size) of the dimensions that are stepped through, the outermost first."""
     both = enumerate(zip(dims, strides, strict=True))
-    return [(stride, at, size) for at, (size, stride) in both if size != 1 and stride != 0]
+    real = [(stride, at, size) for at, (size, stride) in both if size != 1 and stride != 0]
+    return sorted(real, key=lambda one: -one[0])

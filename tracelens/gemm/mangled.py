@@ -127,8 +127,7 @@ class _Demangler:
         return name
 
     def _substitution(self) -> str:
-        if not self._next("S"):
-            raise _UnknownError
+        self._at += 1  # the S
         letter = self._peek()
         if letter in _STANDARD:
             self._at += 1
@@ -150,8 +149,7 @@ class _Demangler:
     def _template_parameter(self) -> str:
         """T_ and T0_: what they stand for is not needed by any reader, so they stay as written."""
         start = self._at
-        if not self._next("T"):
-            raise _UnknownError
+        self._at += 1
         while not self._next("_"):
             if self._peek() not in _DIGITS:
                 raise _UnknownError
@@ -160,8 +158,7 @@ class _Demangler:
 
     def _arguments(self) -> str:
         """I <arguments> E."""
-        if not self._next("I"):
-            raise _UnknownError
+        self._at += 1
         text = ", ".join(self._list())
         return f"<{text} >" if text.endswith(">") else f"<{text}>"
 

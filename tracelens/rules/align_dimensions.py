@@ -50,10 +50,7 @@ def _candidate(facts: StepFacts, case: Case) -> Candidate:
     named = {
         one.parameter or (f"dimension_{one.now}" if case.more else "dimension"): one for one in case.goals
     }
-    simulated = _SIMULATED.get(case.parameter)
     own = frozenset(case.sizes - {one.now for one in case.more})
-    # Ranks that split the layers hold a part of ffn each.
-    ranks = (facts.model.tensor_parallel.value or 1) if simulated == "ffn" else 1
     return Candidate(
         title=_title(case),
         saw=case.saw(facts),
@@ -64,7 +61,7 @@ def _candidate(facts: StepFacts, case: Case) -> Candidate:
         confidence=case.confidence,
         effort=_EFFORT.get(case.parameter, "code"),
         bounds=[bound_of_row(row, gpu=facts.gpu) for row in rows],
-        simulate={simulated: goal.then * ranks} if simulated is not None and goal is not None else None,
+        simulate=_simulate(facts, goal) if goal is not None else None,
         evidence={
             "sizes": sorted(case.sizes),
             "kernels": case.kernels,
@@ -75,10 +72,17 @@ def _candidate(facts: StepFacts, case: Case) -> Candidate:
     )
 
 
+def _simulate(facts: StepFacts, goal: Target) -> dict[str, int] | None:
+    """The change of the whole model: ranks that split the layers hold a part of ffn each."""
+    if goal.parameter not in _SIMULATED:
+        return None
+    ranks = facts.model.tensor_parallel.value if goal.parameter == "ffn" else None
+    return {_SIMULATED[goal.parameter]: goal.then * (ranks or 1)}
+
+
 def _title(case: Case) -> str:
     if case.goal is None:
-        kernel = case.misfits[0].kernel or "narrow loads"
-        return f"Align the operands of {case.where} to 16 bytes: the kernel is {kernel}"
+        return f"Align the operands of {case.where} to 16 bytes: the kernel is {listed(case.kernels)}"
     if case.parameter is None:
         return f"Pad {listed([f'{one.now} to {one.then}' for one in case.goals])} in {case.gemm}"
     return f"Change {case.parameter} from {case.goal.now} to {case.goal.then}"

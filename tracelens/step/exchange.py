@@ -40,6 +40,7 @@ def exchange_of(rows: Sequence[CommunicationRow], now: ModelConfig, then: ModelC
     """
     rest: list[Rest] = []
     notes: list[str] = []
+    fewer = False
     for name in _SERVES:
         before, after = now.get(name) or 1, then.get(name) or 1
         if before == after:
@@ -53,7 +54,8 @@ def exchange_of(rows: Sequence[CommunicationRow], now: ModelConfig, then: ModelC
                 " so what fewer ranks exchange is not predicted"
             )
         rest += _fewer_ranks(serving, name, now, then)
-    if rest:
+        fewer = True
+    if fewer:
         found = _gradients(rows, now, then)
         if isinstance(found, str):
             return Exchange(unknown=found)

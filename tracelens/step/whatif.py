@@ -66,7 +66,7 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
     )
     refused = _refused(step, then, affected, exchange)
     saving = Estimate.unknown() if refused else _saving(step, affected, rest)
-    tokens = now.token_count, then.token_count
+    tokens, tokens_then = now.token_count, then.token_count
     return WhatIf(
         change={name: [now.value(name), then.value(name)] for name in changed_names(now, then)},
         saving_ms=saving,
@@ -75,7 +75,7 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
         then_ms=Estimate.unknown() if step.step_ms is None else step.step_ms - saving,
         parameters=[now.parameters, then.parameters],
         flops_frac=_flops_growth(step.work, affected, then=then, now=now),
-        tokens_frac=tokens[1] / tokens[0] - 1.0 if tokens[0] and tokens[1] else 0.0,
+        tokens_frac=tokens_then / tokens - 1.0 if tokens and tokens_then else 0.0,
         rows=_rows(affected.parts),
         rest=list(rest),
         unpredicted_ms=affected.gap_ms,
@@ -84,7 +84,7 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
         notes=[
             *([f"no saving is given: {refused.text}"] if refused else []),
             *exchange.notes,
-            *_gap_notes(step, affected, known=refused is None, other_tokens=tokens[0] != tokens[1]),
+            *_gap_notes(step, affected, known=refused is None, other_tokens=tokens != tokens_then),
             *notes_of(
                 now, then, communicates=step.communicates and not exchange.rest, work_ms=step.work_ms(then)
             ),
