@@ -47,6 +47,7 @@ from tracelens.step.whatif import StepModel, what_if
 from tracelens.step.work import tokens_of
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name, device_properties
+from tracelens.trace.validity import check_rules
 from tracelens.version import __version__
 
 if TYPE_CHECKING:
@@ -365,6 +366,7 @@ def _measured_report(
         layers=layer_times(trace, attribution, times),
         declared=declared(trace.metadata),
         left_out=times.left_out,
+        trace_rules=[rule for rule in check_rules(trace) if rule.checked],
     )
     return calls, report
 

@@ -40,7 +40,7 @@ def diagnose(path: str | Path) -> Diagnosis:
 
 def diagnose_trace(trace: Trace) -> Diagnosis:
     """Diagnose a trace that has been read."""
-    rules = [ValidityRule(one.code, one.says, one.checked, one.broken) for one in check_rules(trace)]
+    rules = check_rules(trace)
     checks = _checks(trace) if len(trace.kernels) else [_without_gpu(trace)]
     return Diagnosis(SCHEMA_VERSION, trace.source.name, _verdict(checks, rules), trace.events, checks, rules)
 

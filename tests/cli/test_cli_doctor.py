@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import tracelens
 from tests.cli.running import run
 from tests.trace.tools import document, kernel, op, small_trace
 from tracelens.cli.job import is_job
+from tracelens.render.facts import rule_lines
+from tracelens.render.html import render_html
 from tracelens.results.json import diagnosis_json
 
 
@@ -58,6 +61,10 @@ def test_a_broken_rule_of_pytorchs_makes_it_poor(tmp_path: Path) -> None:
     found = tracelens.doctor(path)
     assert [rule.code for rule in found.rules if rule.broken] == ["nccl-metadata"]
     assert run("doctor", path).returncode == 1
+    report = tracelens.analyze(path, shape_search=False).report
+    assert report.trace_rules == [rule for rule in found.rules if rule.checked]
+    page = html.unescape(render_html(report))
+    assert len(rule_lines(found.rules)) == 2 and all(line in page for line in rule_lines(found.rules))
 
 
 def test_json_on_standard_output_is_all_there_is(tmp_path: Path) -> None:

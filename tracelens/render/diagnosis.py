@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from tracelens.render.console import Out
+from tracelens.render.facts import rule_lines
 from tracelens.results.diagnosis import Diagnosis, State
 
 _SAYS = {
@@ -34,12 +35,5 @@ def render_diagnosis(found: Diagnosis, *, console: Console) -> None:
     good = [f"{check.code} ({check.says})" for check in found.checks if check.state == "good"]
     if good:
         out.line(f"Good: {', '.join(good)}", "dim")
-    checked = [rule for rule in found.rules if rule.checked]
-    held = sum(not rule.broken for rule in checked)
-    if checked:
-        out.line(f"PyTorch's own rules for traces: {held} of the {len(checked)} that apply hold", "dim")
-    for rule in checked:
-        if rule.broken:
-            out.line(
-                f"! {rule.code}: {rule.broken:,} of {rule.checked:,} break the rule: {rule.says}", "yellow"
-            )
+    for number, line in enumerate(rule_lines(found.rules)):
+        out.line(f"! {line}" if number else line, "yellow" if number else "dim")

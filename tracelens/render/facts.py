@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
@@ -19,6 +20,7 @@ from tracelens.results import (
     Report,
     main_dtype,
 )
+from tracelens.results.diagnosis import ValidityRule
 from tracelens.results.waiting import mean_ms
 
 GENERATED = "Generated trace, not a measurement"
@@ -403,6 +405,18 @@ def _outside(report: Report) -> list[str]:
         return []
     share = f.pct(outside_ms / total_ms)
     return [f"Not counted: {share} of the file's GPU time, outside these steps."]
+
+
+def rule_lines(rules: Sequence[ValidityRule]) -> list[str]:
+    """How many of PyTorch's own rules for traces hold, and each that does not."""
+    checked = [rule for rule in rules if rule.checked]
+    broken = [rule for rule in checked if rule.broken]
+    if not checked:
+        return []
+    return [
+        f"PyTorch's own rules for traces: {len(checked) - len(broken)} of the {len(checked)} that apply hold",
+        *(f"{one.code}: {one.broken:,} of {one.checked:,} break the rule: {one.says}" for one in broken),
+    ]
 
 
 def lent_lines(report: Report) -> list[str]:

@@ -29,6 +29,7 @@ def _content(page: Page) -> Content:
         "evidence_words": _EVIDENCE_WORDS,
         "coverage_lines": facts.coverage_lines(report),
         "lent_lines": facts.lent_lines(report),
+        "rule_lines": facts.rule_lines(report.trace_rules),
         "step_rows": step_times.rows(report),
         "step_lines": step_times.lines(report),
         "waits_how": waits.HOW if report.waits.why == waits.NOT_ASKED else "",

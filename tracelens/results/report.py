@@ -8,6 +8,7 @@ from typing import Annotated
 from tracelens.results.advice import Check, Finding, ShapeSearch, WhatIf
 from tracelens.results.cost import JobCost
 from tracelens.results.described import says
+from tracelens.results.diagnosis import ValidityRule
 from tracelens.results.explorer import Explorer
 from tracelens.results.gemm import GemmRow, GemmTime
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
@@ -73,3 +74,6 @@ class Report:
         default_factory=list
     )
     clock: Annotated[Clock | None, says("the pace of the steps; None = no two of them compare")] = None
+    trace_rules: Annotated[
+        list[ValidityRule], says("PyTorch's own rules for traces, those that apply to this one")
+    ] = field(default_factory=list)

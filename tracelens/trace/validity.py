@@ -8,11 +8,11 @@ events, which are recorded with ``_ExperimentalConfig(enable_cuda_sync_events=Tr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.results.diagnosis import ValidityRule
 from tracelens.trace.collectives import OP
 from tracelens.trace.tables import Trace
 
@@ -28,19 +28,9 @@ _RECORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TraceRule:
-    """How often a rule could be checked, and how often it is broken."""
-
-    code: str
-    says: str
-    checked: int
-    broken: int
-
-
-def check_rules(trace: Trace) -> list[TraceRule]:
+def check_rules(trace: Trace) -> list[ValidityRule]:
     """All six rules, in PyTorch's order."""
-    return [TraceRule(code, says, *check(trace)) for code, says, check in _RULES]
+    return [ValidityRule(code, says, *check(trace)) for code, says, check in _RULES]
 
 
 def _causality(trace: Trace) -> tuple[int, int]:
