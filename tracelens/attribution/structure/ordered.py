@@ -31,6 +31,7 @@ _EXPERT_PRODUCTS = 2  # behind a choice: up and down
 _TWO_MLPS = 2
 _USUAL = 2 / 3  # of the gaps between two cores are read alike
 _EXPERTS = "moe.experts"
+_WRITTEN_OUT = "erf"  # of a GELU that is no operator: x / 2 * (1 + erf(x / sqrt(2)))
 _Pattern = tuple[str, ...]
 
 
@@ -394,11 +395,9 @@ def _read(run: Run, places: list[int], *, last: bool = False) -> tuple[str, ...]
         return tuple(named[base] for base in of_base if base in named) if found else None
     if len(places) < 2:
         return None
-    acts = [
-        at
-        for at in range(places[0], places[-1])
-        if run.kinds[at].what == "activation" or "activation" in run.kinds[at].tags
-    ]
+    inside = range(places[0], places[-1])
+    acts = [at for at in inside if run.kinds[at].what == "activation" or "activation" in run.kinds[at].tags]
+    acts = acts or [at for at in inside if run.kinds[at].name == _WRITTEN_OUT]
     norms = _norms(run, places[0], places[-1])
     found = _in_stretches(run, places, norms, acts, last=last)
     if found is not None or last or len(places) < _MLP_BETWEEN:
