@@ -22,7 +22,7 @@ _ACTIVATION = re.compile(r"GELU|SiLU|ReLU|Swish|Mish|Tanh$|Sigmoid$|Hardswish|Qu
 #: channels.
 _NO_ATTENTION = (
     r"PartitionAttention|LocalWindowAttention|AttentionBlock|^SpatialAttn|^ChannelAttn|AttentionPool"
-    r"|ConvAttention$|AttnBlock"
+    r"|ConvAttention$|AttnBlock|^SplitAttn$|^SelectiveKernelAttn$"
 )
 _ATTENTION = re.compile(
     rf"^(?!.*({_NO_ATTENTION}))(.*Attention|.*Attn|LiteMLA$|SHMA$|XCA$|GPSA$|Attention2d)"
@@ -160,7 +160,7 @@ def _of_attention(place: Place, at: int, function: str, *, weighted: bool, convo
             return "attention.qkv"
         if _OUTPUTS.fullmatch(held):
             return "attention.output"
-    return "attention.* other" if convolves else "attention.*"
+    return "attention.* other" if convolves or "_pool" in function else "attention.*"
 
 
 def _of_mlp(place: Place, at: int, function: str, *, weighted: bool, convolves: bool, equal: bool) -> str:

@@ -166,7 +166,7 @@ def test_other_recordings_without_any_name(folder: Path, family: str, variant: s
 def test_compiled(folder: Path, family: str) -> None:
     score = compiled(folder, family)
     nothing_wrong_is_strong(score)
-    assert score.share > 0.92, score.wrong
+    assert score.share > (0.95 if family == "t5" else 0.99), score.wrong
 
 
 @pytest.mark.parametrize("variant", COMPILED_VARIANTS)

@@ -38,6 +38,18 @@ def test_architectures_of_transformers(
         assert score.wrong <= 0.005, (names, why, score.what)
 
 
+def test_without_shapes_a_gelu_that_is_written_out_stands_between_the_products_of_an_mlp(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("transformers")
+    from benchmarks.attribution_zoo import judge
+    from benchmarks.hub.recording import record_hub
+
+    score = judge(tmp_path, record_hub("esm").trace("none", shapes=False))
+    assert score.right >= 0.97, score.what
+    assert score.wrong <= 0.005, score.what
+
+
 @pytest.mark.parametrize(
     ("classes", "names", "function", "truth"),
     [

@@ -26,7 +26,7 @@ ROLES = {
     "rope": "rotary_emb LlamaRotaryEmbedding RotaryEmbedding rope Rotary apply_rotary_emb",
     "attention": "self_attn attn attention LlamaAttention LlamaSdpaAttention CausalSelfAttention "
     "BertSelfAttention MultiheadAttention Qwen3MoeAttention Qwen2MoeSdpaAttention "
-    "OlmoeAttention DotProductAttention mha encoder_attn MLA",
+    "OlmoeAttention DotProductAttention mha encoder_attn MLA ChannelAttention SpatialReductionAttention",
     "mlp": "mlp feed_forward LlamaMLP GPT2MLP FeedForward ffn LayerNormMLP MLP DenseReluDense "
     "T5DenseGatedActDense",
     "qkv": "q_proj k_proj v_proj c_attn wq wk wv in_proj query key value query_key_value linear_qkv "
@@ -38,7 +38,8 @@ ROLES = {
     "ssm": "JambaMambaMixer BambaMixer FalconH1Mixer Mamba2 Mamba2Mixer GraniteMoeHybridMambaLayer "
     "Qwen3NextGatedDeltaNet GatedDeltaNet linear_attn RecurrentGemmaRglru RecurrentGemmaRecurrentBlock",
     "mixer": "ShortConv RwkvSelfAttention",
-    "stem": "Wav2Vec2NoLayerNormConvLayer feature_extractor ResNetStage BottleneckBlock",
+    "stem": "Wav2Vec2NoLayerNormConvLayer feature_extractor ResNetStage BottleneckBlock SplitAttn "
+    "ChannelAttn LightSpatialAttn SelectiveKernelAttn",
     "mlp_down": "down_proj fc2 fc_out w2 dense_4h_to_h linear_fc2 lin2",
     "gate_up": "gate_up_proj",
     "router": "router MixtralTopKRouter TopKGate",
@@ -407,6 +408,26 @@ def test_a_module_says_no_more_than_its_operator_can_be(
     where = replace(situation(""), path=Path(elements, modules), inner=inner, outer=inner)
     decision = decide(where)
     assert (decision.component if decision else None) == component
+
+
+@pytest.mark.parametrize(
+    ("modules", "component"),
+    [
+        ("LlamaAttention.Linear", "attention.qkv"),  # of an adapter, or a cast
+        ("LlamaAttention.LinearAttention", "attention.other"),
+        ("LlamaAttention", "attention.other"),
+    ],
+)
+def test_what_a_layer_of_queries_does_beside_its_product_is_of_the_queries(
+    modules: str, component: str
+) -> None:
+    elements = tuple(Element(name, element_role(name), None, False) for name in modules.split("."))
+    where = replace(
+        situation(""), path=Path(elements, modules), inner="add", outer="add", residual=True, after_core=False
+    )
+    decision = decide(where)
+    assert decision is not None
+    assert decision.component == component
 
 
 @pytest.mark.parametrize(("beside", "component"), [(True, "other"), (False, "mlp.activation")])

@@ -446,7 +446,14 @@ def _adapted(right: str, n: int, k: int, four_bits: str = "", rank: int = 16) ->
     ]
 
 
-def _adapted_layer(hidden: int, ffn: int, keys: int, four_bits: str) -> list[Row]:
+def _rotation(hidden: int) -> list[Row]:
+    """huggingface/transformers models/llama/modeling_llama.py: q * cos + rotate_half(q) * sin."""
+    heads = ([4, hidden // 64, 512, 64],)
+    names = ("aten::mul", "aten::neg", "aten::cat", "aten::mul", "aten::add")
+    return [replace(_elementwise("attention.rope", name), dims=heads * 2) for name in names]
+
+
+def _adapted_layer(hidden: int, ffn: int, keys: int, four_bits: str, *, fused: bool = False) -> list[Row]:
     adapted = partial(_adapted, four_bits=four_bits)
     stream = ([4, 512, hidden],)
     norm = replace(_elementwise("norm", "aten::rms_norm"), dims=stream)
@@ -454,16 +461,21 @@ def _adapted_layer(hidden: int, ffn: int, keys: int, four_bits: str) -> list[Row
     act = replace(_elementwise("mlp.activation", "aten::silu"), dims=([4, 512, ffn],))
     gated = replace(_elementwise("mlp.activation", "aten::mul"), dims=([4, 512, ffn],) * 2)
     core = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([4, 512, hidden // 64, 64],) * 3)
-    queries = [row for width in (hidden, keys, keys) for row in adapted("attention.qkv", width, hidden)]
+    made = [hidden + 2 * keys] if fused else [hidden, keys, keys]  # Phi-3's and Llama's
+    queries = [row for width in made for row in adapted("attention.qkv", width, hidden)]
+    queries += _rotation(hidden) * fused
     mlp = [*adapted("mlp.gate", ffn, hidden), act, *adapted("mlp.up", ffn, hidden), gated]
     output = adapted("attention.output", hidden, hidden)
     return [norm, *queries, core, *output, add, norm, *mlp, *adapted("mlp.down", hidden, ffn), add]
 
 
-@pytest.mark.parametrize("four_bits", ["", "MatMul4Bit", "bitsandbytes::dequantize_4bit"])
+@pytest.mark.parametrize(
+    ("four_bits", "fused"),
+    [("", False), ("", True), ("MatMul4Bit", False), ("bitsandbytes::dequantize_4bit", False)],
+)
 @pytest.mark.parametrize("shapes", [True, False])
 def test_adapters_beside_every_product_are_of_what_they_adapt(
-    tmp_path: Path, shapes: bool, four_bits: str
+    tmp_path: Path, shapes: bool, four_bits: str, fused: bool
 ) -> None:
     """LoRA, and QLoRA by bitsandbytes (autograd/_functions.py, csrc/kernels.cu; operators since 0.46)."""
     hidden, ffn, vocab = 2048, 5632, 32000
@@ -472,7 +484,8 @@ def test_adapters_beside_every_product_are_of_what_they_adapt(
         mm("logits", 2048, vocab, hidden),
     ]
     loss = replace(_elementwise("loss", "aten::_log_softmax"), dims=([2048, vocab],))
-    rows = [*WORDS, *_adapted_layer(hidden, ffn, 512, four_bits) * 3, *head, loss]
+    keys = hidden if fused else 512
+    rows = [*WORDS, *_adapted_layer(hidden, ffn, keys, four_bits, fused=fused) * 3, *head, loss]
     trace, links, found = attributed(tmp_path, written(rows, shapes=shapes))
     right, wrong = verdict(rows, trace, found)
     assert right >= 0.98, open_rows(rows, trace, found)
@@ -481,6 +494,26 @@ def test_adapters_beside_every_product_are_of_what_they_adapt(
     assert wrong == {}
     if shapes:
         assert (model.hidden.value, model.ffn.value, model.vocab.value) == (hidden, ffn, vocab)
+
+
+def test_sums_between_the_scores_and_the_output_are_no_residual(tmp_path: Path) -> None:
+    """Where deformable attention looks (arXiv 2010.04159): points plus offsets, then its output layer."""
+    points = ([4, 300, 8, 4, 2],)
+    rows = [
+        mm("attention.qkv", 1200, 256, 256, inside="cross_attn"),
+        Row(
+            "attention.softmax",
+            "aten::_softmax",
+            "softmax_warp_forward",
+            ([4, 300, 8, 16], [], []),
+            inside="cross_attn",
+        ),
+        replace(_elementwise("attention.other", "aten::add"), dims=points * 2, inside="cross_attn"),
+        mm("attention.output", 1200, 256, 256, inside="cross_attn"),
+        replace(_elementwise("residual", "aten::add"), dims=([4, 300, 256],) * 2, inside="cross_attn"),
+    ]
+    trace, _, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
 
 
 def _narrow(layers: int) -> list[Row]:

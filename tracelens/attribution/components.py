@@ -96,7 +96,7 @@ _ACTIVATIONS = ("activation", "nonlinearity")
 #: Modules that add to the residual stream behind their own product: BertSelfOutput, BertOutput, a layer.
 _ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
 #: A module of one product: what it adds is a bias or its adapter's (huggingface/peft tuners/lora/layer.py).
-_PRODUCT = re.compile(r"(Lora)?(Linear|Conv1D)")
+_PRODUCT = re.compile(r"(Lora)?(Linear|Conv1D)(?!\w*Att)")
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
 
 
@@ -217,12 +217,16 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
     mixture = s.experts and not _MIXTURES.isdisjoint(roles)  # experts add biases, and their results up
     apart = mixture or not {"embedding", "ssm", "mixer"}.isdisjoint(roles)
     adds = s.residual if s.residual is not None else roles[-1:] and roles[-1] in _ADD_THE_STREAM
-    of_product = s.path is not None and bool(_PRODUCT.match(s.path.elements[-1].text))
-    if adds and ("layer" in roles or "attention" in roles) and not apart and not of_product:
+    if adds and ("layer" in roles or "attention" in roles) and not apart and not _of_product(s):
         if ("attention" in roles and (not s.after_core or roles[-1] == "qkv")) or roles[-1] == "activation":
             return None  # rotary embeddings, biases, adapters and a GELU that is written out add too
         return Decision("residual", "path")
     return None
+
+
+def _of_product(s: Situation) -> bool:
+    """Does it stand in a module of one product?"""
+    return s.path is not None and bool(_PRODUCT.match(s.path.elements[-1].text))
 
 
 def _of_role(
@@ -256,7 +260,7 @@ def _of_role(
     if role == "bert_output":
         return _of_output(is_linear, outer)
     if role == "attention":
-        return _in_attention(s, is_linear)
+        return _in_attention(s, is_linear or _of_product(s))
     if role == "mlp":
         mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
         return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear)

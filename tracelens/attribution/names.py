@@ -184,6 +184,8 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     ("intermediate", "intermediate$"),  # BERT's: the product and its activation
     ("mlp_down", r"^(down_proj|fc2|fc_out|lin2|linear2|dense_4h_to_h|linear_fc2|ffn_down|w2)$"),
+    # gates of channels or of a picture's places: timm/layers/split_attn.py, selective_kernel.py, cbam.py
+    ("stem", r"^(split|selective_?kernel|(light)?(channel|spatial))attn$"),
     ("attention", "attention", "attn(?!block)", "^mha$", "mla$", "multihead", "^sa$", "^gpsa$", "^xca$"),
     (
         "activation",

@@ -4,11 +4,14 @@ The gradient takes one path, the forward backwards: MLP down, up, attention outp
 keys/values, layer by layer. Each product of the forward, out[m,n] = x[m,k] W[k,n], has a product for
 the gradient of x, [m,n] x [n,k], which lies on that path, and one for the gradient of W, which reduces
 over m and can be put off. So the first kind is aligned with the reversed forward; the second follows
-in the same order, as often as the forward has the product, and never before its gradient exists.
+in the same order, as often as the forward has the product, and never before its gradient exists. Where both
+are of one size, the layout that the kernel's name states tells them apart: both inputs of the second lie with
+their rows along m (NT in cuBLAS's letters), however the weight is stored.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -64,8 +67,11 @@ def _is_product(run: Run, at: int, label: Label | None) -> bool:
     return kind.what == "gemm" or (kind.what == "bmm" and label.component.startswith("moe."))
 
 
-def label_products(run: Run, forward: Run) -> None:
-    """Name the products and cores of a backward run after those of its forward; fills ``run.labels``."""
+def label_products(run: Run, forward: Run, layouts: Mapping[int, str | None]) -> None:
+    """Name the products and cores of a backward run after those of its forward; fills ``run.labels``.
+
+    ``layouts`` is what the kernels' names state, by place.
+    """
     cores = [core for core in run.cores if core.backward]
     ahead = forward.cores
     same = len(cores) == len(ahead)
@@ -76,7 +82,10 @@ def label_products(run: Run, forward: Run) -> None:
     if same and len(again) == len(cores):
         path, recomputed = _path_with_recompute(run, forward, again, cores)
     else:
-        path, recomputed = _path(run, forward, cores if same else None), {}
+        path, recomputed = (
+            _path(run, forward, cores if same else None, _of_weights(run, forward, layouts)),
+            {},
+        )
     taken = {*path, *recomputed}
     for at, product in path.items():
         run.labels[at] = product.named("dgrad")
@@ -94,13 +103,20 @@ def label_products(run: Run, forward: Run) -> None:
             run.labels[at] = Label("unattributed", candidates=("attention.scores", "attention.values"))
 
 
-def _path(run: Run, forward: Run, cores: list[Core] | None) -> dict[int, NamedProduct]:
+def _of_weights(run: Run, forward: Run, layouts: Mapping[int, str | None]) -> set[int]:
+    """Products whose size either gradient can have, and whose kernel says that it is a weight's."""
+    products = products_of(forward)
+    either = {p.dgrad for p in products} & {size for p in products for size in p.wgrads}
+    return {at for at, layout in layouts.items() if layout == "NT" and _size(run, at) in either}
+
+
+def _path(run: Run, forward: Run, cores: list[Core] | None, weights: set[int]) -> dict[int, NamedProduct]:
     """The gradients of activations: between two cores, the forward between the same two, reversed.
 
-    Where the backward does not show as many cores as the forward, the whole of both.
+    Where the backward does not show as many cores as the forward, the whole of both. ``weights`` are none.
     """
     out: dict[int, NamedProduct] = {}
-    inside = {at for core in run.cores for at in core.parts}
+    inside = weights.union(*(core.parts for core in run.cores))
     edges = [-1, *(core.first for core in cores or []), len(run)]
     bounds = [len(forward), *(core.first for core in reversed(forward.cores if cores else [])), -1]
     for (start, stop), (end, begin) in zip(pairwise(edges), pairwise(bounds), strict=True):

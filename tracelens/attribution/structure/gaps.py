@@ -91,6 +91,8 @@ class Gap:
             return False
         if weights:
             return any(t[0] == self.hidden for t in weights)
+        if any(kind.what == "gemm" for kind in self.run.kinds[self.gap[0] : at]):
+            return False  # products of no name stand before it: a short convolution of a mixer
         return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
 
     def _takes_stream(self, at: int) -> bool:

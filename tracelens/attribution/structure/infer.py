@@ -120,7 +120,7 @@ def infer(
             rest.give_back()
         for run, forward in _with_forward(twins):
             if not run.labels:
-                label_products(run, forward)
+                label_products(run, forward, _layouts(trace, names, units, run)[0])
                 label_gradients(run, forward, hidden, vocab)
     nameless = captured(twins) if hidden is not None else [*_with_forward(twins), *captured(twins)]
     for run, forward in nameless:

@@ -31,6 +31,7 @@ _EXPERT_PRODUCTS = 2  # behind a choice: up and down
 _TWO_MLPS = 2
 _USUAL = 2 / 3  # of the gaps between two cores are read alike
 _EXPERTS = "moe.experts"
+_WRITTEN_OUT = "erf"  # of a GELU that is no operator: x / 2 * (1 + erf(x / sqrt(2)))
 _Pattern = tuple[str, ...]
 
 
@@ -150,11 +151,12 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
             layer -= before == "mlp.down" and component == "logits"
             if component:
                 run.labels[at] = Label(component, None if component == "logits" else layer)
-    for places in [[at for at in products if at < cores[0].first], *between, rest]:
-        adapters = [at for at in places if at not in _without_adapters(run, places)]
-        for at in adapters[1::2]:
-            if at in run.labels:
-                name_sum(run, at)
+    adapters = [
+        _adapters(run, places) for places in ([p for p in products if p < cores[0].first], *between, rest)
+    ]
+    if any(len(found) > _ONE_ADAPTER for found in adapters):
+        for at in (at for found in adapters for at in found[1::2] if at in run.labels):
+            name_sum(run, at)
     _unknown_cores(run)
     last_norm = max((at for at in _norms(run, cores[-1].last, stop)), default=stop)
     alone = losses[:1] == [stop] and [at for at in rest if at > last_norm] == rest[-1:]
@@ -323,17 +325,23 @@ def _in_stretches(
 
 
 def _without_adapters(run: Run, places: list[int]) -> list[int]:
-    """The places without low-rank adapters: two products behind another, with what is cast or dropped before
-    them, and an addition behind them. Twice at least, as the rotation of queries adds too.
-    """
-    kinds, found = run.kinds, []
+    """The places without low-rank adapters. Twice at least, as the rotation of queries adds too."""
+    found = _adapters(run, places)
+    return [at for at in places if at not in found] if len(found) > _ONE_ADAPTER else places
+
+
+def _adapters(run: Run, places: list[int]) -> list[int]:
+    """What may be low-rank adapters: two products behind another, with what is cast or dropped before them,
+    and an addition behind them."""
+    kinds = run.kinds
+    found: list[int] = []
     for base, down, up in zip(places, places[1:], places[2:], strict=False):
         between = [kind.what for kind in kinds[base + 1 : down] + kinds[down + 1 : up]]
         behind = [kind.what for kind in kinds[up + 1 : up + 4]]
         sums = "add" in behind and "gemm" not in behind[: behind.index("add")]
         if sums and {*between} <= {"dropout", "copy"} and base not in found:
             found += [down, up]
-    return [at for at in places if at not in found] if len(found) > _ONE_ADAPTER else places
+    return found
 
 
 def _bent(run: Run, block: list[int]) -> list[int]:
@@ -387,11 +395,9 @@ def _read(run: Run, places: list[int], *, last: bool = False) -> tuple[str, ...]
         return tuple(named[base] for base in of_base if base in named) if found else None
     if len(places) < 2:
         return None
-    acts = [
-        at
-        for at in range(places[0], places[-1])
-        if run.kinds[at].what == "activation" or "activation" in run.kinds[at].tags
-    ]
+    inside = range(places[0], places[-1])
+    acts = [at for at in inside if run.kinds[at].what == "activation" or "activation" in run.kinds[at].tags]
+    acts = acts or [at for at in inside if run.kinds[at].name == _WRITTEN_OUT]
     norms = _norms(run, places[0], places[-1])
     found = _in_stretches(run, places, norms, acts, last=last)
     if found is not None or last or len(places) < _MLP_BETWEEN:

@@ -35,14 +35,27 @@ class Queries(Walk):
         kv_heads = core.kv_heads or core.heads
         wanted = core.heads * core.key_dim + kv_heads * (core.key_dim + core.value_dim)
         wide = 0
+        adapters = self._second_products(makes)
         for index in range(len(makes) - 1, -1, -1):
             shape = self.run.shape(makes[index])
+            if index in adapters or index + 1 in adapters:
+                continue
             if shape is None or wide > wanted:
                 break
             wide += shape.n if shape.batch == 1 else 0
             if wide == wanted:
                 return self._with_repeats(makes, index)
         return makes
+
+    def _second_products(self, makes: list[int]) -> set[int]:
+        """Where the second products of low-rank adapters stand: as wide as what they are added to."""
+        shapes = [self.run.shape(at) for at in makes]
+        return {
+            index + 2
+            for index, (base, down, up) in enumerate(zip(shapes, shapes[1:], shapes[2:], strict=False))
+            if base and down and up and (down.k, up.n) == (base.k, base.n)
+            if up.k == down.n <= min(LARGEST_RANK, base.k // 2)
+        }
 
     def _with_repeats(self, makes: list[int], start: int) -> list[int]:
         """From ``start`` on, and the same layers for other tokens before (global ones, as in PEGASUS-X)."""
