@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from functools import cache
 from pathlib import Path
 
@@ -91,6 +92,15 @@ def test_terminal_and_page_name_the_same_component_as_the_largest(path: Path) ->
     page = render_html(report)
     assert f">{largest.title}</span><b>{f.pct(largest.frac)}</b>" in page
     assert f"Components and layers <small>{largest.short} {f.pct(largest.frac)}" in page
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.partition(".")[0])
+def test_no_section_is_only_its_heading(path: Path) -> None:
+    page = render_html(_report(path))
+    assert len(page.encode()) <= 300_000
+    for section in re.findall(r"<section .*?</section>", page, re.DOTALL):
+        heading, content = re.fullmatch(r"(.*?</h2>)(.*)", section, re.DOTALL).groups()  # type: ignore[union-attr]
+        assert len("".join(re.sub(r"<[^>]+>", "", content).split())) > 20, heading
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.partition(".")[0])

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 #: Told what is done now: parts done (and of one a share), parts in all, what is next.
 Progress = Callable[[float, int, str], None]
+_KNOWN = 0.05  # of the file read: from here on it is known how long the rest takes
 _PARTS = ("reading", "attributing", "GEMMs", "rules", "where it waits")
 
 
@@ -244,8 +245,9 @@ def _reading(progress: Progress) -> Callable[[float], None]:
         if share - said < 0.01:
             return
         said = share
-        left = (time.monotonic() - began) * (1 - share) / share
-        progress(share, len(_PARTS), f"{_PARTS[0]} {share:.0%}, {left:.0f} s left")
+        left_s = (time.monotonic() - began) * (1 - share) / share
+        left = f", {left_s:.0f} s left" if share >= _KNOWN else ""  # the start of helpers is no measure
+        progress(share, len(_PARTS), f"{_PARTS[0]} {share:.0%}{left}")
 
     return told
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.capture.recorded import gemm_owners, load, steps
+from tests.docs.blocks import ROOT, blocks
 
 pytestmark = pytest.mark.filterwarnings("default")  # the libraries' own
 
@@ -117,3 +118,43 @@ def test_lightning(tmp_path: Path, fails: bool) -> None:
         assert owners[("aten::addmm", "net.0", "forward")] == 4
         assert owners[("aten::mm", "net.2", "backward")] == 8
         assert not any(owner == "?" for _, owner, _ in owners)
+
+
+@pytest.mark.parametrize("library", ["transformers", "lightning"])
+def test_the_lines_on_the_docs_page_record_a_trace(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = pytest.importorskip(library, reason=f"{library} is not installed")
+    pytest.importorskip("accelerate", reason="accelerate is not installed; the Trainer needs it")
+    (block,) = (
+        one
+        for one in blocks(ROOT / "docs" / "profile-a-job.md")
+        if one.language == "python" and ("HuggingFace" in one.text) == (library == "transformers")
+    )
+    monkeypatch.chdir(tmp_path)
+    given: dict[str, Any] = {"Trainer": installed.Trainer}
+    if library == "transformers":
+        config = installed.GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2)
+        given["model"] = installed.GPT2LMHeadModel(config)
+        given["args"] = installed.TrainingArguments(
+            output_dir="out", max_steps=8, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True
+        )
+        given["data"] = [{"input_ids": row, "labels": row} for row in torch.randint(0, 32, (64, 8))]
+    else:
+
+        class Task(installed.LightningModule):  # type: ignore[misc,name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = nn.Linear(8, 2)
+
+            def training_step(self, batch: Any, index: int) -> torch.Tensor:
+                return self.net(batch[0]).square().mean()  # type: ignore[no-any-return]
+
+            def configure_optimizers(self) -> torch.optim.Optimizer:
+                return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        given["model"] = Task()
+        data = torch.utils.data.TensorDataset(torch.randn(64, 8))
+        given["loader"] = torch.utils.data.DataLoader(data, batch_size=4)
+    exec(compile(block.text, block.where, "exec"), given)
+    assert len(steps(load(Path(given["callback"].path)))) == 2

@@ -255,3 +255,9 @@ def test_a_derivation_and_json_cannot_share_standard_output(tmp_path: Path) -> N
     done = run("analyze", SAMPLE, "--gemm", "g1", "--json", "-", cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == b""
     assert b"--gemm and --json - both write to standard output" in done.stderr
+
+
+def test_a_summary_is_named_as_merge_reads_it(tmp_path: Path) -> None:
+    done = run("analyze", SAMPLE, "--summary", "rank0.json", cwd=tmp_path)
+    assert done.returncode == 2 and b"rank0.json.summary" in done.stderr
+    assert not list(tmp_path.iterdir())

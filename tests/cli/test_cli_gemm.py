@@ -138,6 +138,14 @@ def test_an_ascii_terminal_and_an_unknown_gpu_are_served() -> None:
     assert done.returncode == 0 and "time unknown: at least" in done.stdout
 
 
+def test_json_goes_to_a_file_or_to_standard_output(tmp_path: Path) -> None:
+    answers = [run("64x64x64", *asked).stdout for asked in (["--json", "-"], ["--json"])]
+    assert answers[0] == answers[1] and json.loads(answers[0])["m"] == 64
+    done = run("64x64x64", "--json", str(tmp_path / "gemm.json"))
+    assert (tmp_path / "gemm.json").read_text(encoding="utf-8") == answers[0]
+    assert "64" in done.stdout and not done.stdout.startswith("{")
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     done = subprocess.run(
         f"{shlex.quote(sys.executable)} -m tracelens gemm 64x64x64 --json | head -1",

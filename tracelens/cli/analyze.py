@@ -13,7 +13,7 @@ import click
 
 from tracelens.cli.gates import Ci, answer, check_forms, gate_options, printed, shown, taking
 from tracelens.cli.help import GATES, Grouped, complete_gpu
-from tracelens.cli.streams import fetched, redact_option
+from tracelens.cli.streams import fetched, mergeable, redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -120,7 +120,12 @@ _GROUPS = {
 @click.option(
     "--price", metavar="AMOUNT", help='Of one GPU-hour, e.g. "2.50 EUR": costs and savings in money.'
 )
-@click.option("--summary", metavar="FILE", help="This rank as a small file for `tracelens merge`.")
+@click.option(
+    "--summary",
+    metavar="FILE",
+    callback=mergeable,
+    help="This rank as a small file, NAME.summary, for `tracelens merge`.",
+)
 @click.option("--keep", metavar="FOLDER", help="Finished ranks are kept there and not redone.")
 @click.option("--pages", metavar="FOLDER", help="Each rank's own page goes there, with a link.")
 @click.option("--workers", type=click.IntRange(1), help="Ranks analyzed at once [default: all cores].")

@@ -10,6 +10,7 @@ import click
 
 from tracelens.cli.gates import taking
 from tracelens.cli.help import Grouped, complete_gpu
+from tracelens.cli.streams import give_json
 from tracelens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class GemmOptions:
     vary: str
     span: str | None
     explain: bool
-    as_json: bool
+    json: str | None
     experts: str | None
     top_k: str | None
     ep: str | None
@@ -50,7 +51,7 @@ class GemmOptions:
 _GROUPS = {
     "The GEMM": ("gpu", "dtype", "out_dtype", "layout", "batch"),
     "Experts: TOKENSxHIDDENxINTER instead of MxNxK": tuple(EXPERT_OPTIONS),
-    "The answer": ("vary", "span", "explain", "as_json"),
+    "The answer": ("vary", "span", "explain", "json"),
 }
 
 
@@ -84,7 +85,9 @@ _GROUPS = {
 )
 @click.option("--span", metavar="A:B", help="Look at sizes from A to B.")
 @click.option("--explain", is_flag=True, help="The derivation of the time, with its numbers.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option(
+    "--json", metavar="FILE", is_flag=False, flag_value="-", help="Everything as JSON ('-': standard output)."
+)
 @click.option("--experts", metavar="E", help="One layer of E experts, each HIDDEN by INTER, with a gate.")
 @click.option("--top-k", metavar="K", help="Experts that each token chooses.")
 @click.option("--ep", metavar="N", help="GPUs that share the experts; TOKENS are of all of them.")
@@ -121,7 +124,7 @@ def gemm(options: GemmOptions) -> None:
         span=_span(options.span),
         columns=_columns(),
     )
-    _print(study, gpu_why, explain=options.explain, as_json=options.as_json)
+    _print(study, gpu_why, explain=options.explain, json=options.json)
 
 
 def _experts(options: GemmOptions) -> None:
@@ -153,11 +156,12 @@ def _experts(options: GemmOptions) -> None:
     except InputError as error:  # on a command line the input is the call itself
         raise UsageError(str(error)) from error
     changes = experts_changes(found, gpu=one)
-    if options.as_json:
+    if options.json is not None:
         from tracelens.render.experts import experts_json
 
-        click.echo(experts_json(found, changes, gpu=one, gpu_why=gpu_why), nl=False)
-        return
+        give_json(experts_json(found, changes, gpu=one, gpu_why=gpu_why), options.json)
+        if options.json == "-":
+            return
     from tracelens.render.console import stdout_console
     from tracelens.render.experts import render_experts
 
@@ -212,12 +216,13 @@ def _columns() -> int:
     return chart_columns(stdout_console())
 
 
-def _print(study: Study, gpu_why: str | None, *, explain: bool, as_json: bool) -> None:
-    if as_json:
+def _print(study: Study, gpu_why: str | None, *, explain: bool, json: str | None) -> None:
+    if json is not None:
         from tracelens.render.gemm_json import gemm_json
 
-        click.echo(gemm_json(study, gpu_why=gpu_why), nl=False)
-        return
+        give_json(gemm_json(study, gpu_why=gpu_why), json)
+        if json == "-":
+            return
     from tracelens.render.console import stdout_console
     from tracelens.render.gemm import render_gemm
 

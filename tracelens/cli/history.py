@@ -32,14 +32,11 @@ def history(store: str, ranks: tuple[str, ...], run: str | None, json: str | Non
     if json is not None:
         import msgspec
 
-        from tracelens.cli.streams import echo_json
-        from tracelens.files import write_bytes
+        from tracelens.cli.streams import give_json
 
-        data = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+        give_json(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n", json)
         if json == "-":
-            echo_json(data)
             return
-        write_bytes(json, data)
     from tracelens.render.console import stdout_console
     from tracelens.render.history import render_history
 

@@ -15,7 +15,7 @@ import click
 
 from tracelens.cli.gates import Ci, answer, check_forms, gate_options
 from tracelens.cli.help import GATES, Grouped
-from tracelens.cli.streams import redact_option
+from tracelens.cli.streams import mergeable, redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,12 @@ def is_job(traces: Sequence[str]) -> bool:
 @click.option("-o", "--output", "html", metavar="HTML", help="Where the page goes [default: none].")
 @click.option("--json", metavar="FILE", help="The answer as JSON ('-': standard output).")
 @click.option("--markdown", metavar="FILE", help="The answer as Markdown ('-': standard output).")
-@click.option("--summary", metavar="FILE", help="All ranks as one summary file, to merge further.")
+@click.option(
+    "--summary",
+    metavar="FILE",
+    callback=mergeable,
+    help="All ranks as NAME.summary, to merge further.",
+)
 @redact_option
 @gate_options("job", "straggler>5%")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing in the terminal.")

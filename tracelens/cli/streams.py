@@ -21,6 +21,15 @@ redact_option = click.option(
 )
 
 
+def mergeable(context: click.Context, option: click.Parameter, path: str | None) -> str | None:
+    """The file of --summary, by the name that `tracelens merge` reads; UsageError for another one."""
+    from tracelens.job.find import SUMMARY
+
+    if path is not None and not path.endswith(SUMMARY):
+        raise UsageError(f"--summary {path}: tracelens merge reads {SUMMARY} files; name it {path}{SUMMARY}")
+    return path
+
+
 def open_closed() -> None:
     """A stream that was closed before we began (``>&-``) is there, and what is written to it is lost."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -71,6 +80,16 @@ def end_measuring(stopped: str | None) -> None:
     """The exit code of a run that ended before its time: by Ctrl-C, or by what the GPU refused."""
     if stopped is not None:
         raise click.exceptions.Exit(130 if stopped == "interrupted" else 3)
+
+
+def give_json(data: bytes, path: str) -> None:
+    """Write JSON to a file, or print it where that is "-"."""
+    from tracelens.files import write_bytes
+
+    if path == "-":
+        echo_json(data)
+    else:
+        write_bytes(path, data)
 
 
 def echo_json(data: bytes) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tracelens.cli.help import Grouped, complete_gpu
+from tracelens.cli.streams import give_json
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
     from tracelens.config import Configuration
     from tracelens.config.training import Training
-    from tracelens.results.suggestions import Suggestions
 
 _FLAGS = {
     "hidden": "Hidden size.",
@@ -108,7 +107,9 @@ def suggest(
         training=training,
     )
     if json_path is not None:
-        _write_json(found, json_path)
+        from tracelens.results.json import suggestions_json
+
+        give_json(suggestions_json(found), json_path)
     if json_path != "-":
         from tracelens.render.console import stdout_console
         from tracelens.render.suggestions import render_suggestions
@@ -145,17 +146,6 @@ def _source(
     if gated is not None:
         raise UsageError("whether the MLP has a gate is read from the trace")
     return source
-
-
-def _write_json(found: Suggestions, path: str) -> None:
-    from tracelens.files import write_bytes
-    from tracelens.results.json import suggestions_json
-
-    data = suggestions_json(found)
-    if path == "-":
-        click.echo(data, nl=False)
-    else:
-        write_bytes(Path(path), data)
 
 
 def _share(text: str) -> float:

@@ -133,4 +133,7 @@ def _from_json(text: str, given: Given, name: str) -> Configuration:
         return read_megatron(flat, given, name=name, format="megatron-json")
     if "traceEvents" in table:
         raise InputError(f"{name} is a trace, not a configuration: {_TRACE}")
-    raise InputError(f"{name} is not {_KNOWN}: it has neither model_type nor hidden_size and num_layers")
+    raise InputError(
+        f"{name} is not {_KNOWN}: it has neither model_type nor hidden_size and num_layers; give such a file"
+        " or the sizes: tracelens suggest --hidden, --heads, --layers"
+    )

@@ -146,7 +146,7 @@ def _said(address: str) -> Iterator[None]:
         why = " ".join(str(error).split())
         if why in ("", address):
             missing = isinstance(error, FileNotFoundError)
-            why = "there is no such file" if missing else type(error).__name__
+            why = "nothing answers, or no such file is there" if missing else type(error).__name__
         raise InputError(
             f"cannot read {address} ({why[:200]}): check the address and what it needs, or download it"
             " and give the file"

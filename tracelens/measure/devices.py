@@ -31,7 +31,7 @@ def open_device(kind: str = "cuda") -> Device:
             if torch.version.cuda is None
             else "PyTorch finds no CUDA device here"
         )
-        raise UsageError(f"there is no NVIDIA GPU to measure: {why}")
+        raise UsageError(f"there is no NVIDIA GPU to measure: {why}; run it where you train")
     return CudaDevice()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracelens.render import losses
 from tracelens.render.section import Content, Page, Section
 
-#: Rows that are seen at first, besides those with a finding.
+#: Rows that are seen at first, and at most as many more with a finding.
 SEEN = 12
 
 
@@ -15,15 +15,17 @@ def _content(page: Page) -> Content | None:
         return None
     shown = {row.id for row in rows}
     judged = [row for row in rows if row.lost_ms.useful is not None][: page.limit.derived]
+    found = [row.id for row in rows[SEEN:] if row.findings][:SEEN]
     derivations, meanings = losses.shared([losses.derivation(row, report) for row in judged])
     return {
         "note": "out[M, N] = a[M, K] · b[K, N], by time",
-        "seen": {row.id for at, row in enumerate(rows) if at < SEEN or row.findings},
+        "seen": {*(row.id for row in rows[:SEEN]), *found},
         "top": max(row.frac for row in rows) or 1.0,
         "rest_frac": sum(row.frac for row in report.gemms if row.id not in shown),
         "derivations": derivations,
         "meanings": meanings,
         "derived": {row.id for row in judged},
+        "not_split": losses.not_split(report),
         "judged": sum(row.lost_ms.useful is not None for row in report.gemms),
     }
 

@@ -252,16 +252,22 @@ def fall_bar(fall: Fall) -> Markup:
 def _content(page: Page) -> Content | None:
     report = page.report
     time, falls = report.gemm_time, waterfall(report)
-    if time is None or not time.total:
+    if time is None or not time.total or not falls:
         return None
-    if not falls:
-        return {"note": time_line(time, per=facts.per_step(report)), "falls": [], "lost_lines": []}
     return {
         "note": _summary(falls),
         "open": report.summary.limited_by == "shapes" and bool(report.findings),
         "falls": falls,
         "lost_lines": detail_lines(time, parts=False),
     }
+
+
+def not_split(report: Report) -> str:
+    """Why the section is absent although there are GEMMs, "" where it is there."""
+    time = report.gemm_time
+    if time is None or not time.total or waterfall(report):
+        return ""
+    return time_line(time, per=facts.per_step(report))
 
 
 def _summary(falls: list[Fall]) -> str:
