@@ -180,7 +180,7 @@ def test_the_p_of_the_verdict_is_said_in_words() -> None:
     assert any(
         said
         == "p = 0.029: if nothing had changed, steps would differ at least this much in 2.9% of cases by "
-        "chance; less than 5% counts as a change."
+        "chance. Below 5% it is called a change."
         for said in result.reasons
     )
     assert result.detail == " ".join(result.reasons)

@@ -115,14 +115,14 @@ def p_in_words(step: StepChange, what: str = "steps") -> str:
     """Say what the p of the verdict is; "" where there is none.
 
     For p = 0.0286: "p = 0.029: if nothing had changed, steps would differ at least this much in 2.9% of
-    cases by chance; less than 5% counts as a change."
+    cases by chance. Below 5% it is called a change."
     """
     if step.p is None or step.state == "identical":
         return ""
     often = "fewer than 0.1%" if step.p < 0.001 else f"{f.sig(100 * step.p, 2)}%"
     return (
         f"{p_said(step.p)}: if nothing had changed, {what} would differ at least this much in {often} of "
-        f"cases by chance; less than {LEVEL:.0%} counts as a change."
+        f"cases by chance. Below {LEVEL:.0%} it is called a change."
     )
 
 
@@ -134,7 +134,7 @@ def kinds_in_words(step: StepChange) -> str:
     how = (
         "the test compares short with short and long with long"
         if step.by_kind
-        else "the test mixes them, as each kind has too few: record 6 steps on each side"
+        else "the test mixes them, as each kind has too few: record 6 steps on each side, 3 of each kind"
     )
     turns = f"short ones {short}, long ones {long}; the step is their mean"
     return f"Short and long steps take turns: {turns}; {how}."
@@ -151,7 +151,7 @@ def level_why(step: StepChange, what: str = "steps") -> str:
     """Why the interval's level is an odd one; "" where it is the usual one."""
     if f"{step.shift_level:.0%}" == f"{1 - LEVEL:.0%}":
         return ""
-    return f"the narrowest of at least {1 - LEVEL:.0%} that so few {what} allow"
+    return f"so few {what} allow no interval of exactly {1 - LEVEL:.0%}"
 
 
 #: What became of a prediction, to be read after "measured ...:".
