@@ -11,8 +11,6 @@ from tracelens.results.comparison import ComponentChange, GemmChange, Noise
 
 WAIT = "holds the wait for the slowest rank, which one rank's trace does not show"
 
-UNTOLD = "too few GEMMs did the same work to tell a change from noise"
-
 
 @dataclass(frozen=True, slots=True)
 class _PerStep:
@@ -40,7 +38,7 @@ def compare_components(
         if key[0] == "communication" and not new_work and told is not False:
             told, why = None, WAIT
         elif told is None:
-            why = UNTOLD
+            why = "too few GEMMs did the same work on both sides"
         alike = told is True and not new_work and as_all(frac, noise)
         if alike and noise is not None:
             why = f"as all GEMMs of the same work ({signed_pct(noise.mid_frac)})"

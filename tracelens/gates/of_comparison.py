@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tracelens.comparison.causes import alike_ms
-from tracelens.comparison.components import UNTOLD
 from tracelens.comparison.moves import with_moves
 from tracelens.comparison.spelling import signed_ms, signed_pct
 from tracelens.gates.metrics import Metric, Range, Reading, exact, unknown
@@ -168,8 +167,6 @@ def _of(time: Range, before_ms: float) -> Range:
 
 def _untold(rows: Iterable[ComponentChange]) -> str:
     why = next((row.why for row in rows if row.beyond_noise is None and row.why), "")
-    if why == UNTOLD:
-        return why
     return f"not told from noise: {why}"
 
 
