@@ -34,7 +34,7 @@ _LAUNCH_US = (7.0, 15.0, 40.0)
 _SMALL_KERNELS = 5
 #: Kernels of a layer of experts with grouped GEMMs: choosing, sorting, gathering, GEMMs, summing up. A guess.
 _EXPERT_KERNELS = 12
-#: DeepEP's combine on B200 takes up to 1.7 times NCCL's copies (aiconfigurator, 095f58a51; 1024 tokens and
+#: DeepEP's combine on B200 takes at most 1.7 times NCCL's copies (aiconfigurator, 095f58a51; 1024 tokens and
 #: top-6 or more); the error of every part is around this.
 _DEEPEP_FRAC = 1.3
 #: Bytes of a gradient that DDP exchanges under autocast: those of the fp32 weights.
