@@ -11,7 +11,8 @@ from tracelens.attribution import attribute
 from tracelens.attribution.recording import find_lacks
 from tracelens.attribution.result import Attribution
 from tracelens.results import Lack
-from tracelens.results.diagnosis import SCHEMA_VERSION, Diagnosis, State, TraceCheck, ValidityRule, Verdict
+from tracelens.results.diagnosis import SCHEMA_VERSION, Diagnosis, State, TraceCheck, Verdict
+from tracelens.results.identity import ValidityRule
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name
 from tracelens.trace.validity import check_rules

@@ -20,7 +20,7 @@ from tracelens.results import (
     Report,
     main_dtype,
 )
-from tracelens.results.diagnosis import ValidityRule
+from tracelens.results.identity import ValidityRule
 from tracelens.results.waiting import mean_ms
 
 GENERATED = "Generated trace, not a measurement"

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from tracelens.results.described import says
+from tracelens.results.identity import ValidityRule
 
 SCHEMA_VERSION = "1.0"
 
@@ -23,15 +24,6 @@ class TraceCheck(msgspec.Struct, frozen=True):
     says: Annotated[str, says("what is there, or what is missing")]
     effect: Annotated[str, says("what the analysis loses by it; empty where it is good")]
     remedy: Annotated[str, says("the profiler argument or line that gives it; empty where it is good")]
-
-
-class ValidityRule(msgspec.Struct, frozen=True):
-    """One of the six rules of PyTorch's own ``torch.profiler._trace_validator``."""
-
-    code: str
-    says: str
-    checked: Annotated[int, says("events it was checked on; 0 where the trace has none of them")]
-    broken: int
 
 
 class Diagnosis(msgspec.Struct, frozen=True):

@@ -121,3 +121,13 @@ class ReferenceInfo:
     lent_calls: Annotated[
         int, says("GEMM and attention calls whose operator or shape came from the reference")
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class ValidityRule:
+    """One of the six rules of PyTorch's own ``torch.profiler._trace_validator``."""
+
+    code: str
+    says: str
+    checked: Annotated[int, says("events it was checked on; 0 where the trace has none of them")]
+    broken: int

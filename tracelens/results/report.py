@@ -8,10 +8,9 @@ from typing import Annotated
 from tracelens.results.advice import Check, Finding, ShapeSearch, WhatIf
 from tracelens.results.cost import JobCost
 from tracelens.results.described import says
-from tracelens.results.diagnosis import ValidityRule
 from tracelens.results.explorer import Explorer
 from tracelens.results.gemm import GemmRow, GemmTime
-from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
+from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo, ValidityRule
 from tracelens.results.layers import Layers
 from tracelens.results.step import (
     Clock,

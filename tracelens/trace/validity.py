@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.results.diagnosis import ValidityRule
+from tracelens.results.identity import ValidityRule
 from tracelens.trace.collectives import OP
 from tracelens.trace.tables import Trace
 
