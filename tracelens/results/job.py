@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from tracelens.results.advice import Finding
-from tracelens.results.described import says
+from tracelens.results.described import same_length, says
 from tracelens.results.identity import ModelDims
 from tracelens.results.step import Coverage
 
@@ -236,6 +236,12 @@ class Job(msgspec.Struct, frozen=True):
         dict[str, tuple[float, float, float]],
         says("``components``, those that are told together as one: mlp, attn-proj, attn-core..."),
     ] = {}
+
+    def __post_init__(self) -> None:
+        if not self.ranks or not self.steps:
+            raise ValueError("a job has a rank and a step at least")
+        for rank in self.ranks:
+            same_length(steps=self.steps, steps_ms=rank.steps_ms, waits_ms=rank.waits_ms)
 
 
 def to_json(job: Job) -> bytes:
