@@ -516,6 +516,24 @@ def test_sums_between_the_scores_and_the_output_are_no_residual(tmp_path: Path) 
     assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
 
 
+def test_a_choice_among_places_is_no_router(tmp_path: Path) -> None:
+    """DETR with two stages (arXiv 2010.04159, 4.2): the places of best score become queries, by an MLP."""
+    tokens, hidden, classes = 2048, 512, 80
+    of_places = ([4, 512, hidden], [4, 300, hidden])
+    selects = [
+        mm("", tokens, classes, hidden),
+        replace(_elementwise("", "aten::amax"), dims=([4, 512, classes], [])),
+        replace(_elementwise("", "aten::topk"), dims=([4, 512], [], [], [], [])),
+        replace(_elementwise("", "aten::gather"), dims=of_places),
+        mm("", 1200, 256, hidden),
+        replace(_elementwise("", "aten::relu"), dims=([4, 300, 256],)),
+        mm("", 1200, hidden, 256),
+    ]
+    rows = [*_model(3)[:-3], *selects, *_model(3)[1:-3]]
+    found = attributed(tmp_path, written(rows))[2]
+    assert not [code for code in found.component if COMPONENTS[code].startswith("moe.")]
+
+
 def _narrow(layers: int) -> list[Row]:
     """Attention of a mask decoder: 8 heads of 16 on a stream of 256, for more tokens than the encoder has."""
     tokens, hidden = 32768, 256
