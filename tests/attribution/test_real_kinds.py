@@ -516,6 +516,46 @@ def test_sums_between_the_scores_and_the_output_are_no_residual(tmp_path: Path) 
     assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
 
 
+def test_a_range_around_a_block_holds_the_normalization_before_it(tmp_path: Path) -> None:
+    """RMSNorm written out, as in meta-llama/llama llama/model.py, inside the range of its attention."""
+    wide, hidden = [4, 512, 512], 512
+    steps = {"aten::pow": (wide, []), "aten::mean": (wide, [], [], []), "aten::add": ([4, 512, 1], [], [])}
+    steps |= {"aten::rsqrt": ([4, 512, 1],), "aten::mul": (wide, [4, 512, 1])}
+    norm = [replace(_elementwise("norm", name), dims=dims) for name, dims in steps.items()]
+    norm.append(replace(_elementwise("norm", "aten::mul"), dims=(wide, [hidden])))
+    rows: list[Row] = []
+    for row in _model(3):
+        rows += norm if row.right == "norm" else [row]
+    parts = ("norm", "attention.qkv", "attention.core", "attention.output")
+    ends = [at for at, row in enumerate(rows) if row.right == "attention.output"]
+    for end in ends:
+        for at in range(end - len(norm) - 4, end + 1):  # queries, keys, values and the core
+            assert rows[at].right in parts
+            rows[at] = replace(rows[at], inside="Attention")
+    trace, _, found = attributed(tmp_path, written(rows))
+    right, wrong = verdict(rows, trace, found)
+    assert wrong == {}
+    assert right > 0.99, open_rows(rows, trace, found)
+
+
+def test_a_choice_among_places_is_no_router(tmp_path: Path) -> None:
+    """DETR with two stages (arXiv 2010.04159, 4.2): the places of best score become queries, by an MLP."""
+    tokens, hidden, classes = 2048, 512, 80
+    of_places = ([4, 512, hidden], [4, 300, hidden])
+    selects = [
+        mm("", tokens, classes, hidden),
+        replace(_elementwise("", "aten::amax"), dims=([4, 512, classes], [])),
+        replace(_elementwise("", "aten::topk"), dims=([4, 512], [], [], [], [])),
+        replace(_elementwise("", "aten::gather"), dims=of_places),
+        mm("", 1200, 256, hidden),
+        replace(_elementwise("", "aten::relu"), dims=([4, 300, 256],)),
+        mm("", 1200, hidden, 256),
+    ]
+    rows = [*_model(3)[:-3], *selects, *_model(3)[1:-3]]
+    found = attributed(tmp_path, written(rows))[2]
+    assert not [code for code in found.component if COMPONENTS[code].startswith("moe.")]
+
+
 def _narrow(layers: int) -> list[Row]:
     """Attention of a mask decoder: 8 heads of 16 on a stream of 256, for more tokens than the encoder has."""
     tokens, hidden = 32768, 256

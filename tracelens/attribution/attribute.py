@@ -39,6 +39,9 @@ for _family in ("attention.", "mlp."):
         if _part.startswith(_family):
             _FINER[_COMPONENT[f"{_family}other"], _COMPONENT[_part]] = True
 
+#: A range can hold what stands around its block too: the normalization before it.
+_AROUND = np.isin(np.arange(len(COMPONENTS)), [_COMPONENT["attention.other"], _COMPONENT["mlp.other"]])
+
 #: [known, stated by a kernel's name]: a part of what is known
 _PART_OF = _FINER.copy()
 for _part in ("moe.router", "moe.dispatch"):
@@ -253,6 +256,8 @@ def _structure(
     open_ = use[weak[use] & (component[use] == _COMPONENT["unattributed"])]
     several[open_] = np.array([_list_code(lists, x.candidates) for x in found], np.int32)[which[open_]]
     finer = _FINER[component[use], of_label[which[use]]] & (evidence[use] != _EVIDENCE["op"])
+    in_range = (evidence[use] == _EVIDENCE["annotation"]) & _AROUND[component[use]]
+    finer |= in_range & (of_label[which[use]] == _COMPONENT["norm"])
     use = use[(weak[use] | finer) & (of_label[which[use]] != _COMPONENT["unattributed"])]
     component[use] = of_label[which[use]]
     evidence[use] = np.array([_EVIDENCE[x.evidence] for x in found], np.int32)[which[use]]

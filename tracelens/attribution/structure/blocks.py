@@ -137,7 +137,11 @@ class BlockWalk(Walk):
         until = products[index + 1] if index + 1 < len(products) else stop
         if shape is None or shape.k != self.hidden or shape.n > MOST_EXPERTS or shape.batch > 1:
             return None
-        router = next((p for p in self.routers if at < p < until), None)
+        routers = [p for p in self.routers if at < p < until]
+        among = {tensor[-1] for p in routers for tensor in self.run.kinds[p].tensors}
+        if among and shape.n not in among and all(self.run.kinds[p].name == "topk" for p in routers):
+            return None  # a choice among places, as of a detector's queries, is none among experts
+        router = next(iter(routers), None)
         if router is None or self._experts_of(products, index, router, stop):
             return router
         return router if self._chooses(at, router, shape.n) else None
