@@ -268,7 +268,8 @@ def _components(out: _Out, report: Report) -> None:
         return
     why = _outside(out, report) if out.width >= ROOMY else []
     many = max(_FEW, COMPONENTS - len(why)) if out.width >= ROOMY else _FEW
-    shown = [one for one in groups.largest(report, many) if one.frac >= _SEEN]
+    largest = groups.largest(report, many)
+    shown = [one for one in largest if one.frac >= _SEEN] or largest[:1]
     rest = [one for one in shares if one not in shown]
     said = [f"{len(rest)} more {f.pct(sum(one.frac for one in rest))}"] if rest else []
     said += [f"unattributed {f.pct(one.frac)}" for one in rest if one.key == "unattributed"]
@@ -278,7 +279,7 @@ def _components(out: _Out, report: Report) -> None:
     room = out.width - max(len(name) for name in names) - _BAR - _FIGURES
     table = out.table([("", "l"), ("", "r"), ("", "r"), ("", "l"), ("", "l")])
     for name, share in zip(names, shown, strict=True):
-        bar = "█" * max(1, round(_BAR * share.frac / shown[0].frac))
+        bar = "█" * max(1, round(_BAR * share.frac / (shown[0].frac or 1.0)))
         below = share.key == "other" and share.frac >= _OUTSIDE
         parts = "" if below else _fitting(", ".join(groups.parts_of(report, share, _PARTS)), room, ", ")
         table.add_row(

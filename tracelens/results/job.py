@@ -117,7 +117,7 @@ class JobCollective(msgspec.Struct, frozen=True):
     collective: str
     group: str
     ranks: int
-    groups: Annotated[int, says("groups of that name and size")]
+    groups: Annotated[int, says("groups of that name and size", least=1)]
     bytes: int | None
     calls_per_step: Annotated[float, says("of all its groups")]
     skew_us: Annotated[
