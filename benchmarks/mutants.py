@@ -103,17 +103,30 @@ class Mutant:
         return f"{self.line}: {self.before} -> {self.after}"
 
 
-def mutants(source: str) -> Iterator[Mutant]:
-    """Every single fault of a module that this knows to make."""
-    lines = source.splitlines()
-    count = sum(1 for _ in _places(ast.parse(source)))
-    for number in range(count):
-        tree = ast.parse(source)
-        node = next(node for at, node in enumerate(_places(tree)) if at == number)
-        statement = ast.unparse(node)
-        _change(node)
-        changed = ast.unparse(tree)
-        yield Mutant(lines[node.lineno - 1].strip(), statement, ast.unparse(node), changed)
+def mutant(source: str, number: int) -> Mutant:
+    """A single fault of a module, by its number from 0 on."""
+    tree = ast.parse(source)
+    node = next(node for at, node in enumerate(_places(tree)) if at == number)
+    statement = ast.unparse(node)
+    _change(node)
+    line = source.splitlines()[node.lineno - 1].strip()
+    return Mutant(line, statement, ast.unparse(node), ast.unparse(tree))
+
+
+def drawn(paths: Sequence[Path], package: Path, many: int, seed: int) -> Iterator[tuple[Path, Mutant]]:
+    """So many faults of these modules, drawn by chance; none that somebody found to change nothing."""
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    every = [
+        (path, at) for path, text in texts.items() for at in range(sum(1 for _ in _places(ast.parse(text))))
+    ]
+    random.Random(seed).shuffle(every)
+    for path, number in every:
+        if not many:
+            return
+        one = mutant(texts[path], number)
+        if one.told not in same(str(path.relative_to(package))):
+            many -= 1
+            yield path, one
 
 
 def same(module: str) -> set[str]:
@@ -196,6 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__)
     parser.add_argument("rooms", nargs="*", default=list(MODULES), help="rooms, or modules as gemm/lost.py")
     parser.add_argument("--mutants", type=int, default=20, help="per module")
+    parser.add_argument("--spread", action="store_true", help="so many of the whole room instead")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tests", nargs="*", help="instead of those of the room")
     options = parser.parse_args(arguments)
@@ -208,23 +222,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tests = options.tests or MODULES.get(room) or ROOMS[Path(room).parts[0]]
             if killed(copy, tests):
                 raise SystemExit(f"the tests of {room} fail without a fault")
-            for path in sorted(at.rglob("*.py")) if at.is_dir() else [at]:
-                source, module = path.read_text(encoding="utf-8"), str(path.relative_to(copy / "tracelens"))
-                nothing = same(module)
-                every = [one for one in mutants(source) if one.told not in nothing]
-                chosen = random.Random(options.seed).sample(every, min(options.mutants, len(every)))
-                found = 0
-                for at_s, one in enumerate(chosen):
+            package = copy / "tracelens"
+            modules = sorted(at.rglob("*.py")) if at.is_dir() else [at]
+            for paths in [modules] if options.spread else [[path] for path in modules]:
+                planted, found = 0, 0
+                for path, one in drawn(paths, package, options.mutants, options.seed):
+                    source, planted = path.read_text(encoding="utf-8"), planted + 1
                     path.write_text(one.source, encoding="utf-8")
-                    os.utime(path, (at_s, at_s))  # byte code of the fault before is not taken for this one's
+                    os.utime(path, (planted, planted))  # byte code of the fault before is none of this one's
                     if killed(copy, tests):
                         found += 1
                     else:
-                        survivors.append(f"{module}: {one.told}")
+                        survivors.append(f"{path.relative_to(package)}: {one.told}")
                         print(survivors[-1], file=sys.stderr, flush=True)
-                path.write_text(source, encoding="utf-8")
-                if chosen:
-                    print(f"| {module} | {len(chosen)} | {found} |", flush=True)
+                    path.write_text(source, encoding="utf-8")
+                if planted:
+                    name = room if options.spread else paths[0].relative_to(package)
+                    print(f"| {name} | {planted} | {found} |", flush=True)
     print("\nNot found:", *survivors, sep="\n")
     return 0
 
