@@ -135,5 +135,5 @@ def _from_json(text: str, given: Given, name: str) -> Configuration:
         raise InputError(f"{name} is a trace, not a configuration: {_TRACE}")
     raise InputError(
         f"{name} is not {_KNOWN}: it has neither model_type nor hidden_size and num_layers; give such a file"
-        " or the sizes: tracelens suggest --hidden, --heads, --layers"
+        " or the sizes: --hidden, --heads and --layers of tracelens suggest"
     )
