@@ -121,17 +121,21 @@ def _nice(value: float, up: bool) -> float:
     return min(s for s in steps if s >= value) if up else max(s for s in steps if s <= value)
 
 
+def _drawable(value: float | None) -> bool:
+    """Is it known, and not beyond what any GPU computes? An axis of other floats has no end."""
+    return value is not None and 1e-12 < value < 1e12
+
+
 def _usable(row: GemmRow) -> bool:
-    # beyond these no GPU ever computes, and an axis of floats has no end
-    known = 1e-12 < (row.intensity or 0.0) < 1e12 and 1e-12 < (row.tflops or 0.0) < 1e12
+    known = _drawable(row.intensity) and _drawable(row.tflops)
     return bool(known and (row.frac >= NEGLIGIBLE or row.findings))
 
 
 def roofline(report: Report, shown: list[GemmRow], *, frame: Frame = WIDE) -> Roofline | None:
     """Lay out the figure, or return None where peak, bandwidth or every point is unknown."""
     gpu = report.gpu
-    rows = [row for row in shown if _usable(row) and gpu.peak_tflops.get(row.math_dtype or "", 0.0) > 0]
-    if not rows or not gpu.bandwidth_gbps:
+    rows = [row for row in shown if _usable(row) and _drawable(gpu.peak_tflops.get(row.math_dtype or ""))]
+    if not rows or gpu.bandwidth_gbps is None or not _drawable(gpu.bandwidth_gbps):
         return None
     bounds = _bounds(rows, gpu, brief=frame.brief)
     slope = gpu.bandwidth_gbps / 1e3  # GB/s x FLOP/byte = GFLOP/s
