@@ -150,9 +150,9 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     path = look_up(paths.of_node, place)
     path[component == _COMPONENT["communication"]] = -1  # a bucket of gradients belongs to no one module
     layers = np.array([p.layer if p.layer is not None else -1 for p in paths.paths] + [-1], np.int32)
-    # its own name is the best where there are layers; names that number none leave it to the order
-    named = np.where((layer >= 0).any(), layers[path], -1)
-    outside = (layers >= 0).any() & (path >= 0) & (evidence < _EVIDENCE["structure"])
+    # its own name is better than the order; names that number no layer leave it to that
+    named = (layers >= 0).any() & (path >= 0) & (evidence < _EVIDENCE["structure"])
+    named |= (layers[path] >= 0) & (layer >= 0)
     forward_op = np.where(origin >= 0, origin - links.ops_at.start, -1).astype(np.int32)
     return Attribution(
         step=links.kernel_step,
@@ -165,7 +165,7 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
         layer=np.where(
             component == _COMPONENT["communication"],
             -1,
-            np.where((named >= 0) | outside, named, layer),
+            np.where(named, layers[path], layer),
         ),
         module=path,
         modules=[p.module for p in paths.paths],
