@@ -115,7 +115,7 @@ def _reasons(result: FolderComparison) -> list[str]:
         parts.append(p_in_words(result.step, "runs" if result.kind == "runs" else "steps"))
         parts.append(kinds_in_words(result.step))
     if result.noise is not None and (result.step is None or result.step.state != "identical"):
-        parts.append(control(result.noise))
+        parts.append(control(result.noise, result.step))
     parts += _outliers(result)
     return [said for said in parts if said]
 

@@ -60,7 +60,7 @@ def _tested(step: StepChange, found: Noise | None) -> list[str]:
         return []
     parts = [said for said in (p_in_words(step), kinds_in_words(step)) if said]
     if found is not None:
-        parts.append(control(found))
+        parts.append(control(found, step))
     without = (step.unprofiled_before_ms, step.unprofiled_after_ms)
     if without[0] is not None and without[1] is not None:
         times = arrow_ms(without[0], without[1])
@@ -68,12 +68,15 @@ def _tested(step: StepChange, found: Noise | None) -> list[str]:
     return parts
 
 
-def control(found: Noise) -> str:
-    """What the GEMMs did that the change did not touch."""
-    return (
+def control(found: Noise, step: StepChange | None) -> str:
+    """What the GEMMs did that the change did not touch, and whether the step did no more."""
+    said = (
         f"As a control, GEMMs that did the same work on both sides ({f.pct(found.share_frac)} of the GPU "
-        f"time) changed by {signed_pct(found.mid_frac)}."
+        f"time) changed by {signed_pct(found.mid_frac)}"
     )
+    if step is not None and step.diff_frac and 0.75 < found.mid_frac / step.diff_frac < 1.25:
+        return f"{said}, as the step did: the pace of the GPU can be all of it."
+    return f"{said}."
 
 
 def _open(step: StepChange, found: Noise | None) -> list[str]:

@@ -228,7 +228,7 @@ def _apart(report: Report) -> bool:
 
 
 def _stake(report: Report) -> Number:
-    label = "savings found"
+    label = "findings save"
     waste: Estimate | None = report.summary.shape_waste_ms
     waits = [one.saving_ms.high for one in report.findings if one.saving_of == "wait"]
     known = [most for most in waits if most is not None]
@@ -315,7 +315,7 @@ def five_numbers(report: Report) -> list[Number]:
         _mfu(report),
         _busy(report),
         Number("gemm", share, "GEMM + attention", note, gemm, short="GEMM+attn"),
-        replace(stake, short=stake.short or "savings"),
+        replace(stake, short=stake.short or "findings"),
     ]
 
 

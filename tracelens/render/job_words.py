@@ -143,8 +143,8 @@ def details(job: Job) -> list[str]:
     for one in job.stragglers:
         by_cause.setdefault(one.cause, []).append(one)
     for cause, (one, *others) in by_cause.items():
-        rest = f" ({one.close_calls} too close to tell)" * (one.close_calls > 0)
-        of = f"late at {one.calls} of {one.of_calls} collectives{rest}"
+        rest = f" ({one.close_calls} too close)" * (one.close_calls > 0)
+        of = f"late at {one.calls} of {one.of_calls} clear collectives{rest}"
         if one.least_ms is not None and one.most_ms is not None:
             of += f"; others wait {f.ms_range(one.least_ms, one.most_ms)}"
         too = [f"The same holds for {ranks_said([other.name for other in others], capital=False)}."]

@@ -82,7 +82,7 @@ def _exposed(report: Report) -> Card:
         if seen.slow_ms:
             saw.append(
                 f"At least {f.ms(seen.slow_ms)} is beyond what large messages take at the pace of the fastest"
-                " call: waiting for other ranks, too."
+                " call: waiting for other ranks, or a link that was slow meanwhile."
             )
     hides = remedies.hides(kinds[order[0]][0]) if order else []
     find = f"{f.capital(remedies.FIND_RANK)}: {_TO_FIND}"

@@ -173,7 +173,7 @@ def _hiding(seen: StepPicture) -> str:
     """What there is to try against exposed communication, and what it saves at most."""
     to_try, most_ms = "overlap communication with compute,", seen.hideable_ms
     if seen.waits_for_rank:
-        to_try = f"{FIND_RANK} (at least {ms(seen.waiting_ms)}) and overlap the rest: together"
+        to_try = f"{FIND_RANK} (about {ms(seen.waiting_ms)}) and overlap the rest: together"
         most_ms = seen.summary.exposed_communication_ms
     if seen.summary.communication_is_bound:
         return f"{to_try} at most the {ms(most_ms)} {per_step(seen.marked)} that were recognised"
