@@ -177,7 +177,7 @@ def _asked(query: str, files: Sequence[str]) -> list[tuple[Any, ...]]:
         with duckdb.connect() as database:
             found: list[tuple[Any, ...]] = database.execute(query, {"files": list(files)}).fetchall()
             return found
-    except duckdb.Error as error:
+    except (duckdb.Error, UnicodeDecodeError) as error:  # text in a damaged file need be no UTF-8
         raise InputError(f"the store holds a file that is no run: {str(error).splitlines()[0]}") from None
 
 
