@@ -143,6 +143,8 @@ def _from_inputs(inputs: Inputs) -> Collective | None:
     if not tensors:
         return None
     sizes = tensors if isinstance(tensors[0], list) else [tensors]
+    if not all(isinstance(size, list) and all(isinstance(one, int) for one in size) for size in sizes):
+        return None
     elements = sum(math.prod(size) for size in sizes)
     last = inputs.concrete[-1] if inputs.concrete else ""
     ranks = int(last) if last.isdecimal() and len(last) <= len(str(MOST_RANKS)) else None
