@@ -323,7 +323,7 @@ def _others(seen: StepPicture, found: Limits) -> str:
         )
     for padding in seen.padding if len(seen.findings) > 1 else ():  # alone, it is the change that is named
         most_ms = ms(padding.saving_ms.high)
-        said.append(f"tokens of padding take up to {most_ms} of GEMMs {per_step(seen.marked)}")
+        said.append(f"tokens of padding take at most {most_ms} of GEMMs {per_step(seen.marked)}")
     return f"Also, {listed(said)}." if said else ""
 
 
