@@ -118,3 +118,30 @@ def test_the_command_adds_and_shows(tmp_path: Path) -> None:
     (tmp_path / "runs" / "other.parquet").write_bytes(b"no parquet")
     broken = CliRunner().invoke(cli, ["history", store], standalone_mode=False)
     assert isinstance(broken.exception, InputError) and "no run" in str(broken.exception)
+
+
+@pytest.mark.parametrize("ms", [None, float("nan"), float("inf")])
+def test_a_run_without_its_figures_is_refused_and_a_part_it_lacks_is_unknown(
+    job: Job, tmp_path: Path, ms: float | None
+) -> None:
+    pytest.importorskip("duckdb", reason="the extra history is not installed")
+    pq = pytest.importorskip("pyarrow.parquet")
+    table = pq.read_table(record(job, tmp_path, run="a", when=START))
+    names, times = table["figure"].to_pylist(), table["ms"].to_pylist()
+
+    def kept(figures: dict[str, float | None]) -> None:
+        rows = table.slice(0, len(figures)).drop_columns(["figure", "ms"])
+        rows = rows.append_column("figure", [list(figures)]).append_column("ms", [list(figures.values())])
+        pq.write_table(rows, tmp_path / "a.parquet")
+
+    figures = dict(zip(names, times, strict=True))
+    kept({name: value for name, value in figures.items() if name != "waiting"})
+    shown = CliRunner().invoke(cli, ["history", str(tmp_path)])
+    assert shown.exit_code == 0 and shown.stdout.count("unknown") == 1
+    for wrong in (
+        {**figures, "idle": ms},
+        {name: value for name, value in figures.items() if name != "step"},
+    ):
+        kept(wrong)
+        with pytest.raises(InputError):
+            history(tmp_path)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -118,7 +119,12 @@ def history(store: Path) -> History:
     rows = _asked(_RUNS, files)
     runs: dict[str, RecordedRun] = {}
     for run, recorded, job, figure, ms in rows:
+        if not isinstance(ms, int | float) or not isfinite(ms) or None in (run, recorded, job, figure):
+            raise InputError(f"the store holds a file that is no run: {figure} of {run} is {ms}")
         runs.setdefault(run, RecordedRun(run, recorded, job, {})).figures[figure] = ms
+    for one in runs.values():
+        if "step" not in one.figures:
+            raise InputError(f"run {one.run} of the store has no time of its step: take its file out")
     last = list(runs.values())[-1]
     earlier = [one for one in runs.values() if one.job == last.job and one is not last]
     if len(earlier) < LEAST_RUNS:

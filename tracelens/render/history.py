@@ -52,7 +52,7 @@ def render_history(found: History, *, console: Console) -> None:
     shown = found.runs[-_RUNS:]
     for run in shown:
         other = "" if run.job == found.runs[-1].job else " (another job)"
-        cells = [f.sig(run.figures[name]) for name in _SHOWN]
+        cells = [f.sig(run.figures.get(name)) for name in _SHOWN]
         rows.add_row(out.text(f"  {run.run}{other}", limit=40), *(out.text(cell) for cell in cells))
     out.print(rows)
     more = len(found.runs) - len(shown)
