@@ -28,7 +28,7 @@ from tracelens.step.whatif import StepModel, step_model, what_if
 GPT = Shape(2560, 32, 10240, v=50257)
 LLAMA = Shape(4096, 32, 11008, v=32000, gated=True, b=2)
 ODD = replace(LLAMA, f=10922)
-UNKNOWN = Known(None, "not known: its range was not recorded")
+UNKNOWN = Known(None, "its range was not recorded")
 
 
 def _changes(now: ModelConfig, then: ModelConfig) -> dict[str, int]:

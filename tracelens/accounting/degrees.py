@@ -197,7 +197,7 @@ def _exchanged(rows: Sequence[CommunicationRow]) -> Known | None:
     return Known(size, f"groups of {size} ranks exchange activations") if size else None
 
 
-_UNSEEN = "not known: too much of the GPU time could not be told apart to rule communication out"
+_UNSEEN = "too much of the GPU time could not be told apart to rule communication out"
 
 
 def _alone(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow], complete: bool) -> Known | None:

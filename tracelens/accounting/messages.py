@@ -42,7 +42,7 @@ def with_messages(
     if not tokens or activation % tokens or activation == tokens:
         return dims
     why = f"{layers.total()} messages of {activation} elements in layers, {loss.total()} of {tokens} in loss"
-    product = Known(None, f"not known: of {tokens} tokens in a micro-batch nothing tells one from the other")
+    product = Known(None, f"of {tokens} tokens in a micro-batch nothing tells one from the other")
     return replace(dims, hidden=Known(activation // tokens, why), sequence=product, micro_batch=product)
 
 

@@ -20,11 +20,11 @@ from tracelens.trace import Trace
 from tracelens.words import COMPONENTS, PHASES
 
 S = TypeVar("S")
-_UNKNOWN_NAMES = "not known: no GEMM of this trace is attributed to the part that shows it"
-NO_SHAPES = "not known: no operator behind these GEMMs has shapes"
+_UNKNOWN_NAMES = "no GEMM of this trace is attributed to the part that shows it"
+NO_SHAPES = "no operator behind these GEMMs has shapes"
 _NO_MODEL = {
-    "parts": "not known: parts of a transformer were recognised, but not the whole of one",
-    "none": "not known: no part of a transformer was recognised",
+    "parts": "parts of a transformer were recognised, but not the whole of one",
+    "none": "no part of a transformer was recognised",
 }
 
 _FEWEST_WORDS = 256  # of a vocabulary whose table is not seen: bytes

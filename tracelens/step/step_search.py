@@ -71,7 +71,7 @@ def _refused(step: StepModel, dims: ModelDims, lacks: Sequence[Lack]) -> str | N
             " predicted. To judge the step on another GPU: --gpu NAME."
         )
     if not any(step.now.get(name) for name in ("hidden", "heads", "ffn", "vocab")):
-        why = dims.hidden.source.removeprefix("not known: ")
+        why = dims.hidden.source
         return (
             f"No shape was searched: no size of a model is known ({why}).{_remedy(lacks)} A configuration can"
             " be searched without a trace: tracelens suggest config.json --gpu NAME."
@@ -111,7 +111,7 @@ def _unknown(name: str, now: ModelConfig, dims: ModelDims, lacks: Sequence[Lack]
             return "how many layers there are is not known: tracelens suggest TRACE --layers N"
         if name in ("micro_batch", "sequence") and now.tokens:
             return f"the {now.tokens:,} tokens of a micro-batch are not told apart into sequences"
-        source = getattr(dims, name).source.removeprefix("not known: ")
+        source = getattr(dims, name).source
         return f"not known: {source}.{_remedy(lacks)}"
     if name == "hidden" and not (now.heads and now.head_dim):
         return f"heads × head_dim has to stay hidden, and the heads are not known.{_remedy(lacks)}"

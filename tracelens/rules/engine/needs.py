@@ -59,7 +59,7 @@ def need_shapes(rows: Sequence[GemmRow], noun: str) -> None:
 
 def not_known(what: str, known: Known) -> str:
     """A sentence for a dimension without a value, with the trace's reason."""
-    return f"The {what} is not known: {known.source.removeprefix('not known: ')}."
+    return f"The {what} is not known: {known.source}."
 
 
 def for_shapes(rows: Sequence[GemmRow]) -> str:
