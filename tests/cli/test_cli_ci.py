@@ -15,7 +15,7 @@ import pytest
 from tests.cli.running import run
 from tests.render import sample_report
 from tests.synthetic import ModelSpec, Options, build
-from tracelens.gates import Judged, judge_report
+from tracelens.gates import REPORT_METRICS, Judged, Remark, judge_report, parse_gate
 from tracelens.render.actions import annotation, disarm, disarm_json
 from tracelens.render.gates import finding_annotations, gate_annotations
 from tracelens.render.markdown import render_report_markdown
@@ -256,7 +256,9 @@ def test_an_annotation_is_one_line_whatever_stands_in_it(text: str) -> None:
 def test_hostile_findings_and_gates_are_single_annotations() -> None:
     report = sample_report.hostile()
     gates = [
-        Judged("x\n::error::y", state, "a\rb", "::error::", "m") for state in ("failed", "open", "unknown")
+        Judged(gate, state, None, [Remark("report", {"why": "a\rb\n::error::"})])
+        for gate in [replace(parse_gate("findings>0", REPORT_METRICS), text="x\n::error::y")]
+        for state in ("failed", "open", "unknown")
     ]
     lines = [*finding_annotations(report), *gate_annotations(gates, unknown_fails=True)]
     assert len(lines) == 1 + len(report.findings) + 3

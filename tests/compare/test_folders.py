@@ -28,6 +28,7 @@ from tracelens.gates import judge_comparison
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.compare_markdown import render_markdown
 from tracelens.render.compare_terminal import render_compare
+from tracelens.render.gates import value, why
 from tracelens.results import GemmRow, Known, Report, Step, StepTime
 from tracelens.results.folders import FolderComparison
 from tracelens.results.json import compare_json
@@ -274,7 +275,7 @@ def test_three_runs_are_too_few_and_the_gate_says_so(tmp_path: Path) -> None:
     result = compare_folders(before, runs(tmp_path / "b", [1.3, 1.31, 1.32], vocab))
     assert result.step is not None and result.step.state == "too_few_steps"
     (found,) = judge_comparison(result, ["regression>3%"])
-    assert found.state == "unknown" and "3 and 3 runs are too few" in found.why
+    assert found.state == "unknown" and "3 and 3 runs are too few" in why(found)
 
 
 def test_files_of_different_models_are_judged_pair_by_pair(tmp_path: Path) -> None:
@@ -296,7 +297,7 @@ def test_files_of_different_models_are_judged_pair_by_pair(tmp_path: Path) -> No
     assert result.verdict == "2 pairs of files: faster in 1, slower in 1."
     assert {(one.side, one.file) for one in result.left} == {("before", "old.json"), ("after", "new.json")}
     (found,) = judge_comparison(result, ["regression>3%"])
-    assert found.state == "failed" and "large" in found.why and found.value == "+8.0%"
+    assert found.state == "failed" and "large" in why(found) and value(found) == "+8.0%"
     assert regression(result, "regression>9%") == "passed"
     assert judge_comparison(result, ["step_change>1%"])[0].state == "unknown"
 

@@ -292,4 +292,6 @@ def _of(some: Sequence[Judged], gates: Sequence[Judged]) -> str:
 
 
 def _short(one: Judged) -> str:
-    return f"{one.gate} ({one.value or one.why[:160]})"
+    from tracelens.render.gates import value, why
+
+    return f"{one.gate.text} ({value(one) or why(one)[:160]})"

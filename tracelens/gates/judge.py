@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tracelens.gates.expression import Gate, parse_gate
-from tracelens.gates.metrics import Metric, Range, say, say_range
+from tracelens.gates.metrics import Metric, Range, Remark, remark
 from tracelens.gates.of_comparison import COMPARISON_METRICS, without_drift
 from tracelens.gates.of_job import JOB_METRICS
 from tracelens.gates.of_report import REPORT_METRICS
@@ -18,30 +18,30 @@ from tracelens.results.folders import FolderComparison
 from tracelens.results.job import Job
 
 #: ``open``: the range of the figure reaches beyond the limit, but it is not known to lie there.
-STATES = ("passed", "failed", "open", "unknown")
+State = Literal["passed", "failed", "open", "unknown"]
+STATES: tuple[State, ...] = get_args(State)
 _COMMANDS: dict[str, Mapping[str, Metric[Any]]] = {
-    "tracelens merge, or analyze of several ranks,": JOB_METRICS,
+    "tracelens merge": JOB_METRICS,
     "tracelens compare": COMPARISON_METRICS,
     "tracelens analyze": REPORT_METRICS,
 }
-_PART = "part of the trace could not be read"
+_PART = remark("partial")
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
     """What became of a gate."""
 
-    gate: str  # "shape_waste>5%"
-    state: str  # STATES
-    value: str  # the figure as it is written; "" where it is unknown
-    why: str  # one phrase: why it failed, what is open, why it is unknown
-    meaning: str  # of the figure
+    gate: Gate
+    state: State
+    found: Range | None  # the figure; None where it is unknown
+    remarks: Sequence[Remark]  # why it failed, what is open, why it is unknown
 
 
 def judge_report(report: Report, gates: Iterable[str | Gate]) -> list[Judged]:
     """Judge gates on a report. Raises UsageError where one cannot be read."""
-    note = _PART if report.trace.partial else ""
-    return [_judge(report, _gate(one, REPORT_METRICS), note) for one in gates]
+    notes = [_PART] if report.trace.partial else []
+    return [_judge(report, _gate(one, REPORT_METRICS), notes) for one in gates]
 
 
 def judge_comparison(
@@ -51,23 +51,22 @@ def judge_comparison(
 
     Raises UsageError where one cannot be read.
     """
-    note = _PART if result.before.partial or result.after.partial else ""
+    notes = [_PART] if result.before.partial or result.after.partial else []
     counted = without_drift(result) if allow_clock_drift else result
     found = []
     for gate in (_gate(one, COMPARISON_METRICS) for one in gates):
         left_out = (
             gate.metric.read(result, gate.choice).ranges != gate.metric.read(counted, gate.choice).ranges
         )
-        said = "without what all GEMMs alike changed by (--allow-clock-drift)" if left_out else ""
-        found.append(_judge(counted, gate, "; ".join(filter(None, (said, note)))))
+        found.append(_judge(counted, gate, [*([remark("drift_left_out")] if left_out else []), *notes]))
     return found
 
 
 def judge_job(job: Job, gates: Iterable[str | Gate]) -> list[Judged]:
     """Judge gates on a whole job. Raises UsageError where one cannot be read."""
     notes = [_PART] if any(row.partial for row in job.ranks) else []
-    notes += [f"{len(job.missing)} ranks have no trace here"] if job.missing else []
-    return [_judge(job, _gate(one, JOB_METRICS), "; ".join(notes)) for one in gates]
+    notes += [remark("ranks_missing", many=len(job.missing))] if job.missing else []
+    return [_judge(job, _gate(one, JOB_METRICS), notes) for one in gates]
 
 
 def parse_job_gate(text: str) -> Gate:
@@ -91,36 +90,27 @@ def _gate(one: str | Gate, metrics: Mapping[str, Metric[Any]]) -> Gate:
     return parse_gate(one, metrics, elsewhere=elsewhere)
 
 
-def _judge(given: Any, gate: Gate, note: str) -> Judged:
+def _judge(given: Any, gate: Gate, notes: Sequence[Remark]) -> Judged:
     reading = gate.metric.read(given, gate.choice)
     found = reading.ranges.get(gate.form)
     if found is None:
-        why = reading.why or "not known in this unit"
-        return Judged(gate.text, "unknown", "", why, gate.metric.meaning)
+        return Judged(gate, "unknown", None, [reading.why or remark("not_in_this_unit")])
     state, why = _state(gate, found)
-    value = say_range(found, gate.form, signed=gate.metric.signed)
-    if state == "unknown":
-        value = ""
-    why = "; ".join(filter(None, (why, reading.note, note)))
-    return Judged(gate.text, state, value, why, gate.metric.meaning)
+    remarks = [*([why] if why else []), *reading.notes, *notes]
+    return Judged(gate, state, None if state == "unknown" else found, remarks)
 
 
-def _state(gate: Gate, found: Range) -> tuple[str, str]:
+def _state(gate: Gate, found: Range) -> tuple[State, Remark | None]:
     if gate.end:
         value = {"low": found.low, "mid": found.mid, "high": found.high}[gate.end]
         if value is None or math.isinf(value):
-            ends_known = ".low" if found.least else ".low or .high"
-            return "unknown", f"a bound has no {'high end' if value else 'middle'}: use {ends_known}"
-        end = {"low": "low end", "mid": "middle", "high": "high end"}[gate.end]
-        return ("failed" if gate.holds(value) else "passed"), f"judged by its {end}"
+            return "unknown", remark("end_unknown", end="high" if value else "mid", least=found.least)
+        return ("failed" if gate.holds(value) else "passed"), remark("judged_by", end=gate.end)
     ends = (gate.holds(found.low), gate.holds(found.high))
     failed = gate.holds(found.mid) if found.measured and found.mid is not None else all(ends)
     if failed:
-        whole = "" if found.low == found.high or found.measured else "its whole range is beyond the limit"
-        return "failed", whole
+        whole = found.low == found.high or found.measured
+        return "failed", None if whole else remark("beyond")
     if any(ends) and found.least:
-        return "unknown", f"{say_range(found, gate.form)} was recognised, which does not decide it"
-    if any(ends):
-        limit = say(gate.limit, gate.form, signed=gate.metric.signed)
-        return "open", f"its range reaches beyond {limit}, but it is not known to lie there"
-    return "passed", ""
+        return "unknown", remark("recognised_only", found=found)
+    return ("open", remark("reaches_beyond")) if any(ends) else ("passed", None)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from tracelens import numbers as f
 from tracelens.results import Estimate
 
 T = TypeVar("T")
+
+#: What can be said of a figure. ``report``: a reason that the report gives itself.
+Code = Literal[
+    "at_stake_unknown", "beyond", "bound", "component_unseen", "could_not_run", "different_models",
+    "drift_left_out", "end_unknown", "few_steps", "gpu_work", "judged_by", "messages_unknown",
+    "most_of_components", "most_of_pairs", "no_collective", "no_component", "no_gemm", "no_marked_step",
+    "no_pair_slower", "no_rule_judged", "no_step", "no_whole_step", "not_checked", "not_compared",
+    "not_in_this_unit", "not_known", "not_run", "not_tested", "one_step", "overhead_hidden", "partial",
+    "ranks_missing", "reaches_beyond", "recognised_only", "report", "same_trace", "saving_unknown",
+    "unprofiled_unknown", "untold", "untold_components", "within_noise",
+]  # fmt: skip
 
 #: What a figure is, and how its unit is written in the tables of the documentation.
 FORMS = {"share": "%", "time": "ms", "count": "a number", "rate": "TFLOP/s", "bytes": "MB"}
@@ -51,17 +61,29 @@ def predicted(estimate: Estimate, *, scale: float = 1.0) -> Range | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Remark:
+    """What to know of a figure, or why it is not known: ``render/gates.py`` has the words."""
+
+    code: Code
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def remark(code: Code, **values: Any) -> Remark:
+    return Remark(code, values)
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """A figure in its forms ("share", "time", ...); what is missing has its reason in ``why``."""
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
-    why: str = ""
-    note: str = ""  # what to know about it, e.g. that it is a bound
+    why: Remark | None = None
+    notes: Sequence[Remark] = ()  # what to know about it, e.g. that it is a bound
 
 
-def unknown(why: str) -> Reading:
+def unknown(code: Code, **values: Any) -> Reading:
     """A figure that this trace does not give."""
-    return Reading(why=why)
+    return Reading(why=Remark(code, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,43 +105,3 @@ class Metric(Generic[T]):
     @property
     def units(self) -> str:
         return " or ".join(FORMS[form] for form in self.forms)
-
-
-def say(value: float, form: str, *, signed: bool = False) -> str:
-    """Write a figure.
-
-    >>> say(0.0731, "share"), say(3, "count"), say(-2.5, "time", signed=True), say(0, "share", signed=True)
-    ('7.3%', '3', '−2.50 ms', '±0%')
-    """
-    if not signed:
-        return _size(value, form)
-    if value == 0 or (form == "share" and abs(value) < 0.0005):
-        return "±0%" if form == "share" else _size(0.0, form)
-    return ("+" if value > 0 else "−") + _size(abs(value), form)
-
-
-def _size(value: float, form: str) -> str:
-    if math.isinf(value):
-        return "∞"
-    if form == "share":
-        return f.pct(value)
-    if form == "time":
-        return f.ms(value)
-    if form == "bytes":
-        return f.nbytes(round(value))
-    return f.count(value) if form == "count" else f"{f.sig(value)} TFLOP/s"
-
-
-def say_range(found: Range, form: str, *, signed: bool = False) -> str:
-    """Write a figure with its range.
-
-    >>> say_range(Range(0.02, 0.05, 0.08, False), "share"), say_range(Range(0, None, 0.08, False), "share")
-    ('5.0% (2.0% to 8.0%)', '0% to 8.0%')
-    """
-    if found.least:
-        return f"≥ {say(found.low, form, signed=signed)}"
-    ends = [say(end, form, signed=signed) for end in (found.low, found.high)]
-    if found.mid is None:
-        return " to ".join(ends)
-    middle = say(found.mid, form, signed=signed)
-    return middle if ends == [middle, middle] else f"{middle} ({' to '.join(ends)})"

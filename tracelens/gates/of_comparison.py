@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from tracelens.comparison.causes import alike_ms
 from tracelens.comparison.moves import with_moves
-from tracelens.comparison.spelling import signed_ms, signed_pct
-from tracelens.gates.metrics import Metric, Range, Reading, exact, unknown
+from tracelens.gates.metrics import Metric, Range, Reading, Remark, exact, remark, unknown
 from tracelens.results.comparison import Comparison, ComponentChange, Side, StepChange
 from tracelens.results.folders import FilePair, FolderComparison, FolderSide
 from tracelens.words import COMPONENTS
@@ -45,53 +44,43 @@ def _pair_without(pair: FilePair) -> FilePair:
     return replace(pair, after=after, diff_frac=frac)
 
 
-def _refused(result: Compared) -> str:
-    """Why no time is compared; "" where times are."""
-    if result.not_compared:
-        return f"times are not compared: {' and '.join(result.not_compared)}"
-    return ""
+def _refused(result: Compared) -> Reading | None:
+    """No time is compared; None where times are."""
+    return unknown("not_compared", why=result.not_compared) if result.not_compared else None
 
 
 def _regression(result: Compared, _: str) -> Reading:
     """The step's change where the test sees one, else nothing; its range is what the steps leave open."""
-    if why := _refused(result):
-        return unknown(why)
+    if refused := _refused(result):
+        return refused
     if result.step is None:
-        return _worst_pair(result) if isinstance(result, FolderComparison) else unknown("no step")
+        return _worst_pair(result) if isinstance(result, FolderComparison) else unknown("no_step")
     step = result.step
     if step.state == "too_few_steps":
-        return unknown(step.why)
+        return unknown("report", why=step.why)
     if step.state == "identical":
-        return Reading(_both(exact(0.0), step), note="the same trace twice")
+        return Reading(_both(exact(0.0), step), notes=[remark("same_trace")])
     low, high = sorted((step.shift_low_ms, step.shift_high_ms))
     if step.state in _CHANGED:
         return Reading(
             _both(Range(min(low, step.diff_ms), step.diff_ms, max(high, step.diff_ms), True), step)
         )
-    seen = f"{signed_ms(step.diff_ms)} ({signed_pct(step.diff_frac)}) is within what steps differ by"
-    found = Range(min(low, 0.0), 0.0, max(high, 0.0), True)
-    return Reading(_both(found, step), note=f"{_UNSEEN[step.state]}: {seen}")
-
-
-_UNSEEN = {"no_change": "no measurable change", "inconclusive": "inconclusive"}
+    seen = remark("within_noise", state=step.state, diff_ms=step.diff_ms, diff_frac=step.diff_frac)
+    return Reading(_both(Range(min(low, 0.0), 0.0, max(high, 0.0), True), step), notes=[seen])
 
 
 def _worst_pair(result: FolderComparison) -> Reading:
     """Of files of different models: the pair that became slower by most, where its own steps say so."""
     few = [pair.name for pair in result.pairs if pair.state == "too_few_steps"]
     if few:
-        return unknown(
-            f"too few steps for a test in {few[0]}" + (f" and {len(few) - 1} more" if few[1:] else "")
-        )
+        return unknown("few_steps", pairs=few)
     moved = [pair for pair in result.pairs if pair.state in _CHANGED]
     slower = [pair for pair in moved if pair.state == "slower"]
     if not slower:
         if len(moved) == len(result.pairs):
             slower = moved  # all became faster: the one that did by least
         else:
-            return Reading(
-                {form: exact(0.0) for form in ("share", "time")}, note="no pair of files is slower"
-            )
+            return Reading({form: exact(0.0) for form in _BOTH}, notes=[remark("no_pair_slower")])
     share = max(slower, key=lambda pair: pair.diff_frac if pair.diff_frac is not None else math.inf)
     time = max(slower, key=lambda pair: pair.after.step_ms - pair.before.step_ms)
     return Reading(
@@ -99,32 +88,34 @@ def _worst_pair(result: FolderComparison) -> Reading:
             "share": exact(share.diff_frac if share.diff_frac is not None else math.inf),
             "time": exact(time.after.step_ms - time.before.step_ms),
         },
-        note=f"the most of {len(result.pairs)} pairs: {share.name}",
+        notes=[remark("most_of_pairs", pairs=len(result.pairs), name=share.name)],
     )
 
 
 def _step_change(result: Compared, _: str) -> Reading:
     """The difference of the medians, whatever a test says of it."""
-    if why := _refused(result):
-        return unknown(why)
+    if refused := _refused(result):
+        return refused
     if result.step is None:
-        return unknown("of files of different models there is no one step; regression judges their pairs")
+        return unknown("different_models")
     step = result.step
-    note = {"too_few_steps": "not tested: too few steps", **_UNSEEN}.get(step.state, "")
-    return Reading(_both(exact(step.diff_ms), step), note=note)
+    untested = step.state in ("too_few_steps", "no_change", "inconclusive")
+    return Reading(
+        _both(exact(step.diff_ms), step), notes=[remark("not_tested", state=step.state)] if untested else []
+    )
 
 
 def _unprofiled(result: Compared, _: str) -> Reading:
-    if why := _refused(result):
-        return unknown(why)
+    if refused := _refused(result):
+        return refused
     step = result.step
     if step is None or step.unprofiled_before_ms is None or step.unprofiled_after_ms is None:
-        return unknown("the step without the profiler is not in both traces (`tracelens capture` times it)")
+        return unknown("unprofiled_unknown")
     diff = step.unprofiled_after_ms - step.unprofiled_before_ms
     found = {"time": exact(diff)}
     if step.unprofiled_diff_frac is not None:
         found["share"] = exact(step.unprofiled_diff_frac)
-    return Reading(found, note="not tested")
+    return Reading(found, notes=[remark("not_tested")])
 
 
 def _both(time: Range, step: StepChange) -> dict[str, Range]:
@@ -138,20 +129,20 @@ def _both(time: Range, step: StepChange) -> dict[str, Range]:
 
 def _component(result: Compared, name: str) -> Reading:
     """What a component takes more than noise, all phases; its range holds what could not be told."""
-    if why := _refused(result):
-        return unknown(why)
+    if refused := _refused(result):
+        return refused
     rows = [row for row in result.components if row.component == name]
     if not rows:
-        return unknown(f"no kernel is known to be {name} in what was compared")
+        return unknown("component_unseen", component=name)
     known = [row for row in rows if row.beyond_noise is not None]
     open_ms = [row.diff_ms for row in rows if row.beyond_noise is None and row.diff_ms]
     if not known and open_ms:
-        return unknown(_untold(rows))
+        return Reading(why=_untold(rows))
     diff = sum(row.diff_ms for row in known if row.beyond_noise)
     low, high = diff + sum(ms for ms in open_ms if ms < 0), diff + sum(ms for ms in open_ms if ms > 0)
     time, before = Range(low, diff, high, True), sum(row.before_ms for row in rows)
-    note = f"{_untold(rows)} in {', '.join(_phases(rows))}" if open_ms else ""
-    return Reading({"time": time, "share": _of(time, before)}, note=note)
+    notes = [_untold(rows, phases=_phases(rows))] if open_ms else []
+    return Reading({"time": time, "share": _of(time, before)}, notes=notes)
 
 
 def _of(time: Range, before_ms: float) -> Range:
@@ -165,9 +156,9 @@ def _of(time: Range, before_ms: float) -> Range:
     )
 
 
-def _untold(rows: Iterable[ComponentChange]) -> str:
+def _untold(rows: Iterable[ComponentChange], phases: Sequence[str] = ()) -> Remark:
     why = next((row.why for row in rows if row.beyond_noise is None and row.why), "")
-    return f"not told from noise: {why}"
+    return remark("untold", why=why, phases=phases)
 
 
 def _phases(rows: Iterable[ComponentChange]) -> list[str]:
@@ -176,14 +167,14 @@ def _phases(rows: Iterable[ComponentChange]) -> list[str]:
 
 def _worst_component(result: Compared, _: str) -> Reading:
     """The component (of one phase) that takes most more."""
-    if why := _refused(result):
-        return unknown(why)
+    if refused := _refused(result):
+        return refused
     rows = with_moves(result.components, result.moves)  # work counted elsewhere is no growth
     known = [row for row in rows if row.beyond_noise is not None]
     if not known and any(row.diff_ms for row in rows):
-        return unknown(_untold(rows))
+        return Reading(why=_untold(rows))
     if not result.components:
-        return unknown("no component is known")
+        return unknown("no_component")
     slower = [row for row in known if row.beyond_noise and row.diff_ms > 0]
     untold = [row for row in rows if row.beyond_noise is None and row.diff_ms > 0]
 
@@ -203,10 +194,11 @@ def _worst_component(result: Compared, _: str) -> Reading:
     notes = []
     if slower:
         worst = max(slower, key=ms)
-        notes.append(f"most: {worst.component} {worst.phase} {signed_ms(worst.diff_ms)}")
+        named = {"component": worst.component, "phase": worst.phase, "diff_ms": worst.diff_ms}
+        notes.append(remark("most_of_components", **named))
     if untold:
-        notes.append(f"{len(untold)} not told from noise")
-    return Reading(found, note=", ".join(notes))
+        notes.append(remark("untold_components", many=len(untold)))
+    return Reading(found, notes=notes)
 
 
 def _part(
@@ -215,17 +207,17 @@ def _part(
     """The change of a part of the step; ``bounded``: is a side's time of it a lower bound?"""
 
     def read(result: Compared, _: str) -> Reading:
-        if why := _refused(result):
-            return unknown(why)
+        if refused := _refused(result):
+            return refused
         part = next((one for one in result.parts if one.name == name), None)
         if part is None:
-            return unknown("not known")
+            return unknown("not_known")
         diff = part.after_ms - part.before_ms
         low = -math.inf if bounded(result.before) else diff
         high = math.inf if bounded(result.after) else diff
         time = exact(diff) if low == high else Range(low, None, high, False)
         shares = _both(time, result.step) if result.step is not None else {"time": time}
-        return Reading(shares, why="there is no one step to take a share of", note="not tested")
+        return Reading(shares, why=remark("different_models"), notes=[remark("not_tested")])
 
     return read
 

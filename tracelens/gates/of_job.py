@@ -20,18 +20,18 @@ def _of(read: Callable[[Parts], float]) -> Callable[[Job, str], Reading]:
 
 def _both(job: Job, value_ms: float) -> Reading:
     if not job.steps_marked:
-        return unknown("no step is marked in these traces, so nothing is known per step")
+        return unknown("no_marked_step")
     return Reading({"time": exact(value_ms), "share": exact(value_ms / job.step_ms)})
 
 
 def _straggler(job: Job, _: str) -> Reading:
     if not job.matched_calls:
-        return unknown("no collective matches between the ranks")
+        return unknown("no_collective")
     return _both(job, max(row.late_ms for row in job.ranks))
 
 
 def _step(job: Job, _: str) -> Reading:
-    return Reading({"time": exact(job.step_ms)}) if job.steps_marked else unknown("no step is marked")
+    return Reading({"time": exact(job.step_ms)}) if job.steps_marked else unknown("no_marked_step")
 
 
 JOB_METRICS: dict[str, Metric[Job]] = {

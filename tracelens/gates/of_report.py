@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tracelens import numbers as f
-from tracelens.gates.metrics import Metric, Range, Reading, exact, predicted, recognised, unknown
+from tracelens.gates.metrics import (
+    Code,
+    Metric,
+    Range,
+    Reading,
+    Remark,
+    exact,
+    predicted,
+    recognised,
+    remark,
+    unknown,
+)
 from tracelens.results import Check, Estimate, Report, SavingOf
 from tracelens.rules.catalog import RULES
 from tracelens.words import COMPONENTS
 
-_NO_STEP = "no whole step is marked in this trace, so nothing is known per step"
+_NO_STEP: Code = "no_whole_step"
 
 
 def _stepped(report: Report) -> bool:
@@ -45,7 +55,7 @@ def _step_spread(report: Report, _: str) -> Reading:
     if not _stepped(report):
         return unknown(_NO_STEP)
     if step.n < 2 or not step.median:
-        return unknown("one step has no spread")
+        return unknown("one_step")
     return Reading(
         {"share": exact((step.high - step.low) / step.median), "time": exact(step.high - step.low)}
     )
@@ -54,14 +64,14 @@ def _step_spread(report: Report, _: str) -> Reading:
 def _unprofiled(report: Report, _: str) -> Reading:
     without = report.summary.unprofiled
     if without.median_ms is None:
-        return unknown(without.why or "not timed")
+        return unknown("report", why=without.why) if without.why else unknown("not_known")
     return Reading({"time": exact(without.median_ms)})
 
 
 def _overhead(report: Report, _: str) -> Reading:
     without = report.summary.unprofiled
     if without.profiler_frac is None:
-        return unknown(without.why or "the run's own change of speed hides it")
+        return unknown("report", why=without.why) if without.why else unknown("overhead_hidden")
     return Reading({"share": exact(without.profiler_frac)})
 
 
@@ -72,22 +82,28 @@ def _gpu_busy(report: Report, _: str) -> Reading:
 def _mfu(report: Report, _: str) -> Reading:
     summary = report.summary
     if summary.mfu_frac is None:
-        return unknown(summary.mfu_why or "not judged")
+        return _mfu_unknown(report)
     return Reading(
-        {"share": recognised(summary.mfu_frac, least=summary.mfu_is_bound)}, note=_left_out(report)
+        {"share": recognised(summary.mfu_frac, least=summary.mfu_is_bound)}, notes=_left_out(report)
     )
 
 
-def _left_out(report: Report) -> str:
+def _mfu_unknown(report: Report) -> Reading:
+    why = report.summary.mfu_why
+    return unknown("report", why=why) if why else unknown("not_known")
+
+
+def _left_out(report: Report) -> list[Remark]:
     """What a lower bound of the utilization leaves out."""
-    return (report.summary.mfu_why or "") if report.summary.mfu_is_bound else ""
+    why = report.summary.mfu_why
+    return [remark("report", why=why)] if why and report.summary.mfu_is_bound else []
 
 
 def _achieved(report: Report, _: str) -> Reading:
     rate = report.summary.achieved_tflops
     if rate is None:
-        return unknown(report.summary.mfu_why or "not known")
-    return Reading({"rate": recognised(rate, least=report.summary.mfu_is_bound)}, note=_left_out(report))
+        return _mfu_unknown(report)
+    return Reading({"rate": recognised(rate, least=report.summary.mfu_is_bound)}, notes=_left_out(report))
 
 
 def _gemm(report: Report, _: str) -> Reading:
@@ -97,20 +113,17 @@ def _gemm(report: Report, _: str) -> Reading:
 def _waste(report: Report, _: str) -> Reading:
     waste, step = report.summary.shape_waste_ms, report.summary.step_ms.median
     if not any(check.state in ("passed", "found") for check in report.checks):
-        return unknown("no rule could judge this trace")
-    note = _not_run(report)
+        return unknown("no_rule_judged")
+    notes = _not_run(report)
     if waste is None:
-        return Reading({"time": exact(0.0), "share": exact(0.0)}, note=note)
+        return Reading({"time": exact(0.0), "share": exact(0.0)}, notes=notes)
     most = None if waste.high is None else waste.high + report.summary.shape_open_ms
     found = _of_step(predicted(replace(waste, high=most)), report.summary.saving_of)
     if found is None:
-        return unknown("what the findings have at stake is not known")
+        return unknown("at_stake_unknown")
     if not _stepped(report):
         return unknown(_NO_STEP)
-    said = _said(found, report.summary.saving_of)
-    if said:
-        note = "; ".join(filter(None, (said, note)))
-    return Reading(_shares(found, step), note=note)
+    return Reading(_shares(found, step), notes=[*_about(found, report.summary.saving_of), *notes])
 
 
 def _of_step(found: Range | None, of: SavingOf) -> Range | None:
@@ -118,11 +131,11 @@ def _of_step(found: Range | None, of: SavingOf) -> Range | None:
     return found if found is None or of == "step" else Range(min(0.0, found.low), None, found.high, False)
 
 
-def _said(found: Range, of: SavingOf) -> str:
-    """What to know about a saving; "" of a prediction."""
+def _about(found: Range, of: SavingOf) -> list[Remark]:
+    """What to know about a saving; nothing of a prediction."""
     if of == "gpu_work":
-        return "GPU work: the step waits and need not get shorter by it"
-    return "a bound, not a prediction" if found.mid is None else ""
+        return [remark("gpu_work")]
+    return [remark("bound")] if found.mid is None else []
 
 
 def _shares(found: Range, step_ms: float) -> dict[str, Range]:
@@ -132,9 +145,9 @@ def _shares(found: Range, step_ms: float) -> dict[str, Range]:
     return {"time": found, "share": Range(found.low / step_ms, mid, found.high / step_ms, found.measured)}
 
 
-def _not_run(report: Report) -> str:
+def _not_run(report: Report) -> list[Remark]:
     many = sum(check.state == "could_not_run" for check in report.checks)
-    return f"{many} check{'' if many == 1 else 's'} could not run" if many else ""
+    return [remark("not_run", many=many)] if many else []
 
 
 def _saving(report: Report, rule: str) -> Reading:
@@ -142,20 +155,21 @@ def _saving(report: Report, rule: str) -> Reading:
     checks: dict[str, Check] = {check.rule: check for check in report.checks}
     check = checks.get(rule)
     if check is None:
-        return unknown(f"{rule} was not checked")
+        return unknown("not_checked", rule=rule)
     if check.state == "could_not_run":
-        return unknown(f"{rule} could not run: {check.why}")
+        return unknown("could_not_run", rule=rule, why=check.why)
     own = [one for one in report.findings if one.rule == rule]
     if not own:
-        return Reading({"time": exact(0.0), "share": exact(0.0)}, note=check.why)
+        zero = {"time": exact(0.0), "share": exact(0.0)}
+        return Reading(zero, notes=[remark("report", why=check.why)] if check.why else [])
     best = max(own, key=lambda one: _high(one.saving_ms))
     # the share is the finding's own: per token where the change adds or drops tokens
     found = {"time": predicted(best.saving_ms), "share": predicted(best.saving_frac)}
     ranges = {form: _of_step(one, best.saving_of) for form, one in found.items()}
     known = {form: one for form, one in ranges.items() if one is not None}
-    note = next((_said(one, best.saving_of) for one in known.values()), "")
-    why = "" if len(known) == len(found) else f"the saving of {rule} is not known"
-    return Reading(known, why=why, note=note)
+    notes = next((_about(one, best.saving_of) for one in known.values()), [])
+    why = None if len(known) == len(found) else remark("saving_unknown", rule=rule)
+    return Reading(known, why=why, notes=notes)
 
 
 def _high(saving: Estimate) -> float:
@@ -164,14 +178,14 @@ def _high(saving: Estimate) -> float:
 
 def _findings(report: Report, _: str) -> Reading:
     if not any(check.state in ("passed", "found") for check in report.checks):
-        return unknown("no rule could judge this trace")
-    return Reading({"count": exact(len(report.findings))}, note=_not_run(report))
+        return unknown("no_rule_judged")
+    return Reading({"count": exact(len(report.findings))}, notes=_not_run(report))
 
 
 def _findings_high(report: Report, _: str) -> Reading:
     every = _findings(report, _)
     many = sum(one.severity == "high" for one in report.findings)
-    return Reading({"count": exact(many)}, note=every.note) if every.ranges else every
+    return Reading({"count": exact(many)}, notes=every.notes) if every.ranges else every
 
 
 def _checks_not_run(report: Report, _: str) -> Reading:
@@ -180,12 +194,12 @@ def _checks_not_run(report: Report, _: str) -> Reading:
 
 def _component(report: Report, name: str) -> Reading:
     if not any(row.component == name for row in report.components):
-        return unknown(f"no kernel of this trace is known to be {name}")
+        return unknown("component_unseen", component=name)
     rows = [row for row in report.components if row.component == name]
     least = name not in ("unattributed", "other") and not report.coverage.complete
     share = {"share": recognised(sum(row.frac for row in rows), least=least)}
     if not _stepped(report):
-        return Reading(share, why=_NO_STEP)
+        return Reading(share, why=Remark(_NO_STEP))
     return Reading(share | {"time": recognised(sum(row.time_ms_per_step for row in rows), least=least)})
 
 
@@ -196,7 +210,7 @@ def _unattributed(report: Report, _: str) -> Reading:
 
 def _unknown_shapes(report: Report, _: str) -> Reading:
     if not report.gemms:
-        return unknown("no GEMM was recognised in this trace")
+        return unknown("no_gemm")
     return Reading({"share": exact(max(0.0, 1 - report.coverage.shape_frac))})
 
 
@@ -205,7 +219,7 @@ def _communication(report: Report, _: str) -> Reading:
     least = report.summary.communication_is_bound
     found = {"share": recognised(share, least=least)}
     if not _stepped(report):
-        return Reading(found, why=_NO_STEP)
+        return Reading(found, why=Remark(_NO_STEP))
     time_ms = sum(row.time_ms_per_step for row in report.communication)
     return Reading(found | {"time": recognised(time_ms, least=least)})
 
@@ -215,10 +229,8 @@ def _communication_bytes(report: Report, _: str) -> Reading:
         return unknown(_NO_STEP)
     missing = [row for row in report.communication if row.bytes_per_call is None]
     if missing:
-        of = f.pct(
-            sum(row.time_ms for row in missing) / (sum(row.time_ms for row in report.communication) or 1)
-        )
-        return unknown(f"the message size of {of} of the communication time is not known")
+        whole = sum(row.time_ms for row in report.communication)
+        return unknown("messages_unknown", frac=sum(row.time_ms for row in missing) / (whole or 1))
     return Reading(
         {
             "bytes": recognised(

@@ -11,6 +11,7 @@ from tracelens.gates import Judged, Metric
 from tracelens.render import facts
 from tracelens.render.actions import annotation
 from tracelens.render.console import Out
+from tracelens.render.gate_words import about, say_range
 from tracelens.render.markdown_text import escape, table
 from tracelens.results import Report
 
@@ -33,7 +34,7 @@ def render_gates(gates: Sequence[Judged], *, console: Console) -> None:
     for one in gates:
         rows.add_row(
             out.text(f"  {WORDS[one.state]}", _STYLES[one.state]),
-            out.text(one.gate, "bold", limit=120),
+            out.text(one.gate.text, "bold", limit=120),
             out.text(said(one), limit=300),
         )
     out.print(rows)
@@ -58,23 +59,36 @@ def render_metrics(metrics: Sequence[Metric[Any]], *, console: Console) -> None:
             )
 
 
+def value(one: Judged) -> str:
+    """The figure with its range; "" where it is unknown."""
+    if one.found is None:
+        return ""
+    return say_range(one.found, one.gate.form, signed=one.gate.metric.signed)
+
+
+def why(one: Judged) -> str:
+    """What there is to say of the figure: why it failed, what is open, why it is unknown."""
+    return "; ".join(about(one.gate, each) for each in one.remarks)
+
+
 def said(one: Judged) -> str:
     """The figure, and what there is to say of it."""
-    return "; ".join(part for part in (one.value, one.why) if part)
+    return "; ".join(part for part in (value(one), why(one)) if part)
 
 
 def line(one: Judged) -> str:
     """A gate in one line."""
-    return f"{one.gate} {WORDS[one.state]}: {said(one)}" if said(one) else f"{one.gate} {WORDS[one.state]}"
+    start = f"{one.gate.text} {WORDS[one.state]}"
+    return f"{start}: {said(one)}" if said(one) else start
 
 
 def gates_markdown(gates: Sequence[Judged]) -> list[str]:
     """A section of Markdown, empty without gates."""
     if not gates:
         return []
-    rows = [[one.gate, WORDS[one.state], one.value or "unknown", one.why] for one in gates]
+    rows = [[one.gate.text, WORDS[one.state], value(one) or "unknown", why(one)] for one in gates]
     legend = [one for one in gates if one.state in ("failed", "unknown")]
-    meanings = [f"- {escape(one.gate)}: {escape(one.meaning)}" for one in legend]
+    meanings = [f"- {escape(one.gate.text)}: {escape(one.gate.metric.meaning)}" for one in legend]
     return [
         "### Gates",
         "",
@@ -92,7 +106,8 @@ def gate_annotations(gates: Sequence[Judged], *, unknown_fails: bool) -> list[st
         if one.state == "passed":
             continue
         level = "warning" if one.state == "unknown" and not unknown_fails else _LEVELS[one.state]
-        found.append(annotation(level, f"tracelens: {one.gate} {WORDS[one.state]}", said(one) or one.meaning))
+        text = said(one) or one.gate.metric.meaning
+        found.append(annotation(level, f"tracelens: {one.gate.text} {WORDS[one.state]}", text))
     return found
 
 
