@@ -12,6 +12,7 @@ import pytest
 from tests.advice import configs
 from tests.advice.configs import read, written
 from tracelens.config import config_from_flags, read_config
+from tracelens.config.configuration import PaddedVocab
 from tracelens.config.diff import config_diff
 from tracelens.config.model_config import changed
 from tracelens.errors import InputError, TracelensError, UsageError
@@ -113,7 +114,7 @@ def test_megatron_script(tmp_path: Path) -> None:
     x = found.model
     assert (x.hidden, x.heads, x.layers, x.sequence, x.micro_batch) == (2560, 32, 32, 2048, 4)
     assert (x.tensor_parallel, x.ffn, x.gated, x.tied) == (2, 10240, False, True)
-    assert (x.vocab, found.vocab_asked) == (50258, 50257)
+    assert (x.vocab, found.padded) == (50258, PaddedVocab(50257, 1))
 
 
 def test_megatron_pads_the_vocabulary_by_128_for_each_rank(tmp_path: Path) -> None:
@@ -159,12 +160,12 @@ def test_megatron_s_other_arguments(tmp_path: Path) -> None:
     grouped = read(tmp_path, MEGATRON_TABLE | {"group_query_attention": True}, "a.json").model
     assert (grouped.kv_heads, grouped.vocab) == (1, 512)  # its default; 500 padded to a multiple of 128
     padded = read(tmp_path, MEGATRON_TABLE | {"padded_vocab_size": 640}, "a.json")
-    assert (padded.model.vocab, padded.vocab_asked) == (640, None)
+    assert (padded.model.vocab, padded.padded) == (640, None)
     staged = read(tmp_path, MEGATRON_TABLE | {"context_parallel_size": 4}, "a.json")
     assert "context_parallel_size = 4 is not taken into account" in staged.notes
     assert read(tmp_path, MEGATRON_TABLE | {"context_parallel_size": 1}, "a.json").notes == ()
     wider = read(tmp_path, MEGATRON_TABLE, "a.json", vocab=1000)
-    assert (wider.model.vocab, wider.vocab_asked) == (1024, 1000)
+    assert (wider.model.vocab, wider.padded) == (1024, PaddedVocab(1000, 128))
 
 
 def test_constants_of_a_config_class_are_read_and_nothing_is_worked_out_too_far(tmp_path: Path) -> None:

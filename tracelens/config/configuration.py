@@ -23,6 +23,8 @@ USUAL_TOKENS = 8192
 USUAL_SEQUENCE = 4096
 
 
+#: Where a size comes from: the input or the user says it, it follows from others, or nothing says it.
+Origin = Literal["written", "follows", "assumed"]
 #: What a configuration was written for.
 ConfigFormat = Literal["huggingface", "megatron", "megatron-yaml", "megatron-json", "nanogpt", "flags"]
 
@@ -41,6 +43,14 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
+class PaddedVocab:
+    """A tokenizer's size, and of what the framework makes it a multiple, times the tensor-parallel ranks."""
+
+    asked: int
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """One configuration read. Sizes are of the whole model."""
 
@@ -53,7 +63,8 @@ class Configuration:
     fixed: Mapping[str, str] = field(default_factory=dict)  # sizes that no key sets -> why
     notes: tuple[str, ...] = ()
     assumed: frozenset[str] = frozenset()  # sizes that nothing in the input says
-    vocab_asked: int | None = None  # the tokenizer's, where the framework pads it to model.vocab
+    written: frozenset[str] = frozenset()  # sizes that the input itself, or the user, sets
+    padded: PaddedVocab | None = None  # where the framework pads the tokenizer's to model.vocab
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +85,18 @@ class Draft:
     sources: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, str] = field(default_factory=dict)
-    assumed: set[str] = field(default_factory=set)
+    origins: dict[str, Origin] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def put(
-        self, name: str, value: int, source: str, *, key: str | None = None, assumed: bool = False
+        self, name: str, value: int, source: str, *, key: str | None = None, origin: Origin = "follows"
     ) -> None:
-        """Set one size, ``assumed`` where nothing in the input says it; InputError where it cannot be one."""
+        """Set one size; InputError where it cannot be one."""
         if not 0 < value <= _MOST.get(name, LARGEST):
             raise InputError(f"{self.name}: {key or name} = {value} is no size a model can have")
         self.values[name] = value
         self.sources[name] = source
-        (self.assumed.add if assumed else self.assumed.discard)(name)
+        self.origins[name] = origin
         if key is not None:
             self.keys[name] = key
 
@@ -94,7 +105,7 @@ class Draft:
         for key in keys:
             value = table.get(key)
             if value is not None:
-                self.put(name, whole(value, key, self.name), f"{self.name}: {key}", key=key)
+                self.put(name, whole(value, key, self.name), f"{self.name}: {key}", key=key, origin="written")
                 return True
         return False
 
@@ -127,7 +138,7 @@ def finish(
     tied: bool | None,
     format: ConfigFormat,
     family: str,
-    vocab_asked: int | None = None,
+    padded: PaddedVocab | None = None,
 ) -> Configuration:
     """Check the sizes against one another, fill in what follows from others, and freeze the draft.
 
@@ -142,7 +153,7 @@ def finish(
     if "heads" in overrides and "kv_heads" not in overrides and "kv_heads" not in draft.keys:
         draft.values.pop("kv_heads", None)
     for name, value in overrides.items():
-        draft.put(name, value, "given on the command line", key=draft.keys.get(name))
+        draft.put(name, value, "given on the command line", key=draft.keys.get(name), origin="written")
     for name, words in (
         ("hidden", "the hidden size"),
         ("heads", "how many attention heads there are"),
@@ -169,8 +180,12 @@ def finish(
         raise UsageError(f"vocab = {values['vocab']} does not divide over {t} tensor-parallel ranks")
     _experts_share(values)
     config = replace(ModelConfig(gated=gated, tied=tied), **values)  # type: ignore[arg-type]
+    assumed, written = (
+        frozenset(name for name, one in draft.origins.items() if one == origin)
+        for origin in ("assumed", "written")
+    )
     return Configuration(config, layout, format, family, draft.sources, draft.keys, draft.fixed,
-                       tuple(draft.notes), frozenset(draft.assumed), vocab_asked)  # fmt: skip
+                       tuple(draft.notes), assumed, written, padded)  # fmt: skip
 
 
 def _experts_share(values: Mapping[str, int]) -> None:
@@ -209,9 +224,8 @@ def _tokens(draft: Draft) -> None:
     """Sequence and micro-batch; what the input does not say is assumed, and says so."""
     values = draft.values
     if "sequence" not in values:
-        draft.put("sequence", 2048, "assumed: give --sequence N", assumed=True)
+        draft.put("sequence", 2048, "assumed: give --sequence N", origin="assumed")
     if "micro_batch" not in values:
         batch = max(1, USUAL_TOKENS // values["sequence"])
-        draft.put(
-            "micro_batch", batch, f"assumed, about {USUAL_TOKENS} tokens: give --micro-batch N", assumed=True
-        )
+        source = f"assumed, about {USUAL_TOKENS} tokens: give --micro-batch N"
+        draft.put("micro_batch", batch, source, origin="assumed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens.config.configuration import Configuration
+from tracelens.config.configuration import Configuration, PaddedVocab
 from tracelens.config.model_config import ModelConfig
 from tracelens.numbers import round_up
 
@@ -27,28 +27,19 @@ def config_diff(config: Configuration, then: ModelConfig) -> tuple[str, ...]:
         before, after = now.get(name), then.get(name)
         if after is None or key is None:
             continue
-        written = _written(config, name)
+        written = name in config.written
         if before == after and (written or not _follows(config, name, then)):
             continue
         if not written and _derived(name, then) == after:
             continue  # the default gives it
-        if name == "vocab" and config.vocab_asked is not None:
-            old, new = _multiples(config, then)
-            lines += [_line("-", key, old, config), _line("+", key, new, config)]
+        if name == "vocab" and config.padded is not None:
+            new = _multiple(config.padded, then)
+            lines += [_line("-", key, config.padded.by, config), _line("+", key, new, config)]
             continue
         if written:
             lines.append(_line("-", key, before, config))
         lines.append(_line("+", key, after, config))
     return tuple(lines)
-
-
-def _written(config: Configuration, name: str) -> bool:
-    """Whether the input itself sets it: sources of defaults and assumptions do not name the key."""
-    if name == "vocab" and config.vocab_asked is not None:
-        return True
-    source = config.sources.get(name, "")
-    key = config.keys[name].rpartition(".")[2].lstrip("-").replace("-", "_")
-    return source == "given on the command line" or source.endswith(f": {key}")
 
 
 def _derived(name: str, then: ModelConfig) -> int | None:
@@ -64,14 +55,10 @@ def _follows(config: Configuration, name: str, then: ModelConfig) -> bool:
     return name == "ffn" and then.hidden != config.model.hidden
 
 
-def _multiples(config: Configuration, then: ModelConfig) -> tuple[int | None, int | None]:
-    """Megatron's --make-vocab-size-divisible-by, before and after."""
-    ranks, asked, vocab = then.tensor_parallel or 1, config.vocab_asked or 1, then.vocab or 1
-    source = config.sources.get("vocab", "")
-    digits = source.rpartition("multiple of ")[2].partition(" ")[0]
-    old = int(digits) if digits.isdigit() else None
-    new = next((by for by in (64, 128) if round_up(asked, by * ranks) == vocab), 128)
-    return old, new
+def _multiple(padded: PaddedVocab, then: ModelConfig) -> int:
+    """Megatron's --make-vocab-size-divisible-by after the change."""
+    ranks, vocab = then.tensor_parallel or 1, then.vocab or 1
+    return next((by for by in (64, 128) if round_up(padded.asked, by * ranks) == vocab), 128)
 
 
 def _line(sign: str, key: str, value: int | None, config: Configuration) -> str:

@@ -252,7 +252,7 @@ def _sequence(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, in
                 short = f"{draft.name}: {key}"
                 if positions > length:
                     short = f"assumed, {key} allows {positions}: give --sequence N"
-                draft.put("sequence", length, short, assumed=positions > length)
+                draft.put("sequence", length, short, origin="assumed" if positions > length else "written")
                 break
 
 

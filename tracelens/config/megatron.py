@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tracelens.config.configuration import ConfigFormat, Configuration, Draft, Given, Layout, finish, whole
+from tracelens.config.configuration import (
+    ConfigFormat,
+    Configuration,
+    Draft,
+    Given,
+    Layout,
+    PaddedVocab,
+    finish,
+    whole,
+)
 from tracelens.errors import InputError
 from tracelens.numbers import round_up
 
@@ -104,7 +113,7 @@ def read_megatron(
         width = int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden
         how = "Megatron's default: int(8h/3 / 64) * 64" if swiglu else "Megatron's default: 4 * hidden"
         draft.put("ffn", width, how, key=_SIZES["ffn"])
-    asked = _vocab(draft, table, overrides)
+    padded = _vocab(draft, table, overrides)
     for degree in ("pipeline_model_parallel_size", "context_parallel_size"):
         if table.get(degree) not in (None, 1, "1"):
             draft.notes.append(f"{degree} = {str(table[degree])[:12]} is not taken into account")
@@ -125,7 +134,7 @@ def read_megatron(
         tied=not untied,
         format=format,
         family=f"Megatron-LM ({name})",
-        vocab_asked=asked,
+        padded=padded,
     )
 
 
@@ -138,8 +147,8 @@ def _kv_heads(draft: Draft, table: Mapping[str, Any]) -> None:
         draft.notes.append("--num-query-groups without --group-query-attention has no effect in Megatron")
 
 
-def _vocab(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> int | None:
-    """Pad the vocabulary as Megatron does; gives the size that was asked for."""
+def _vocab(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> PaddedVocab | None:
+    """Pad the vocabulary as Megatron does; gives what it does."""
     for key in ("vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by"):
         _check_variable(table, key, draft.name)
     ranks = overrides.get("tensor_parallel") or draft.values.get("tensor_parallel", 1)
@@ -156,11 +165,10 @@ def _vocab(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int])
                 f"{draft.name} names no vocabulary size (its tokenizer does): give --vocab N, e.g. 50257"
             )
         asked = whole(table["vocab_size"], "vocab_size", draft.name)
-    padded = round_up(asked, by * ranks)
     source = f"{asked} padded to a multiple of {by}"
-    draft.put("vocab", padded, f"{source} * {ranks} ranks" if ranks > 1 else source,
-              key="make_vocab_size_divisible_by")  # fmt: skip
-    return asked
+    draft.put("vocab", round_up(asked, by * ranks), f"{source} * {ranks} ranks" if ranks > 1 else source,
+              key="make_vocab_size_divisible_by", origin="written")  # fmt: skip
+    return PaddedVocab(asked, by)
 
 
 def _on(table: Mapping[str, Any], key: str) -> bool:

@@ -62,7 +62,9 @@ def config_from_flags(
     """A GPT with the sizes given: one QKV product, ffn 4h (8h/3 on a multiple of 64 with a gate)."""
     draft = Draft("flags")
     for name, value in sizes.items():
-        draft.put(name, value, "given on the command line", key="--" + name.replace("_", "-"))
+        draft.put(
+            name, value, "given on the command line", key="--" + name.replace("_", "-"), origin="written"
+        )
     for name, words in (
         ("hidden", "the hidden size"),
         ("heads", "how many heads"),
@@ -74,12 +76,12 @@ def config_from_flags(
             )
     for name, value, why in (("vocab", 50257, "assumed: GPT-2's"), ("sequence", 2048, "assumed")):
         if name not in draft.values:
-            draft.put(name, value, why, key="--" + name, assumed=True)
+            draft.put(name, value, why, key="--" + name, origin="assumed")
     hidden = draft.values["hidden"]
     if "ffn" not in draft.values:
         size = int(8 * hidden / 3) // 64 * 64 or 64 if gated else 4 * hidden
         why = "assumed: 8h/3 on a multiple of 64" if gated else "assumed: 4h"
-        draft.put("ffn", size, why, key="--ffn", assumed=True)
+        draft.put("ffn", size, why, key="--ffn", origin="assumed")
     if gated is None:
         draft.notes.append("taken for a GPT: a causal mask, an MLP without a gate; say --gated for SwiGLU")
     elif gated:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from tracelens.trace.tables import DamageKind
+
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _KEY_REACH = 4096  # the key with all its white space is shorter
 _BARE = re.compile(rb"\s*\[")
@@ -69,7 +71,7 @@ class Careful:
     values: list[Any]
     consumed: int  # bytes; what follows is the beginning of an unfinished event
     ended: bool  # the event array was closed here
-    damage: list[tuple[int, int, str]]  # (offset, length, reason) within the stretch
+    damage: list[tuple[int, int, DamageKind]]  # (offset, length, reason) within the stretch
 
 
 def read_carefully(buffer: bytes, *, final: bool) -> Careful:
@@ -79,7 +81,7 @@ def read_carefully(buffer: bytes, *, final: bool) -> Careful:
     """
     text = buffer.decode("utf-8", "surrogateescape")
     values: list[Any] = []
-    damage: list[tuple[int, int, str]] = []
+    damage: list[tuple[int, int, DamageKind]] = []
     content: int | None = None  # without the white space at the end; looked for where something is wrong
     at = 0
 
@@ -97,7 +99,7 @@ def read_carefully(buffer: bytes, *, final: bool) -> Careful:
             if isinstance(value, dict):
                 values.append(value)
             else:
-                damage.append((size(0, at), size(at, stop), "an entry that is no event"))
+                damage.append((size(0, at), size(at, stop), "no_event"))
             at = stop
             continue
         except json.JSONDecodeError as error:
@@ -116,10 +118,10 @@ def read_carefully(buffer: bytes, *, final: bool) -> Careful:
             values.append(value)
             at += used
         elif following:
-            damage.append((size(0, at), size(at, stop), "an event that is not valid JSON"))
+            damage.append((size(0, at), size(at, stop), "invalid"))
             at = stop
         elif final:
-            damage.append((size(0, at), size(at, len(text)), "an event that is not complete"))
+            damage.append((size(0, at), size(at, len(text)), "incomplete"))
             return Careful(values, len(buffer), False, damage)
         else:
             return Careful(values, size(0, at), False, damage)

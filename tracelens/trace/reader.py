@@ -6,7 +6,7 @@ import gc
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -24,7 +24,7 @@ from tracelens.trace.metadata import read_metadata
 from tracelens.trace.pieces import Packed, Piece, Slice, Text
 from tracelens.trace.pool import Pool
 from tracelens.trace.source import BLOCK, ByteSource
-from tracelens.trace.tables import Damage, Details, Symbols, Trace
+from tracelens.trace.tables import Damage, DamageKind, Details, Symbols, Trace
 
 _HEAD_LIMIT = 256 * 1024 * 1024  # metadata of large jobs (process groups) stands before the events
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -36,6 +36,17 @@ _SLICE = 768 * 1024
 _WINDOW = 16 * 1024  # a few dozen events
 _EVENT_LIMIT = 64 * 1024 * 1024  # no single event is larger; beyond it the text is damaged
 _MAX_DAMAGE = 1000
+_DAMAGED: Mapping[DamageKind, str] = {
+    "no_event": "an entry that is no event",
+    "invalid": "an event that is not valid JSON",
+    "incomplete": "an event that is not complete",
+}
+
+
+def _damaged(one: Damage) -> str:
+    if one.reason == "no_time":
+        return f"{one.entries} entr{'y' if one.entries == 1 else 'ies'} without a readable time"
+    return _DAMAGED[one.reason]
 
 
 def read_trace(
@@ -298,7 +309,7 @@ class _Reader:
         careful = read_carefully(stretch, final=final)
         self._add_values(careful.values, offset, careful.consumed)
         for start, length, reason in careful.damage:
-            self._damaged(offset + start, length, reason)
+            self._damaged(Damage(offset + start, length, reason))
         self._left = stretch[careful.consumed :]
         if careful.ended:
             self.ended, self._tail, self._left = True, self._left, b""
@@ -319,15 +330,13 @@ class _Reader:
         whole = [event for event in events if event is not None and not lacks_time(event)]
         if len(whole) != len(events):
             missing = len(events) - len(whole)
-            self._damaged(
-                offset, length, f"{missing} entr{'y' if missing == 1 else 'ies'} without a readable time"
-            )
+            self._damaged(Damage(offset, length, "no_time", missing))
         if whole:
             self.collected.add(self._decoder.columns(whole))
 
-    def _damaged(self, offset: int, length: int, reason: str) -> None:
+    def _damaged(self, one: Damage) -> None:
         if len(self.damage) < _MAX_DAMAGE:
-            self.damage.append(Damage(offset, length, reason))
+            self.damage.append(one)
 
     def finish(self) -> None:
         """The last stretch: events, the end of the array, and the metadata behind it."""
@@ -377,8 +386,7 @@ class _Reader:
             events=self.collected.events,
             categories=dict(self.collected.categories),
             damage=self.damage,
-            truncated=self.truncated
-            or (self.source.fault is not None and "ignored" not in self.source.fault),
+            truncated=self.truncated or not self.source.whole,
             warnings=self._warnings() + trouble,
             door=door,
             **self.collected.tables(),
@@ -393,14 +401,10 @@ class _Reader:
                 f"the file ends before the event list does, at byte {self.bytes:,} of its JSON: "
                 f"{self.collected.events:,} whole events before that were kept"
             )
-        lost = [
-            damage
-            for damage in self.damage
-            if not (self.truncated and damage.reason.endswith("not complete"))
-        ]
+        lost = [damage for damage in self.damage if not (self.truncated and damage.reason == "incomplete")]
         if lost:
             where = ", ".join(
-                f"byte {damage.offset:,} ({damage.length:,} bytes: {damage.reason})" for damage in lost[:3]
+                f"byte {damage.offset:,} ({damage.length:,} bytes: {_damaged(damage)})" for damage in lost[:3]
             )
             more = f" and {len(lost) - 3} more places" if len(lost) > 3 else ""
             out.append(f"damaged, left out: {where}{more}")

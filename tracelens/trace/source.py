@@ -48,7 +48,8 @@ class ByteSource:
         self.from_stdin = str(path) == "-"
         self.name = "<stdin>" if self.from_stdin else Path(path).name
         self.raw_bytes = 0
-        self.fault: str | None = None  # why the bytes ended early
+        self.fault: str | None = None  # why the bytes ended early, or what is left of them
+        self.whole = True  # no byte of the data is lost
         self._hash = hashlib.sha256() if self.from_stdin else None  # a file can be read again
 
     def expected_bytes(self) -> int:
@@ -132,6 +133,7 @@ class ByteSource:
                 # a bounded output keeps memory flat however well the data packs
                 out = unpacker.decompress(pending, BLOCK)
             except _FAULTS as error:
+                self.whole = False
                 self.fault = f"the gzip data is damaged before byte {self.raw_bytes:,} of the file ({error})"
                 yield from self._salvage(given)
                 break
@@ -144,6 +146,7 @@ class ByteSource:
                 if not pending:
                     break
         if self.fault is None and not unpacker.eof:
+            self.whole = False
             self.fault = "the gzip data is cut off"
         for _ in blocks:  # the hash and the size are of the whole file
             pass
@@ -157,6 +160,7 @@ class ByteSource:
             while out := unpacked.read(_ZSTD_BLOCK):
                 yield out
         except OSError as error:
+            self.whole = False
             self.fault = f"the zstd data is damaged or cut off ({error})"
         for _ in blocks:  # the hash and the size are of the whole file
             pass

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -229,13 +229,18 @@ class Syncs(Table):
     record: IntArray  # correlation or external id of the cudaEventRecord that is waited for
 
 
+#: An entry that is no event, an event that is no JSON, one that the file ends in, entries without a time.
+DamageKind = Literal["no_event", "invalid", "incomplete", "no_time"]
+
+
 @dataclass(frozen=True, slots=True)
 class Damage:
     """A stretch of the file that could not be read."""
 
     offset: int  # bytes into the (uncompressed) JSON
     length: int
-    reason: str
+    reason: DamageKind
+    entries: int = 1
 
 
 @dataclass(frozen=True)
