@@ -16,6 +16,7 @@ from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.gemm.predict.experts_rates import expert_rates
 from tracelens.gemm.predict.neighbours import neighbours
+from tracelens.gemm.study import _curve_step, _tried
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement
 from tracelens.results import Estimate
@@ -295,6 +296,37 @@ def test_torchs_choice_by_the_rules_of_its_dispatcher(
 def test_torchs_choice_says_why(gpu: str, dtype: str, head_dim: int, why: str) -> None:
     found = likely_backend(head_dim=head_dim, dtype=dtype, gpu=find_gpu(None, override=gpu))
     assert found.why.startswith(why)
+
+
+# --- sizes that a study tries -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "size", "grid", "step"),
+    [
+        (64, 256, 100, 64, 64),
+        (4096, 8192, 5000, 8, 16),
+        (4096, 8192, 5000, 64, 64),
+        (1024, 9216, 2048, 8, 32),
+    ],
+)
+def test_sizes_are_tried_in_steps_of_a_power_of_two(
+    low: int, high: int, size: int, grid: int, step: int
+) -> None:
+    """At most twice 192 multiples of the step in the range, and the present size's neighbours on the grid."""
+    found, stepped = _tried(low, high, size, grid)
+    near = {size // grid * grid, (size // grid + 1) * grid, (size - 1) // grid * grid}
+    assert stepped == step
+    wanted = {n for n in range(low, high + 1) if n % step == 0} | {n for n in near if low <= n <= high}
+    assert {*found} == wanted - {size} and [*found] == sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("span", "columns", "step"), [(99, 100, 1), (100, 100, 2), (1000, 100, 16), (7, 1, 8), (7, 0, 8)]
+)
+def test_a_curve_has_no_more_points_than_columns(span: int, columns: int, step: int) -> None:
+    assert _curve_step(512, 512 + span, columns) == step
+    assert span // step + 1 <= max(columns, 1) and (step == 1 or span // (step // 2) + 1 > max(columns, 1))
 
 
 # --- experts ----------------------------------------------------------------------------------------------
