@@ -1,16 +1,18 @@
 """Would a test notice? Single faults planted in the code, and how many of them the tests of the room find.
 
-``python -m benchmarks.mutants [ROOM...] [--mutants 20] [--seed 0]``: in each module of a room so many faults
-(another comparison, operator, constant, a branch turned round), each in a copy of the checkout, against the
-fast tests of the room; without a room, in the modules of ``MODULES`` against the tests of each alone. A table
-per module, and the surviving faults with their lines: a survivor that changes a figure which a user sees
-deserves a test. One that changes nothing stands with the reason in ``results/mutants.md`` and is not drawn.
+``python -m benchmarks.mutants [ROOM...] [--mutants 80] [--seed 0] [--keep]``: so many faults (another
+comparison, operator, constant, a branch turned round) drawn over all modules of a room, each in a copy of the
+checkout, against the room's fast tests: the files that call the function with the fault, quickest first.
+All files look for a fault outside of functions. Survivors are printed with their lines: one that changes
+a figure which a user sees deserves a test. One that changes nothing stands with the reason in
+``results/mutants.md`` and is not drawn; ``--keep`` adds the row to the table there.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import math
 import os
 import random
 import re
@@ -18,9 +20,12 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
 import hypothesis  # noqa: F401  # with numpy most of what a run of the tests imports
 import numpy as np  # noqa: F401
@@ -28,45 +33,24 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOUND = ROOT / "benchmarks" / "results" / "mutants.md"
-#: Room -> the tests that are to find its faults, quickest first.
+#: Room -> the tests that are to find its faults.
 ROOMS = {
-    "gemm": ["tests/gemm"],
-    "step": ["tests/advice", "tests/test_savings.py"],
+    "gemm": [
+        "tests/gemm",
+        "tests/measure/test_gemm_calls.py",
+        "tests/accounting/test_lost_rows.py",
+        "tests/accounting/test_rates.py",
+        "tests/render/test_render_gemm.py",
+    ],
+    "step": [
+        "tests/advice",
+        "tests/test_savings.py",
+        "tests/render/test_render_search.py",
+        "tests/cli/test_cli_suggest.py",
+    ],
     "rules": ["tests/advice"],
     "accounting": ["tests/accounting", "tests/test_one_figure.py"],
     "comparison": ["tests/compare"],
-}
-#: Module -> the tests that look at it alone: those whose figures every report is made of.
-MODULES = {
-    "gemm/kernel_names.py": ["tests/gemm/test_kernel_names.py", "tests/gemm/test_kernel_name_grammar.py"],
-    "gemm/gemm_readers.py": [
-        "tests/gemm/test_kernel_name_grammar.py",
-        "tests/gemm/test_kernel_names.py",
-        "tests/gemm/test_kernel_names_seen.py",
-    ],
-    "gemm/predict/gemm.py": [
-        "tests/gemm/test_predict_range.py",
-        "tests/gemm/test_predict_gemm.py",
-        "tests/gemm/test_predict_misaligned.py",
-        "tests/gemm/test_predict_calibration.py",
-    ],
-    "gemm/lost.py": ["tests/gemm/test_lost.py", "tests/accounting/test_lost_rows.py"],
-    "gemm/efficiency.py": ["tests/gemm/test_efficiency.py", "tests/gemm/test_gemm_doctests.py"],
-    "accounting/limits.py": ["tests/accounting/test_limits.py", "tests/render/test_verdict.py"],
-    "accounting/cost.py": ["tests/accounting/test_cost.py"],
-    "accounting/rates.py": ["tests/accounting/test_rates.py"],
-    "accounting/others.py": ["tests/accounting/test_others.py"],
-    "step/stalls.py": ["tests/advice/test_stalls.py"],
-    "step/whatif.py": [
-        "tests/advice/test_advice_what_if_figures.py",
-        "tests/advice/test_advice_what_if.py",
-        "tests/advice/test_advice_what_if_dtype.py",
-        "tests/advice/test_advice_what_if_ranks.py",
-    ],
-    "comparison/step_change.py": ["tests/compare/test_step_change.py"],
-    "rules/pad_vocabulary.py": ["tests/advice/test_advice_pad_vocabulary.py"],
-    "rules/head_dimension.py": ["tests/advice/test_advice_head_dimension.py"],
-    "rules/align_dimensions.py": ["tests/advice/test_advice_align_dimensions.py"],
 }
 _COPIED = (
     "tracelens",
@@ -79,6 +63,9 @@ _COPIED = (
     "README.md",
 )
 _HANGS_S = 600
+#: Files that are run before the others are imported, which takes longer than most of their tests.
+_FIRST = 6
+_HEAD = "| room | seed | faults | found | |\n|---|---|---|---|---|\n"
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -97,6 +84,8 @@ class Mutant:
     before: str
     after: str
     source: str
+    function: int
+    """First line of the function it stands in, 0 outside of functions."""
 
     @property
     def told(self) -> str:
@@ -108,9 +97,15 @@ def mutant(source: str, number: int) -> Mutant:
     tree = ast.parse(source)
     node = next(node for at, node in enumerate(_places(tree)) if at == number)
     statement = ast.unparse(node)
+    around = [
+        min([function.lineno, *(one.lineno for one in function.decorator_list)])
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef) and any(node in ast.walk(inner) for inner in function.body)
+    ]
+    function = max(around, default=0)
     _change(node)
     line = source.splitlines()[node.lineno - 1].strip()
-    return Mutant(line, statement, ast.unparse(node), ast.unparse(tree))
+    return Mutant(line, statement, ast.unparse(node), ast.unparse(tree), function)
 
 
 def drawn(paths: Sequence[Path], package: Path, many: int, seed: int) -> Iterator[tuple[Path, Mutant]]:
@@ -168,25 +163,53 @@ def _change(node: ast.expr) -> None:
         node.value += 1
 
 
-def killed(copy: Path, tests: Sequence[str]) -> bool:
-    """Do the fast tests find something in this copy? A run that hangs has found it.
+def passes(copy: Path, files: Sequence[str], limit_s: float, calls: Path | None = None) -> bool:
+    """Do the fast tests of these files pass in this copy, within so many seconds?
 
-    In a fork of this process, which has imported what no fault changes.
+    In a fork of this process, which has imported what no fault changes. ``calls`` gets a line for each
+    function that was called: its file and first line.
     """
     child = os.fork()
     if not child:
-        signal.alarm(_HANGS_S)
+        signal.alarm(math.ceil(limit_s))
         silent = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silent, 1)
         os.dup2(silent, 2)
         os.chdir(copy)
         sys.path[:] = [str(copy), *(path for path in sys.path if Path(path or ".").resolve() != ROOT)]
-        sys.dont_write_bytecode = True
         for name in [name for name in sys.modules if name.split(".")[0] in ("tracelens", "tests")]:
             del sys.modules[name]
+        called: set[CodeType] = set()
+        if calls:
+            threading.settrace(lambda frame, *_: called.add(frame.f_code))
+            sys.settrace(lambda frame, *_: called.add(frame.f_code))
         how = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--assert", "plain"]
-        os._exit(int(pytest.main([*how, *tests])))
-    return os.waitpid(child, 0)[1] != 0
+        code = int(pytest.main([*how, *files]))
+        sys.settrace(None)
+        if calls:
+            calls.write_text("\n".join(f"{one.co_filename}:{one.co_firstlineno}" for one in called))
+        os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def callers(copy: Path, tests: Sequence[str]) -> dict[str, tuple[float, set[str]]]:
+    """Test files, quickest first: seconds, and the functions that each calls, as ``passes`` writes them."""
+    paths = [copy / test for test in tests]
+    files = [
+        file for path in paths for file in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])
+    ]
+    seen, calls = {}, copy.parent / "calls"
+    for file in map(str, files):
+        began = time.perf_counter()
+        if passes(copy, [file], _HANGS_S, calls):
+            seen[file] = time.perf_counter() - began, set(calls.read_text().splitlines())
+        else:
+            print(f"left out, its fast tests fail or there are none: {file}", file=sys.stderr)
+    return {file: seen[file] for file in sorted(seen, key=lambda file: seen[file][0])}
+
+
+def _limit_s(batch: Sequence[tuple[str, float]]) -> float:
+    return 60 + 5 * sum(took for _, took in batch)
 
 
 def copied(folder: Path) -> Path:
@@ -207,40 +230,42 @@ def copied(folder: Path) -> Path:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plant faults and print what was found."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__)
-    parser.add_argument("rooms", nargs="*", default=list(MODULES), help="rooms, or modules as gemm/lost.py")
-    parser.add_argument("--mutants", type=int, default=20, help="per module")
-    parser.add_argument("--spread", action="store_true", help="so many of the whole room instead")
+    parser.add_argument("rooms", nargs="*", default=list(ROOMS), help="rooms, or modules as gemm/lost.py")
+    parser.add_argument("--mutants", type=int, default=80, help="per room")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tests", nargs="*", help="instead of those of the room")
+    parser.add_argument("--keep", action="store_true", help="add the rows to results/mutants.md")
     options = parser.parse_args(arguments)
-    survivors = []
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(Path(folder))
-        print("| module | faults | found |\n|---|---|---|", flush=True)
         for room in options.rooms:
-            at = copy / "tracelens" / room
-            tests = options.tests or MODULES.get(room) or ROOMS[Path(room).parts[0]]
-            if killed(copy, tests):
-                raise SystemExit(f"the tests of {room} fail without a fault")
-            package = copy / "tracelens"
-            modules = sorted(at.rglob("*.py")) if at.is_dir() else [at]
-            for paths in [modules] if options.spread else [[path] for path in modules]:
-                planted, found = 0, 0
-                for path, one in drawn(paths, package, options.mutants, options.seed):
-                    source, planted = path.read_text(encoding="utf-8"), planted + 1
-                    path.write_text(one.source, encoding="utf-8")
-                    os.utime(path, (planted, planted))  # byte code of the fault before is none of this one's
-                    if killed(copy, tests):
-                        found += 1
-                    else:
-                        survivors.append(f"{path.relative_to(package)}: {one.told}")
-                        print(survivors[-1], file=sys.stderr, flush=True)
-                    path.write_text(source, encoding="utf-8")
-                if planted:
-                    name = room if options.spread else paths[0].relative_to(package)
-                    print(f"| {name} | {planted} | {found} |", flush=True)
-    print("\nNot found:", *survivors, sep="\n")
+            row = measured(copy, room, options.mutants, options.seed)
+            print(f"{_HEAD}{row}", flush=True)
+            if options.keep:
+                kept = _FOUND.read_text(encoding="utf-8")
+                _FOUND.write_text(kept.replace(_HEAD, _HEAD + row), encoding="utf-8")
     return 0
+
+
+def measured(copy: Path, room: str, many: int, seed: int) -> str:
+    """A row of the table; each fault that no test finds is printed as soon as it is known."""
+    package = copy / "tracelens"
+    at = package / room
+    modules = sorted(at.rglob("*.py")) if at.is_dir() else [at]
+    by_file = callers(copy, ROOMS[Path(room).parts[0]])
+    planted = found = 0
+    for path, one in drawn(modules, package, many, seed):
+        source, planted = path.read_text(encoding="utf-8"), planted + 1
+        path.write_text(one.source, encoding="utf-8")
+        os.utime(path, (planted, planted))  # byte code of the fault before is none of this one's
+        place = f"{path}:{one.function}"
+        run = [(file, took) for file, (took, calls) in by_file.items() if not one.function or place in calls]
+        batches = [batch for batch in (run[:_FIRST], run[_FIRST:]) if batch]
+        if not all(passes(copy, [file for file, _ in batch], _limit_s(batch)) for batch in batches):
+            found += 1
+        else:
+            print(f"{planted}: {path.relative_to(package)}: {one.told}", flush=True)
+        path.write_text(source, encoding="utf-8")
+    return f"| {room} | {seed} | {planted} | {found} | {100 * found / planted:.0f} % |\n"
 
 
 if __name__ == "__main__":

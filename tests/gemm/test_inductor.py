@@ -229,6 +229,20 @@ TAGS = {
     "triton_poi_fused_nll_loss_forward_0": "loss",
     "triton_poi_fused_constant_pad_nd_0": "layout pad",
     "triton_poi_fused_inductor_random_0": "random",
+    # two of the operators that deal rows out to experts; one alone is in losses and masks, too
+    "triton_per_fused_argsort_cumsum_0": "router",
+    "triton_spl_fused_cumsum_0": "",
+    "triton_per_fused_topk_0": "router",
+    "triton_poi_fused_gather_sigmoid_0": "router",
+    "triton_per_fused_amax_div_exp_sub_sum_0": "softmax sum",
+    "triton_per_fused_mean_mul_rsqrt_0": "norm",
+    "triton_per_fused_rsqrt_sub_var_mean_0": "norm",
+    # sines of timesteps are of exponentials; rotary ones are not
+    "triton_poi_fused_cos_exp_mul_sin_0": "",
+    "triton_poi_fused_cos_mul_sin_0": "rope",
+    "triton_poi_fused_cos_0": "",
+    "triton_poi_fused_threshold_backward_0": "activation_backward",
+    "triton_poi_fused_nll_loss_backward_0": "loss_backward",
     "triton__0d1d2d3de": "",
 }
 

@@ -245,7 +245,7 @@ S = [8, 1024, 12, 64]
         ("aten::_flash_attention_backward", [S] * 5 + [[8, 12, 1024]] + [[]] * 11,
          [""] * 8 + ["1024", "1024", "0.", "True"] + [""] * 5, True, True),
         ("aten::_efficient_attention_forward", [S, S, S] + [[]] * 11,
-         [""] * 9 + ["0.", "1"] + [""] * 4, True, False),
+         [""] * 8 + ["0.", "1"] + [""] * 4, True, False),
         ("aten::_efficient_attention_backward", [S] * 4 + [[], S] + [[]] * 14,
          [""] * 14 + ["2", "False"], True, True),
         ("flash_attn::_flash_attn_forward", [S, S, S] + [[]] * 8,

@@ -19,10 +19,12 @@ _BY_CPP_NAME = {
     "long int": "int64",
     "long": "int64",
 }
-#: c10::ScalarType as an integer, the way a ScalarType argument stands in Concrete Inputs
+#: c10::ScalarType as a number, the way a ScalarType argument stands in Concrete Inputs
 #: (c10/core/ScalarType.h; "15" seen for bf16 and "6" for fp32 on aten::_scaled_mm).
-_BY_SCALAR_TYPE = {0: "uint8", 1: "int8", 3: "int32", 5: "fp16", 6: "fp32", 7: "fp64", 15: "bf16",
-                   23: "fp8", 24: "fp8", 25: "fp8", 26: "fp8"}  # fmt: skip
+_BY_SCALAR_TYPE = {
+    "0": "uint8", "1": "int8", "3": "int32", "5": "fp16", "6": "fp32", "7": "fp64", "15": "bf16",
+    "23": "fp8", "24": "fp8", "25": "fp8", "26": "fp8",
+}  # fmt: skip
 _BYTES = {
     "fp64": 8.0, "int64": 8.0, "fp32": 4.0, "tf32": 4.0, "int32": 4.0, "fp16": 2.0, "bf16": 2.0,
     "fp8": 1.0, "fp8-block": 1.0, "int8": 1.0, "uint8": 1.0, "fp4": 0.5, "nvfp4": 0.5,
@@ -44,9 +46,7 @@ def dtype_of_scalar_type(text: object) -> str | None:
     >>> dtype_of_scalar_type("15"), dtype_of_scalar_type("")
     ('bf16', None)
     """
-    if not isinstance(text, str) or not text.isdecimal() or len(text) > 3:
-        return None
-    return _BY_SCALAR_TYPE.get(int(text))
+    return _BY_SCALAR_TYPE.get(text) if isinstance(text, str) else None
 
 
 def bytes_per_element(dtype: str | None) -> float | None:

@@ -52,14 +52,15 @@ def parse_sizes(text: str, *, batch: int | None = None) -> Sizes:
             f"{start}give M, N and K of out[M,N] = a[M,K] @ b[K,N],"
             " e.g. 8192x50257x2560, or 96@1024x1024x64 for a batch of 96"
         )
-    before, m, n, k = (None if part is None else int(part) for part in match.groups())
+    before = None if match[1] is None else int(match[1])
+    m, n, k = (int(match[at]) for at in (2, 3, 4))
     if before is not None and batch is not None and before != batch:
         raise UsageError(f"the batch is {before} before the @ and {batch} in --batch: give one of them")
     sizes = {"M": m, "N": n, "K": k, "batch": before if before is not None else batch}
     for name, value in sizes.items():
         if value is not None and not 1 <= value <= _LARGEST:
             raise UsageError(f"{name} = {value}: sizes of a GEMM are whole numbers from 1 to 2^40")
-    return Sizes(m or 0, n or 0, k or 0, sizes["batch"] or 1)
+    return Sizes(m, n, k, sizes["batch"] or 1)
 
 
 def parse_layout(text: str) -> str:

@@ -130,7 +130,7 @@ def _flash2_blocks(
     head_dim: int, capability: tuple[int, int], causal: bool, backward: bool
 ) -> tuple[int, int, int]:
     """(queries, keys, CTAs per SM): registers allow two CTAs of 4 warps at 255 registers, one of 8."""
-    small_memory = capability in ((8, 6), (8, 7), (8, 9)) or capability >= (12, 0)  # 99 KB per block
+    small_memory = capability in ((8, 6), (8, 9)) or capability >= (12, 0)  # 99 KB per block
     if backward:
         keys = {32: 128, 64: 128, 96: 128, 128: 128, 192: 64, 256: 64}
         queries = {32: 128, 64: 128, 96: 64, 128: 64, 192: 64, 256: 64}
@@ -159,7 +159,8 @@ def _flash3_blocks(
         wide = 64 if masked else 80
         return {64: (128, 128), 96: (64, 128), 128: (wide, 128), 192: (64, 96), 256: (64, 80)}[head_dim]
     if fp8:
-        return {64: (192, 160), 96: (192, 128), 128: (128, 224), 192: (128, 160), 256: (128, 128)}[head_dim]
+        blocks = {64: (192, 160), 96: (192, 128), 128: (128, 224), 192: (128, 160), 256: (128, 128)}
+        return (128, 64) if windowed and head_dim == 256 else blocks[head_dim]
     return {
         64: (192, 128 if masked else 192),
         96: (192, 128 if windowed else 144),
