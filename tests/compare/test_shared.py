@@ -255,14 +255,18 @@ def test_ranks_that_number_their_steps_otherwise_are_put_beside_each_other_in_or
     assert job(part, part).before.steps_ms == [25.0, 30.0]  # steps 1 and 2
 
 
-@pytest.mark.parametrize(("more", "told"), [(10.0, "rank 1"), (-10.0, "rank 1")])
-def test_the_rank_that_waits_least_made_the_step_of_the_job_change(more: float, told: str) -> None:
+@pytest.mark.parametrize(("more", "scale"), [(10.0, 1.0), (-10.0, 1.0), (0.5, 0.05), (-0.5, 0.05)])
+def test_the_rank_that_waits_least_made_the_step_of_the_job_change(more: float, scale: float) -> None:
     """Rank 1 is idle for as much more, or less, as the others wait for it; rank 3 changed by nothing."""
 
     def waits(idle: float, exposed: float, step: float) -> Callable[[Report], Report]:
         def change(one: Report) -> Report:
-            moved = made(one.trace.rank, steps=[ms + step for ms in (100.0, 101.0, 99.0, 100.5, 100.2, 99.7)])
-            return summary(moved, idle_ms=20 + idle, exposed_communication_ms=20 + exposed)
+            times = [ms * scale + step for ms in (100.0, 101.0, 99.0, 100.5, 100.2, 99.7)]
+            return summary(
+                made(one.trace.rank, steps=times),
+                idle_ms=20 * scale + idle,
+                exposed_communication_ms=20 * scale + exposed,
+            )
 
         return change
 
@@ -272,7 +276,7 @@ def test_the_rank_that_waits_least_made_the_step_of_the_job_change(more: float, 
     if more < 0:
         after[3] = waits(0.0, more, more)(made(3))
     found = job(before, after)
-    assert found.causes_of == told
+    assert found.causes_of == "rank 1"
     assert {one.code: one.diff_ms for one in found.causes}["idle"] == pytest.approx(more)
     assert sum(one.diff_ms for one in found.causes) == pytest.approx(more)
 
@@ -334,6 +338,33 @@ def test_gemms_of_other_shape_are_changes_of_the_kernels() -> None:
     assert told(lambda one: replace(one, gemms=[])) == ["GEMM mlp.up fwd 64 × 64 × 64: only before"]
     (lone,) = job(ranks(lambda one: replace(one, gemms=[])), ranks(with_gemm((64, 64, 64)))).changes
     assert lone.change.said == "GEMM mlp.up fwd 64 × 64 × 64: only after"
+
+
+def test_files_of_other_ranks_make_a_pair_of_none() -> None:
+    reports = {"a": made(0), "b": made(1)}
+    matched = MatchedFolders("name", [("run", File(Path("a"), 0), File(Path("b"), 1))], [])
+    found = compare_pairs(matched, (Path("a"), Path("b")), lambda _, path: reports[path.name])
+    assert [pair.rank for pair in found.pairs] == [None]
+
+
+def test_a_rank_that_stands_out_stands_beside_the_range_of_the_others() -> None:
+    def idle(ms: float) -> Callable[[Report], Report]:
+        return lambda one: summary(one, idle_ms=ms)
+
+    sides = ranks(idle(4.0), idle(4.1), idle(20.0), idle(4.3), idle(4.2))
+    one, *_ = [found for found in job(sides, sides).stands_out if found.part == "idle"]
+    assert (one.pair, one.side, one.ms) == ("rank 2", "before", 20.0)
+    assert (one.others_low_ms, one.others_high_ms) == (4.0, 4.3)
+
+
+def test_across_gpus_no_time_is_left_anywhere() -> None:
+    acted = model(replace(ONE, gpu=replace(ONE.gpu, name="b200"), findings=[]), vocab=Known(50304, ""))
+    found = compare_reports(ONE, acted, across=True)
+    assert found.before.steps_ms == found.after.steps_ms == []
+    assert found.findings[0].state == "acted_on"
+    assert {one.measured_ms for one in found.findings} == {None}
+    still = compare_reports(ONE, trace(ONE, sha256="1"))
+    assert {(one.state, one.measured_ms) for one in still.findings} == {("still_there", None)}
 
 
 def test_across_gpus_the_peak_is_of_the_gemm_of_a_place_that_does_most() -> None:
