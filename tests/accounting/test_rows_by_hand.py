@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +16,13 @@ from tests.advice.advice_rows import H100, gemm
 from tests.trace.tools import document, kernel, launch, op, read
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.host_waits import host_waits
-from tracelens.accounting.lost import Ladders, gemm_time, with_lost
+from tracelens.accounting.lost import Ladders, call_facts, gemm_time, with_lost
 from tracelens.accounting.overlap import Surroundings, beside_of, clock_of, why_not_alone
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.slow_calls import slow_calls_of
 from tracelens.attribution.collectives import Call
 from tracelens.attribution.communication import Purpose
-from tracelens.gemm import GemmShape, parse_kernel_name
+from tracelens.gemm import GemmShape, LadderStep, parse_kernel_name
 from tracelens.gemm.clock import StepPaces
 from tracelens.gemm.overlap import Paces
 from tracelens.hardware import find_gpu
@@ -450,7 +451,8 @@ def lost(kind: Any, ms: float, **given: Any) -> GemmRow:
 def test_the_sums_of_a_step_keep_what_is_not_judged_apart() -> None:
     found = gemm_time([
         lost("gemm", 10.0, useful=4.0, alignment=1.0, wave=2.0, other=3.0, helpers=0.5, ceiling=1.5),
-        lost("gemm", 5.0, useful=1.0, other=4.0, helpers=1.0, unsplit="too_small"),
+        lost("gemm", 4.0, useful=1.0, other=3.0, unsplit="too_small"),
+        lost("gemm", 1.0, other=1.0, useful=0.0, helpers=0.5, ceiling=0.5, unsplit="too_small"),
         lost("gemm", 2.0, unsplit="faster"),
         lost("gemm", 1.0, why={"useful": "no type"}), lost("gemm", 1.5, why={"useful": "no shape"}),
         lost("gemm", 0.25), lost("gemm", 0.0, why={"useful": "never ran"}), lost("attention", 7.0),
@@ -462,7 +464,7 @@ def test_the_sums_of_a_step_keep_what_is_not_judged_apart() -> None:
         1.0,
         2.0,
     )
-    assert (found.not_judged, found.attention, found.small, found.helpers) == (4.75, 7.0, 3.0, 1.5)
+    assert (found.not_judged, found.attention, found.small, found.helpers) == (4.75, 7.0, 3.0, 1.0)
     assert found.not_judged_why == ["faster than the ceiling", "no shape", "no type"]
     assert found.untold == {"alignment": 0.0, "wave": 0.0, "tile": 10.0}
     assert found.judged_frac["wave"] == 10 / 19.75 and found.judged_frac["tile"] == 0.0
@@ -470,6 +472,69 @@ def test_the_sums_of_a_step_keep_what_is_not_judged_apart() -> None:
     bound = gemm_time([lost("gemm", 1.0, useful=0.5, alignment=0.5, at_least=["alignment"])])
     assert bound.at_least == ["alignment"]
     assert gemm_time([]).judged_frac["wave"] == 0.0
+
+
+class OneStep(Ladders):
+    """Throughput at an alignment as it is given."""
+
+    def __init__(self, mid: float | None, high: float | None) -> None:
+        self.found = LadderStep(2, None if mid is None else 0.9 * mid, mid, high, "model", "made up")
+
+    def step(self, dtype: str, operands: Mapping[str, int | None]) -> LadderStep:
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("mid", "high", "frac", "at_most", "basis"),
+    [
+        (0.6, 0.7, 0.6, False, "made up (model, 0.54 to 0.7)"),
+        (None, 0.7, 0.7, True, "made up (model)"),
+        (None, 1.0, None, False, "made up (model)"),
+        (None, None, None, False, "made up (model)"),
+    ],
+)
+def test_a_throughput_that_is_only_bounded_loses_at_least_so_much(
+    mid: float | None, high: float | None, frac: float | None, at_most: bool, basis: str
+) -> None:
+    row = replace(PLAIN, alignment_bytes={"a": 2, "b": 16, "c": None})
+    parsed = parse_kernel_name(row.kernel)
+    found = with_lost(row, shape=SHAPE, kernel=parsed, gpu=H100, ladders=OneStep(mid, high))
+    assert (found.alignment_frac, found.alignment_at_most, found.alignment_basis) == (frac, at_most, basis)
+    assert (found.lost_ms.why.get("alignment") == "throughput at 2 bytes: made up") is (frac is None)
+    best = replace(row, alignment_bytes={"a": 128, "b": 128})
+    whole = with_lost(best, shape=SHAPE, kernel=parsed, gpu=H100, ladders=OneStep(1.0, 1.0))
+    assert whole.alignment_basis == "all of them are 128-byte aligned"
+
+
+def test_the_split_rests_on_the_mean_call() -> None:
+    """10 calls in 4 ms, two of them a step: 400 us each, as much of 0.8 ms per step."""
+    row = replace(
+        PLAIN, calls=10, time_ms=4.0, time_ms_per_step=0.8, helper_ms=0.5, stall_ms=0.3,
+        overlap_ms_per_step=0.04, clock_ms_per_step=0.02, flops=98.9e9, bytes=67e6, alignment_frac=0.9,
+        wave_eff_frac=0.8, tile_eff_frac=0.7,
+    )  # fmt: skip
+    found = call_facts(row, H100)
+    assert (found.time_us, found.helper_us, found.stall_us) == pytest.approx((400.0, 50.0, 30.0))
+    assert (found.overlap_us, found.clock_us) == pytest.approx((20.0, 10.0))
+    assert (found.math_us, found.memory_us) == pytest.approx(
+        (100.0, 20.0)
+    )  # 98.9 G at 989 T/s, 67 M at 3350 G/s
+    assert found.ceiling_us == pytest.approx(98.9e9 / 794.5e6)
+    assert (found.alignment, found.wave, found.tile) == (0.9, 0.8, 0.7)
+    moved = call_facts(replace(row, bytes=670e6), replace(H100, measured_bandwidth_gbps=2680.0))
+    assert (moved.memory_us, moved.ceiling_us) == pytest.approx((200.0, 250.0))
+    assert call_facts(row, replace(H100, measured_tflops={"bf16": 500.0})).ceiling_us == pytest.approx(197.8)
+    never = call_facts(replace(row, calls=0, time_ms_per_step=0.0), H100)
+    assert (never.time_us, never.helper_us, never.stall_us, never.overlap_us) == (0.0, 0.0, 0.0, 0.0)
+    always = call_facts(replace(row, beside=beside(None, 3.0, 0.0)), H100)
+    assert (always.overlap_us, always.alignment, always.wave, always.tile) == (None, None, None, None)
+    little = call_facts(replace(row, beside=beside(None, 0.1, 0.0)), H100)
+    assert (little.overlap_us, little.wave) == (None, 0.8)
+    assert call_facts(replace(row, bytes=None), H100).memory_us is None
+    assert call_facts(replace(row, kind="attention"), H100).math_us is None
+    assert call_facts(row, replace(H100, peak_tflops={}, ceiling_tflops={}, bandwidth_gbps=None)) == replace(
+        found, math_us=None, memory_us=None, ceiling_us=None
+    )
 
 
 # the CPU's part

@@ -169,3 +169,6 @@ def test_up_to_sixty_steps_are_counted_and_more_are_taken_as_normal() -> None:
     times = [float(at) for at in range(31)]
     assert judged(times[:30], times[:30]).shift_level > 0.95
     assert judged(times, times[:30]).shift_level == 0.95
+    # of 40 and 40, 1600 / 2 - 1.96 x sqrt(1600 x 81 / 12) is 596; 595 differences are -6 or less, 630 -5
+    forty = judged([*times, *range(31, 40)], [*times, *range(31, 40)])
+    assert (forty.shift_low_ms, forty.shift_high_ms) == (-5.0, 5.0)
