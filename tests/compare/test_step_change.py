@@ -162,3 +162,13 @@ def test_steps_by_turns_that_are_too_few_for_their_test_are_tested_together() ->
 def test_runs_are_not_steps_and_take_no_turns() -> None:
     step = judged([10.0, 20.0, 10.1, 20.1], [12.0, 22.0, 12.1, 22.1], what="runs")
     assert step.kinds == [] and "4 and 4 runs" in step.why and "of runs" in step.test
+
+
+def test_up_to_sixty_steps_are_counted_and_more_are_taken_as_normal() -> None:
+    """Counted, the level is what the ranks give, 95 % or a little more; of the normal it is 95 %."""
+    times = [float(at) for at in range(31)]
+    assert judged(times[:30], times[:30]).shift_level > 0.95
+    assert judged(times, times[:30]).shift_level == 0.95
+    # of 40 and 40, 1600 / 2 - 1.96 x sqrt(1600 x 81 / 12) is 596; 595 differences are -6 or less, 630 -5
+    forty = judged([*times, *range(31, 40)], [*times, *range(31, 40)])
+    assert (forty.shift_low_ms, forty.shift_high_ms) == (-5.0, 5.0)

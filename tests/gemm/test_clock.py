@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import doctest
-
 import numpy as np
 import pytest
 
-from tracelens.gemm import clock
 from tracelens.gemm.clock import StepPaces, step_paces
 
 SHAPES, STEPS, CALLS = 12, 6, 8
@@ -20,10 +17,6 @@ def steps_of(factor: np.ndarray, *, noise: float = 0.01) -> tuple[StepPaces, np.
     plain = 10_000 * (shape + 1) * rng.normal(1, noise, len(step))
     dur = np.rint(plain * np.broadcast_to(factor, (STEPS, SHAPES))[step, shape]).astype(np.int64)
     return step_paces(dur, shape, step, np.ones(len(dur), np.bool_)), dur, step
-
-
-def test_the_example_holds() -> None:
-    assert not doctest.testmod(clock).failed
 
 
 @pytest.mark.parametrize("slower", [1.05, 1.2, 1.5])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
 import io
 import json
 import random
@@ -171,9 +169,3 @@ def test_labels_that_would_run_into_each_other_are_left_out() -> None:
     assert axis_line("1200", "2000", middle=(2, "N = 1600"), width=30).split() == ["1200", "2000"]
     assert axis_line("1", "2", middle=None, width=1) == "1 2"
     assert mark_line({}, width=3) == ""
-
-
-@pytest.mark.parametrize("name", ["tracelens.render.columns", "tracelens.render.gemm"])
-def test_docstring_examples(name: str) -> None:
-    result = doctest.testmod(importlib.import_module(name))
-    assert result.attempted > 0 and result.failed == 0

@@ -106,9 +106,11 @@ def _cut(trace: Trace, own: IntArray, others: Sequence[IntArray], early: IntArra
     lacks = [lack(other) for other in others]
     if sum(map(bool, lacks)) > 1:
         return True
+    if early is None:
+        return False
     for other, missing in zip(others, lacks, strict=True):
-        seen = min(missing, 0 if early is None else len(early))
-        if early is not None and seen >= min(missing, _TELLING) > 0:
+        seen = min(missing, len(early))
+        if seen >= min(missing, _TELLING) > 0:
             ran, wanted = (
                 Counter(name[early[-seen:]].tolist()),
                 Counter(name[other[missing - seen : missing]].tolist()),

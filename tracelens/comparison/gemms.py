@@ -76,7 +76,6 @@ def _moved(left: list[Left], right: list[Left]) -> list[GemmChange]:
     def same(a: Left, b: Left) -> bool:
         return (
             a[0][0] == b[0][0]
-            and a[0] != b[0]
             and _shape(a[1][0]) == _shape(b[1][0])
             and not differ(*(sum(row.calls_per_step for row in rows) for rows in (a[1], b[1])))
         )
@@ -152,7 +151,7 @@ def _places(rows: Iterable[GemmRow]) -> dict[Place, dict[object, list[GemmRow]]]
     return found
 
 
-def _shape(row: GemmRow) -> object:
+def _shape(row: GemmRow) -> tuple[object, ...]:
     sizes = (row.m, row.n, row.k, row.batch, row.shape_note, row.m_range, row.n_range)
     if sizes == (None,) * len(sizes):  # nothing known of it: only the same kernel is the same work
         return (row.kernel,)
@@ -161,7 +160,7 @@ def _shape(row: GemmRow) -> object:
 
 def _same_sizes(a: list[GemmRow], b: list[GemmRow]) -> bool:
     one, two = _shape(a[0]), _shape(b[0])
-    return isinstance(one, tuple) and isinstance(two, tuple) and len(one) > 1 and one[:-1] == two[:-1]
+    return len(one) > 1 and one[:-1] == two[:-1]
 
 
 def _same_expressions(a: list[GemmRow], b: list[GemmRow]) -> bool:

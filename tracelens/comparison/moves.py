@@ -49,7 +49,7 @@ def find_moves(
     pairs = [
         (old, new)
         for old, new in product(free, free)
-        if _gained(old) < 0 < _gained(new) and _balanced([old, new]) and _shown(old, new, proved)
+        if _gained(old) < 0 and _balanced([old, new]) and _shown(old, new, proved)
     ]
     for old, new in pairs:
         if sum(old in pair for pair in pairs) == 1 and sum(new in pair for pair in pairs) == 1:
@@ -76,7 +76,7 @@ def _balanced(rows: Sequence[ComponentChange]) -> bool:
     """Do some gain as many kernels as the others lose?"""
     lost = -sum(_gained(row) for row in rows if _gained(row) < 0)
     gained = sum(_gained(row) for row in rows if _gained(row) > 0)
-    return lost > 0 and gained > 0 and not differ(lost, gained)
+    return lost > 0 and not differ(lost, gained)
 
 
 def _shown(old: ComponentChange, new: ComponentChange, proved: set[tuple[Part, Part]]) -> bool:

@@ -22,7 +22,7 @@ _PER = "per 1000 steps"
 def money(value: float | None, price: Price) -> str:
     """Write an amount of money in the currency it was given in.
 
-    >>> money(0.04675, Price(2.5, "EUR")), money(12.0, Price(3.0, "$")), money(12.0, Price(3.0))
+    >>> money(0.04683, Price(2.5, "EUR")), money(12.0, Price(3.0, "$")), money(12.0, Price(3.0))
     ('0.0468 EUR', '$12.0', '12.0')
     """
     sign = price.currency if len(price.currency) == 1 and not price.currency.isalpha() else ""

@@ -25,7 +25,7 @@ def gemm_time(
     >>> import tracelens
     >>> found = tracelens.gemm(4096, 11008, 4096, gpu="h100")
     >>> found.gpu, round(found.time_us.mid / 10) * 10, found.terms[-1][0]
-    ('h100-sxm', 490, 'time')
+    ('h100-sxm', 470, 'time')
     """
     return predict_gemm(m, n, k, gpu=_gpu(gpu), batch=batch, dtype=dtype, layout=layout, cast=True)
 

@@ -61,7 +61,7 @@ class Load:
     @property
     def per_expert(self) -> tuple[float, ...]:
         """Expected rows of the fullest expert, the second, ..."""
-        return tuple(float(one) for one in -np.sort(-self.rows, axis=1).mean(axis=0))
+        return tuple(float(one) for one in np.sort(self.rows, axis=1)[:, ::-1].mean(axis=0))
 
 
 @lru_cache(maxsize=1024)

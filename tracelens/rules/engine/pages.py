@@ -28,7 +28,7 @@ def why(rule: str, part: str = "") -> str:
     """Why it costs time: the first paragraph of that section of the page, or of its subsection ``part``.
 
     >>> why("TL112")[:45]
-    'A product with few columns gives the GPU too '
+    'A GEMM with few columns gives the GPU too few'
     """
     section = page(rule).split(_WHY, 1)[1].split("\n## ", 1)[0]
     if part:

@@ -1,0 +1,382 @@
+"""The model's dimensions as its forward calls show them, and why one of them is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tracelens.accounting.messages import with_messages
+from tracelens.accounting.model import NO_SHAPES, express, model_dims
+from tracelens.attribution import Attribution, Calls
+from tracelens.gemm import AttentionShape, GemmShape, Shape
+from tracelens.results import Known, ModelDims
+from tracelens.words import COMPONENTS, PHASES
+
+
+@dataclass(frozen=True)
+class Call:
+    component: str
+    shape: Shape | None
+    ns: int = 100
+    layer: int = 0
+    phase: str = "forward"
+    step: int = 0
+
+
+def gemm(m: int, n: int, k: int, batch: int = 1, groups: int | None = None) -> GemmShape:
+    return GemmShape(m, n, k, batch, "bf16", "bf16", "TN", groups=groups)
+
+
+def attends(
+    batch: int | None = 2, length: int | None = 32, *, heads: int = 4, dim: int = 16, **more: Any
+) -> AttentionShape:
+    given: dict[str, Any] = {"kv_heads": heads, "key_len": length, "value_dim": dim, "causal": True, **more}
+    return AttentionShape(batch, heads, query_len=length, head_dim=dim, dtype="bf16", backward=False, **given)
+
+
+def layer(at: int = 0, width: int = 64, core: Shape | None = None) -> list[Call]:
+    """2 sequences of 32 tokens; 4 heads of 16; 256 wide between."""
+    wide = 4 * width
+    return [
+        Call("attention.qkv", gemm(64, 3 * width, width), layer=at),
+        Call("attention.core", core or attends(dim=width // 4), layer=at),
+        Call("attention.output", gemm(64, width, width), layer=at),
+        Call("mlp.up", gemm(64, wide, width), layer=at),
+        Call("mlp.down", gemm(64, width, wide), layer=at),
+    ]
+
+
+LOGITS = Call("logits", gemm(64, 1000, 64), layer=-1)
+BACKWARD = Call("mlp.down", gemm(64, 7, 7), ns=10**6, phase="backward")
+MODEL = [*layer(0), *layer(1), LOGITS, BACKWARD]
+
+
+def changed(component: str, shape: Shape | None, rows: Sequence[Call] = MODEL) -> list[Call]:
+    return [
+        replace(one, shape=shape) if one.component == component and one.phase == "forward" else one
+        for one in rows
+    ]
+
+
+def found(
+    rows: Sequence[Call],
+    *,
+    transformer: bool = True,
+    named: bool = False,
+    sharded: bool = False,
+    tables: Collection[tuple[int, int]] = (),
+    choices: Collection[tuple[int, int]] = (),
+) -> ModelDims:
+    size = len(rows)
+    nothing: Any = np.full(size, -1)
+    codes: Any = np.arange(size)
+    calls = Calls(
+        codes, [None] * size, nothing, [None] * size, np.zeros(size, np.bool_),
+        np.array([one.ns for one in rows]), [one.shape for one in rows], [None] * size, [None] * size, codes,
+    )  # fmt: skip
+    attribution = Attribution(
+        step=np.array([one.step for one in rows]),
+        phase=np.array([PHASES.index(one.phase) for one in rows]),
+        component=np.array([COMPONENTS.index(one.component) for one in rows]),
+        evidence=nothing, components=[()], fused=codes, candidates=codes,
+        layer=np.array([one.layer for one in rows]), module=nothing, modules=[], forward_op=nothing,
+        reason=nothing, transformer=transformer, role=nothing, names=[],
+        like=nothing, layers_named=named,
+    )  # fmt: skip
+    return model_dims(attribution, calls, sharded=sharded, tables=tables, choices=choices)
+
+
+def values(dims: ModelDims, *names: str) -> tuple[int | None, ...]:
+    return tuple(getattr(dims, name).value for name in names)
+
+
+def test_a_small_model_is_read_off_its_calls() -> None:
+    dims = found(MODEL)
+    assert values(dims, "hidden", "heads", "kv_heads", "head_dim", "ffn", "layers") == (64, 4, 4, 16, 256, 2)
+    assert values(dims, "sequence", "micro_batch", "vocab", "classes") == (32, 2, 1000, None)
+    assert values(dims, "tensor_parallel", "experts") == (1, None) and dims.found == "whole"
+    assert dims.ffn.source == "2 of 2 forward calls of mlp.down"
+    assert dims.layers.source == "layers counted in the step"
+    assert found(MODEL, named=True).layers.source == "layers named in the trace"
+
+
+@pytest.mark.parametrize(
+    ("times", "value", "source"),
+    [
+        ((200, 100), 256, "1 of 2 forward calls of mlp.down (of 2 values the one with most time)"),
+        ((199, 101), None, "mlp.down shows 2 values, none of them in most of its time"),
+        ((100, 200), 128, "1 of 2 forward calls of mlp.down (of 2 values the one with most time)"),
+    ],
+)
+def test_a_value_counts_from_two_thirds_of_the_time_on(
+    times: tuple[int, int], value: int | None, source: str
+) -> None:
+    rows = [one for one in MODEL if one.component != "mlp.down"]
+    rows += [Call("mlp.down", gemm(64, 64, k), ns=ns) for k, ns in zip((256, 128), times, strict=True)]
+    assert found(rows).ffn == Known(value, source)
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "tables", "words"),
+    [
+        (1000, 64, (), True),
+        (256, 3, (), True),
+        (255, 64, (), False),  # fewer than bytes
+        (1000, 2, (), False),  # one row a sequence
+        (1000, 2, [(1000, 64)], True),
+        (1000, 2, [(1000, 32)], False),  # a table of another width
+        (1000, 2, [(1001, 64)], False),
+        (1511, 2, [(1000, 64)], True),  # padded by less than 512 ...
+        (1512, 2, [(1000, 64)], False),
+        (8999, 2, [(8000, 64)], True),  # ... or less than an eighth
+        (9000, 2, [(8000, 64)], False),
+    ],
+)
+def test_a_head_chooses_words_where_a_table_has_as_many_or_each_token_chooses(
+    size: int, rows: int, tables: Collection[tuple[int, int]], words: bool
+) -> None:
+    dims = found(changed("logits", gemm(rows, size, 64)), tables=tables)
+    assert values(dims, "vocab", "classes") == ((size, None) if words else (None, size))
+    assert dims.classes.source == "the head chooses from a vocabulary" or not words
+    if not words:
+        assert dims.vocab.source.endswith(
+            f"from {size}: no embedding has as many rows, and it works on {rows} rows"
+        )
+
+
+def test_a_head_of_another_width_is_none() -> None:
+    assert values(found(changed("logits", gemm(64, 1000, 32))), "vocab", "classes") == (None, None)
+
+
+def test_layers_are_as_many_as_are_numbered_where_attention_agrees() -> None:
+    def layers(*numbers: int, steps: int = 1) -> Known:
+        rows = [replace(one, layer=number, step=at % steps)
+                for at, number in enumerate(numbers) for one in layer()]  # fmt: skip
+        return found(rows).layers
+
+    assert layers(0, 1, 2, 3).value == 4
+    assert layers(0, 1, 2, -1).value == 3  # three of four are told
+    assert layers(0, 1, -1, -1) == Known(
+        None, "layers not told apart: 2 of 4 calls of attention.output are in one"
+    )
+    assert layers(-1, -1).source == "no layer is named, and nothing tells layers from passes of the model"
+    assert layers(0, 0).value == 1  # to itself, and to another sequence
+    assert layers(0, 0, 0) == Known(None, "layers not told apart: 3 calls of attention.output in 1 steps")
+    assert layers(0, 0, 0, 0, steps=2).value == 1
+
+
+def test_of_two_models_the_layers_are_those_of_the_wider_use() -> None:
+    both = [*layer(0), *layer(1), *layer(2, width=128), LOGITS]
+    dims = found([replace(one, ns=900) if one.layer < 2 else one for one in both])
+    assert values(dims, "hidden", "layers", "ffn", "head_dim") == (64, 2, 256, 16)
+    assert dims.layers.source == "layers whose stream is 64 wide"
+    none = found([*layer(0), *layer(1, width=128)])
+    assert none.layers == Known(None, "layers of several widths, 64, 128: no one model")
+
+
+@pytest.mark.parametrize(
+    ("takes", "known"),
+    [(96, True), (80, True), (82, False), (100, False), (104, False)],
+)
+def test_heads_that_neither_hidden_size_nor_projection_agrees_with_are_not_known(
+    takes: int, known: bool
+) -> None:
+    """4 heads of 24 make 96; a projection that takes less holds narrower values, 80 = 4 x 20."""
+    rows = changed("attention.output", gemm(64, 64, takes), changed("attention.core", attends(dim=24)))
+    dims = found(rows)
+    assert values(dims, "heads", "head_dim") == ((4, 24) if known else (None, None))
+    if not known:
+        assert dims.heads.source == (
+            f"4 heads of 24 make neither the hidden size, 64, nor what the output projection takes, {takes}"
+        )
+    values_of = changed("attention.core", attends(dim=24, value_dim=25), rows)
+    assert found(values_of).heads.value == (4 if known or takes == 100 else None)  # 4 x 25
+
+
+@pytest.mark.parametrize(("many", "known"), [(20, True), (19, False)])
+def test_attention_on_batches_of_several_sizes_is_of_no_one_sequence(many: int, known: bool) -> None:
+    """One call in 21 is a last batch that is smaller; one in 20 is another size."""
+    rows = [one for at in range(many) for one in layer(at)]
+    dims = found([*rows, *layer(many, core=attends(4, 16))])
+    assert values(dims, "sequence", "micro_batch") == ((32, 2) if known else (None, None))
+    if not known:
+        assert dims.sequence.source == (
+            "attention runs on 2 sizes of batch x sequence, 2 x 32 and 4 x 16 among them"
+        )
+    cross = [*rows, *layer(many, core=attends(4, 16, key_len=32))]
+    assert values(found(cross), "sequence", "micro_batch") == (32, 2)  # to another sequence
+    shorter = [*rows, *layer(many, core=attends(2, 16))]
+    assert values(found(shorter), "sequence", "micro_batch") == (32, 2)  # windows, in the same batch
+
+
+def test_packed_sequences_have_no_length() -> None:
+    packed = attends(None, None, varlen=True, query_tokens=640)
+    dims = found([*layer(0, core=packed), *layer(1, core=packed), *layer(2)])
+    assert (
+        dims.sequence
+        == dims.micro_batch
+        == Known(
+            None, "sequences are packed, 640 tokens in a micro-batch; their lengths are not in the trace"
+        )
+    )
+    assert values(found([*layer(0, core=packed), *layer(1)]), "sequence", "micro_batch") == (32, 2)
+
+
+def test_calls_with_shapes_are_no_measure_where_most_attention_has_none() -> None:
+    def half(without: int, ns: int = 100) -> ModelDims:
+        rows = [one for at in range(without) for one in layer(at)]
+        hidden = [
+            replace(one, shape=None, ns=ns) if one.component == "attention.core" else one for one in rows
+        ]
+        return found([*hidden, *layer(9)])
+
+    assert half(2).hidden == Known(
+        None, "only 33% of attention has shapes: they are of one part of the model"
+    )
+    assert half(2).vocab.source != half(2).hidden.source
+    assert half(1).hidden.value == 64
+    assert half(1, ns=300).hidden.source.startswith("only 25% of attention")  # by time
+
+
+def test_heads_and_batch_of_unfused_attention_are_the_batch_of_its_products() -> None:
+    def unfused(batch: int, *, output: int | None = 64, hidden: int = 64) -> tuple[int | None, ...]:
+        rows = [Call("mlp.up", gemm(64, 256, hidden)), Call("attention.scores", gemm(32, 32, 16, batch))]
+        rows += [Call("attention.output", gemm(64, hidden, output))] if output else []
+        return values(found(rows), "heads", "micro_batch", "head_dim", "sequence")
+
+    assert unfused(8) == (4, 2, 16, 32)
+    assert unfused(8, output=None) == (4, 2, 16, 32)  # by the hidden size
+    assert unfused(8, output=32, hidden=64) == (2, 4, 16, 32)  # of this rank
+    assert unfused(6) == (None, None, 16, 32)  # 6 is no multiple of 4 heads
+    assert unfused(8, output=40, hidden=128) == (8, 1, 16, 32)  # 40 is no multiple of 16
+    rows = [Call("mlp.up", gemm(64, 256, 64)), Call("attention.output", gemm(64, 64, 64))]
+    rows += [Call("attention.scores", gemm(size, size, 16, batch)) for size, batch in ((32, 8), (16, 16))]
+    assert found(rows).micro_batch.source == (
+        "attention runs on 2 sizes of batch x sequence, 2 x 32 and 4 x 16 among them"
+    )
+
+
+def test_heads_of_a_part_of_the_hidden_size_are_one_ranks_where_ranks_exchange() -> None:
+    rows = changed("attention.core", attends(heads=2))
+    rows = changed("attention.output", gemm(64, 64, 32), rows)
+    assert found(rows, sharded=True).tensor_parallel.value == 2
+    assert "64 / 32, and ranks exchange activations" in found(rows, sharded=True).tensor_parallel.source
+    alone = found(rows).tensor_parallel
+    assert alone == Known(
+        None, "hidden 64 is not heads x head dimension = 32: sharded, or heads of another size"
+    )
+    odd = changed("attention.output", gemm(64, 64, 48), changed("attention.core", attends(heads=3)))
+    assert found(odd, sharded=True).tensor_parallel.value is None
+    assert found([LOGITS]).tensor_parallel.source == "needs hidden size, heads and head dimension"
+
+
+def test_where_no_call_has_a_shape_that_is_the_reason() -> None:
+    dims = found([replace(one, shape=None) for one in MODEL])
+    assert {dims.hidden.source, dims.heads.source, dims.ffn.source, dims.vocab.source} == {NO_SHAPES}
+    assert dims.layers.value == 2
+
+
+def test_a_mixture_of_experts_shows_itself_where_no_model_is_recognised() -> None:
+    rows = [
+        Call("moe.router", gemm(64, 8, 96)),
+        Call("moe.experts", gemm(64, 192, 96, groups=4)),
+        Call("moe.experts", gemm(64, 96, 192, groups=4)),
+    ]
+    dims = found(rows, transformer=False, choices={(8, 2)})
+    assert dims.found == "parts"
+    assert values(dims, "hidden", "ffn", "experts", "top_k", "expert_parallel") == (96, 192, 8, 2, 2)
+    bare = found(rows[1:], transformer=False)
+    assert values(bare, "hidden", "ffn", "experts") == (None, None, None)
+    assert "but not the whole of one" in bare.hidden.source
+    assert found([Call("other", gemm(1, 1, 1))], transformer=False).found == "none"
+    assert values(found([*MODEL[:-2], *rows], choices={(8, 2)}), "experts", "top_k") == (8, 2)
+    square = [rows[0], Call("moe.experts", gemm(64, 96, 96, groups=4))]  # which of the two it is nobody knows
+    assert found(square, transformer=False).ffn.value is None
+
+
+@pytest.mark.parametrize(
+    ("value", "rows", "name"),
+    [
+        (64, False, "h"), (64, True, "b*s"), (32, False, "s"), (32, True, "s"), (256, False, "f"),
+        (1000, False, "v"), (192, False, "3*h"), (512, False, "2*f"), (16, False, "d"), (17, False, None),
+        (None, True, None), (96, False, "(a+2*kv)*d"),
+    ],
+)  # fmt: skip
+def test_a_size_is_expressed_in_the_models_dimensions(
+    value: int | None, rows: bool, name: str | None
+) -> None:
+    dims = found(MODEL)
+    if name and "kv" in name:
+        dims = replace(dims, kv_heads=Known(1, ""))
+    assert express(value, dims, rows=rows) == name
+
+
+def test_sizes_of_keys_and_values_are_expressed_where_they_are_fewer_than_heads() -> None:
+    base = replace(found(MODEL), hidden=Known(100, ""), heads=Known(5, ""), kv_heads=Known(3, ""))
+    assert [express(size, base, rows=False) for size in (80, 176, 48, 96)] == [
+        "a*d", "(a+2*kv)*d", "kv*d", "2*kv*d",
+    ]  # fmt: skip
+    assert express(48, replace(base, kv_heads=Known(None, "")), rows=False) is None
+
+
+# the hidden size by messages
+
+
+def exchanged(
+    *messages: tuple[str, str, int],
+    dims: ModelDims | None = None,
+    serves: str = "tensor parallel",
+    how: str = "all_reduce",
+) -> ModelDims:
+    """(phase, component before it, elements) of every message, in order."""
+    component, phase, kernel, sizes = [], [], [], []
+    for at_phase, before, size in messages:
+        component += [
+            COMPONENTS.index(before),
+            COMPONENTS.index("unattributed"),
+            COMPONENTS.index("communication"),
+        ]
+        phase += [PHASES.index(at_phase)] * 3
+        kernel.append(len(component) - 1)
+        sizes.append(size)
+    communication: Any = SimpleNamespace(
+        purposes=[SimpleNamespace(purpose=serves)],
+        calls=[SimpleNamespace(elements=size, collective=how) for size in sizes],
+        kernel=np.array(kernel, np.int64), purpose=np.zeros(len(kernel), np.int64),
+        call=np.arange(len(kernel)),
+    )  # fmt: skip
+    trace: Any = SimpleNamespace(kernels=SimpleNamespace(ts_ns=np.arange(len(component)) * 10))
+    attribution: Any = SimpleNamespace(component=np.array(component), phase=np.array(phase))
+    unknown = dims or replace(found(MODEL), hidden=Known(None, NO_SHAPES))
+    return with_messages(unknown, trace, attribution, communication)
+
+
+def test_the_hidden_size_is_an_activation_over_the_tokens_of_the_loss() -> None:
+    """Two sums in layers of 4096 x 64 elements, two in the loss of 4096."""
+    layers = [("forward", "mlp.down", 262144), ("forward", "attention.output", 262144)]
+    loss = [("forward", "logits", 4096), ("forward", "loss", 4096)]
+    other = ("backward", "mlp.up", 999)
+    dims = exchanged(*layers, *loss, other)
+    assert dims.hidden == Known(64, "2 messages of 262144 elements in layers, 2 of 4096 in loss")
+    assert "of 4096 tokens in a micro-batch" in dims.sequence.source and dims.micro_batch == dims.sequence
+    assert dims.sequence.value is None
+    for messages in (
+        [*layers, loss[0]],  # one sum is no loss over a split vocabulary
+        [*layers, *loss, ("forward", "mlp.down", 4)],
+        [*layers, *loss, ("forward", "logits", 8)],
+        [("forward", "mlp.down", 4096), *loss],
+        [("forward", "mlp.down", 4097), *loss],
+        layers,
+        loss,
+        [*layers, ("forward", "logits", 0), ("forward", "loss", 0)],
+    ):
+        assert exchanged(*messages).hidden.value is None, messages
+    assert exchanged(*layers, *loss, serves="unknown").hidden.value is None
+    assert exchanged(*layers, *loss, how="all_gather").hidden.value is None
+    known = found(MODEL)
+    assert exchanged(*layers, *loss, dims=known) == known
