@@ -232,6 +232,18 @@ WITHOUT_SHAPES = {
     + WORDS
     + 3 * (_attention("q", "k", "v") + _attention("q", "k", "v") + _mlp())
     + HEAD,
+    # clip: the last of one tower is followed by the words of the other
+    "two towers": 3 * (_attention("q", "k", "v") + _mlp())
+    + WORDS
+    + 3 * (_attention("q", "k", "v") + _mlp())
+    + HEAD,
+    # siglip: one query attends to all of the picture, and its product makes keys and values at once
+    "pooled": 3 * (_attention("q", "k", "v") + _mlp())
+    + _attention("q", "kv")
+    + _mlp()
+    + WORDS
+    + 3 * (_attention("q", "k", "v") + _mlp())
+    + HEAD,
     # particle_transformer, bitnet: a normalization between the activation and the product behind it
     "norms in the MLP": WORDS
     + 4 * (_attention("qkv") + _mlp()[:3] + [_elementwise("norm", "aten::native_layer_norm")] + _mlp()[3:])
@@ -251,6 +263,22 @@ def test_order_alone_tells_layers_of_several_kinds(tmp_path: Path, name: str) ->
     right, wrong = verdict(rows, trace, found)
     assert right >= 0.9, open_rows(rows, trace, found)
     assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "says"),
+    [
+        ("two towers", 3, "in each of 2 models"),
+        ("pooled", None, "4 and 3"),
+        ("two models", None, "3 and 4"),
+        ("encoder and decoder", 6, "in the step"),
+    ],
+)
+def test_layers_are_those_of_one_model(tmp_path: Path, name: str, layers: int | None, says: str) -> None:
+    trace, links, found = attributed(tmp_path, written(WITHOUT_SHAPES[name], shapes=False))
+    counted = model_dims(found, find_calls(trace, links, found)).layers
+    assert counted.value == layers
+    assert says in counted.source
 
 
 def _model(layers: int, number: int = -1) -> list[Row]:

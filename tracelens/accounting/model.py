@@ -72,7 +72,8 @@ def model_dims(
         found |= {name: Known(None, why) for name in names if why is not None}
     found |= {"vocab": vocab, "classes": classes}
     if not everything:
-        found |= {name: Known(None, NO_SHAPES) for name, known in found.items() if known.value is None}
+        hidden_by = {name for name, known in found.items() if known.value is None} - {"layers"}
+        found |= dict.fromkeys(hidden_by, Known(None, NO_SHAPES))
     return ModelDims(
         found="whole",
         **found,
@@ -170,7 +171,7 @@ def _layers(attribution: Attribution, calls: Calls, forward: _Forward) -> Known:
         main = calls.main[np.array(forward.streams[forward.stream], np.int64)]
         found = np.unique(attribution.layer[main][numbered[main]])
         if len(found):
-            return Known(len(found), f"layers whose stream is {forward.stream} wide")
+            return _of_one_model(attribution, found.tolist(), f"layers whose stream is {forward.stream} wide")
     layers = {int(layer) for layer in attribution.layer[numbered]}
     if not layers:
         return Known(None, "no layer is named, and nothing tells layers from passes of the model")
@@ -189,8 +190,24 @@ def _layers(attribution: Attribution, calls: Calls, forward: _Forward) -> Known:
         if len(layers) == 1 and len(here) > _PER_LAYER * steps:
             return Known(None, f"layers not told apart: {len(here)} calls of {component} in {steps} steps")
         break
-    named = attribution.layers_named
-    return Known(len(layers), "layers named in the trace" if named else "layers counted in the step")
+    if attribution.layers_named:
+        return Known(len(layers), "layers named in the trace")
+    return _of_one_model(attribution, layers, "layers counted in the step")
+
+
+def _of_one_model(attribution: Attribution, layers: Collection[int], source: str) -> Known:
+    """How many layers a model has: of several, where each has as many."""
+    edges = sorted({0, *attribution.further} if not attribution.layers_named else {0})
+    counts = Counter(sum(edge <= layer for edge in edges) for layer in layers)
+    if len(counts) == 1:
+        return Known(len(layers), source)
+    sizes = [counts[at] for at in sorted(counts)]
+    each = " and ".join(map(str, sizes))
+    if not all(attribution.further.values()):
+        return Known(None, f"{each} layers are counted: of {len(sizes)} models, or of parts of one")
+    if len({*sizes}) > 1:
+        return Known(None, f"{len(sizes)} models in a step: {each} layers are counted")
+    return Known(sizes[0], f"{source}, in each of {len(sizes)} models")
 
 
 def _conflict(forward: _Forward, hidden: Known, heads: Known, head_dim: Known) -> str | None:

@@ -176,6 +176,7 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
         names=names,
         like=np.full(size, -1, np.int32),
         layers_named=bool((layers >= 0).any()),
+        further=inferred.further,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,7 @@ class Attribution:
     like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
     loan: Loan | None = None  # what a reference trace lent
     layers_named: bool = False  # modules or ranges number the layers; else they were counted
+    further: dict[int, bool] = field(default_factory=dict)  # counted layers that begin another model: surely?
 
     @property
     def counted(self) -> BoolArray:

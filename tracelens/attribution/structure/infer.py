@@ -26,7 +26,7 @@ from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import LaunchedProduct, label_by_order, lend_weights
 from tracelens.attribution.structure.passes import Weight, passes
 from tracelens.attribution.structure.runs import Core, Label, Run, split_runs
-from tracelens.attribution.structure.towers import stretches
+from tracelens.attribution.structure.towers import further_models, stretches
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
 from tracelens.attribution.structure.walk import hidden_size
 from tracelens.gemm import KernelNames
@@ -44,6 +44,7 @@ class Inference:
     label: NodeArray  # per unit: index into labels; -1
     hidden: int | None
     attention: bool  # was an attention core found in a forward?
+    further: dict[int, bool]  # layers with which another model begins, surely or perhaps
 
     def of_kernel(self) -> NodeArray:
         """Per kernel: the label of its own unit; -1."""
@@ -145,7 +146,9 @@ def infer(
         for at, named in twin.labels.items():
             found = named if twin.counts_layers else replace(named, layer=None)
             label[run.units[at]] = labels.setdefault(found, len(labels))
-    return Inference(units, list(labels), label, hidden, any(run.cores for run in ahead))
+    counted = [run for run in read if run.counts_layers and run.phase != "recompute"]
+    further = {layer: sure for run in counted for layer, sure in further_models(run).items()}
+    return Inference(units, list(labels), label, hidden, any(run.cores for run in ahead), further)
 
 
 def _without_gradients(units: Units, phase: list[str], step: NodeArray, graph: NodeArray) -> Iterator[Run]:

@@ -145,10 +145,13 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
         for at, component, before in zip(places, pattern, [None, *pattern], strict=False):
             # a layer without attention begins behind the MLP of the layer before, as any layer; attention to
             # another sequence is of the layer whose attention to itself is before it
-            layer += (before == "mlp.down" != component) or (
-                component == "attention.qkv" and before not in (component, "attention.output", None)
+            layer += component != "" and (
+                (before == "mlp.down" != component)
+                or (component == "attention.qkv" and before not in (component, "attention.output", None))
             )
             layer -= before == "mlp.down" and component == "logits"
+            if component == "attention.qkv" and before == "":
+                run.joints.add(layer)
             if component:
                 run.labels[at] = Label(component, None if component == "logits" else layer)
     adapters = [
@@ -228,6 +231,8 @@ def _at_the_ends(own: _Pattern | None, size: int, before: _Pattern, after: _Patt
     ends = ends if own is not None and own[: len(ends)] == ends else ("attention.output",)
     queries = tuple(component for component in after if component == "attention.qkv")
     middle = size - len(ends) - len(queries)
+    if middle < 0 and own is not None and own == (*ends, *queries[: len(own) - len(ends)]):
+        return own  # fewer products make the queries of this attention
     return (*ends, *[""] * middle, *queries) if middle >= 0 else None
 
 

@@ -68,6 +68,7 @@ class Run:
     cores: list[Core] = field(default_factory=list)
     trained: bool = True  # False: a forward without gradients
     counts_layers: bool = True  # False: nothing tells a second pass of the model from more layers
+    joints: set[int] = field(default_factory=set)  # layers behind products that no layer has
     follows: Kind | None = None  # of a part of a model, what stands before it there
 
     def __len__(self) -> int:

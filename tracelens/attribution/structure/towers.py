@@ -7,14 +7,17 @@ model of its own; where the width changes the stretch ends with what still comes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tracelens.attribution.structure.runs import Run
-from tracelens.attribution.structure.walk import returned_width
+from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.walk import embeds, returned_width
 
 _OPENS = ("embedding", "convolution")
+_COLOURS = 4  # channels of a picture
 _GATHERS = frozenset({"cat", "constant_pad_nd", "stack", "roll", "slice", "view"})
 
 
@@ -112,3 +115,36 @@ def _cut(run: Run, last: int, first: int, width: int, other: int) -> int:
             break
         at += 1
     return at
+
+
+def further_models(run: Run) -> dict[int, bool]:
+    """Layers with which another model of a forward begins: surely where a table of embeddings is read or a
+    picture comes in between two layers, perhaps (another stage, an unusual layer) where a convolution without
+    a shape stands there, or products that no layer has.
+
+    A decoder that attends to what was encoded is of the same model.
+    """
+    multiply = {at for at, kind in enumerate(run.kinds) if kind.what in ("gemm", "bmm", "core")}
+    labels = {at: label.layer for at, label in run.labels.items() if at in multiply}
+    placed = sorted((at, layer) for at, layer in labels.items() if layer is not None)
+    attends = Counter(label.layer for core in run.cores if (label := run.labels.get(core.first)) is not None)
+    found: dict[int, bool] = {}
+    for (before, layer), (at, following) in pairwise(placed):
+        if following <= layer:
+            continue
+        between = run.kinds[before + 1 : at]
+        enters = any(embeds(kind) or _is_picture(kind) for kind in between)
+        if enters or following in run.joints or any(_OPENS[1] == k.what and not k.tensors for k in between):
+            found[following] = enters
+    numbered = [layer for _, layer in placed]
+    ends = [*sorted(found)[1:], max(numbered, default=0) + 1]
+    crosses = [
+        layer
+        for layer, stop in zip(sorted(found), ends, strict=False)
+        if any(attends[one] > 1 for one in range(layer, stop))
+    ]
+    return {layer: sure for layer, sure in found.items() if layer not in crosses}
+
+
+def _is_picture(kind: Kind) -> bool:
+    return kind.what == "convolution" and any(len(t) == 4 and t[1] < _COLOURS for t in kind.tensors[:1])
