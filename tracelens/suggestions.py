@@ -95,7 +95,7 @@ def _of_step(
         basis="measured",
         parameters=step.now.parameters,
         time_ms=Span(low, step.step_ms, high, "measured"),
-        time_is="step",
+        time_is="step" if report.summary.steps_marked else "recording",
         tflops=report.summary.achieved_tflops,
         memory_gb=memory / 1e9 if memory is not None else None,
         components=_components(report),
@@ -139,7 +139,8 @@ def _name(report: Report) -> str:
     about = [words for words, is_so in (("generated, not a measurement", report.trace.generated),
                                         ("partial, the file could not be read whole", report.trace.partial))
              if is_so]  # fmt: skip
-    return f"The step in {report.trace.path}" + (f" ({'; '.join(about)})" if about else "")
+    what = "The step in" if report.summary.steps_marked else "What was recorded in"
+    return f"{what} {report.trace.path}" + (f" ({'; '.join(about)})" if about else "")
 
 
 def _only_known_sizes(model: ModelDims, sizes: Mapping[str, int], dtype: str | None) -> None:
@@ -159,7 +160,8 @@ def _sizes(step: StepModel, model: ModelDims, given: Mapping[str, int]) -> dict[
     sizes: dict[str, Size] = {}
     for name in _SIZES:
         source = "given on the command line" if name in given else getattr(model, name).source
-        sizes[name] = Size(step.now.get(name), source)
+        whole = None if name in given else getattr(model, name).whole
+        sizes[name] = Size(step.now.get(name) if whole is None else whole, source)
     return sizes
 
 

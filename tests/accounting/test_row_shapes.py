@@ -12,6 +12,7 @@ from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import analyze
 from tracelens.results import GemmRow, Report
 from tracelens.results.row_sizes import AttentionDims
+from tracelens.rules.engine.needs import for_shapes
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 SGEMM = "ampere_sgemm_128x64_tn"
@@ -90,6 +91,17 @@ def test_a_kernel_without_operator_has_ranges_and_no_sizes(tmp_path: Path) -> No
     assert (found.m, found.n, found.k, found.batch, found.flops) == (None, None, None, None, None)
     assert found.shape_known == "bounded"
     assert found.shape_note == "no operator is known for this kernel"
+
+
+def test_a_gemm_inside_an_operator_that_is_none_names_it(tmp_path: Path) -> None:
+    made = Recording()
+    made.op("aten::cudnn_convolution", None, SGEMM, (12, 16, 2))
+    report = made.report(tmp_path)
+    found = row(report, SGEMM)
+    assert (found.op, found.m, found.m_range) == ("aten::cudnn_convolution", None, (961, 1024))
+    assert found.shape_note is not None and "aten::cudnn_convolution" in found.shape_note
+    assert "record_shapes" not in f"{found.shape_note} {report.summary.mfu_why} {for_shapes([found])}"
+    assert "in the file" not in (report.summary.mfu_why or "")
 
 
 def test_an_operator_without_sizes_says_that_it_is_one_product(tmp_path: Path) -> None:

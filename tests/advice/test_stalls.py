@@ -18,7 +18,7 @@ from tracelens.render.derivation import derive
 from tracelens.results import GemmRow, Report
 from tracelens.results.gemm import Beside
 from tracelens.rules import advise
-from tracelens.step.stalls import beside_others, call_us_of, stalled
+from tracelens.step.stalls import beside_others, call_us_of, stalled, to_judge
 
 
 def row_of(*, stall_ms: float) -> GemmRow:
@@ -40,6 +40,13 @@ def test_a_stall_is_in_no_prediction() -> None:
         saving[stall_ms] = finding.saving_ms.mid
         assert any("1 of 3 calls" in text for text in finding.caveats) == bool(stall_ms)
     assert saving[2.4] == pytest.approx(saving[0.0])
+
+
+def test_the_time_and_the_share_of_a_judged_row_leave_out_the_same_stall() -> None:
+    row = replace(row_of(stall_ms=2.4), frac=0.83)  # 2.49 of 3 ms
+    judged = to_judge(row)
+    assert judged.frac / judged.time_ms_per_step == pytest.approx(row.frac / row.time_ms_per_step)
+    assert judged.frac == pytest.approx(0.03)
 
 
 def test_what_stalled_calls_took_is_said() -> None:

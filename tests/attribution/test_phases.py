@@ -60,6 +60,11 @@ def test_a_backward_that_sends_as_its_forward_does_runs_no_forward_again(tmp_pat
     assert _phases(tmp_path, computed) == ["forward", "forward", "recompute", "recompute"]
 
 
+def test_nodes_of_autograd_are_the_backward_where_nothing_numbers_them(tmp_path: Path) -> None:
+    events = [*_work(1, 5), _span("CudnnConvolutionBackward", 100, 30), *_work(2, 105), *_work(3, 150)]
+    assert _phases(tmp_path, events) == ["other", "backward", "other"]
+
+
 def test_zero_grad_is_the_optimizers_though_its_operators_have_numbers(tmp_path: Path) -> None:
     events = [
         *_work(1, 5, number=1),

@@ -157,6 +157,23 @@ def test_from_a_saved_report_under_any_name(tmp_path: Path) -> None:
     assert traced["not_searched"] == {} and traced["time_ms"]["basis"] == "measured"
 
 
+def test_a_recording_without_a_marked_step_is_not_called_a_step(tmp_path: Path) -> None:
+    report = analyzed(SAMPLE).report
+    path = tmp_path / "report.json"
+    Analysis(replace(report, summary=replace(report.summary, steps_marked=False))).save(path)
+    assert json.loads(_run(str(path), "--json", "-").output)["time_is"] == "recording"
+    words = _run(str(path)).output
+    assert "The step" not in words and "per step" not in words and "recorded" in words
+
+
+def test_sizes_are_the_whole_models_where_ranks_share_them(tmp_path: Path) -> None:
+    report = analyzed(SAMPLE).report
+    share = replace(report.model.vocab, per_rank=True, whole=402056)
+    path = tmp_path / "report.json"
+    Analysis(replace(report, model=replace(report.model, vocab=share))).save(path)
+    assert "vocab=402056 " in _run(str(path)).output
+
+
 def test_a_trace_on_another_gpu() -> None:
     found = json.loads(_run(str(SAMPLE), "--gpu", "a100-sxm-80gb", "--json", "-").output)
     assert found["gpu"] == "a100-sxm-80gb"

@@ -222,6 +222,43 @@ def test_without_a_launch_the_external_id_names_the_operator(tmp_path: Path) -> 
     assert links.by_external_id == 1
 
 
+def numbered(event: dict[str, Any], number: int) -> dict[str, Any]:
+    """As Kineto's old tracer for AMD GPUs writes it: the correlation id is the External id."""
+    return event | {"args": {"External id": number}}
+
+
+def test_external_ids_of_launches_stand_for_correlations_that_nothing_has(tmp_path: Path) -> None:
+    ops = [op(f"op {i}", ts=10 * i, **{"External id": 20 + i}) for i in range(3)]
+    launches = [numbered(launch(ts=11), 20), numbered(launch(ts=21), 25)]
+    kernels = [numbered(kernel(), number) for number in (20, 25, 21)]
+    _, links = read_and_link(tmp_path, [*ops, *launches, *kernels])
+    assert links.kernel_launch.tolist() == [0, 1, -1]
+    assert links.kernel_op.tolist() == [1, 2, -1]  # 21 is the operator 1 by chance: no operator's number
+    assert links.by_external_id == 0
+
+
+def test_launches_that_share_an_external_id_have_that_of_their_operator(tmp_path: Path) -> None:
+    ops = [op(f"op {i}", ts=10 * i, **{"External id": 20 + i}) for i in range(3)]
+    launches = [numbered(launch(ts=11 + i), 21) for i in range(2)]
+    _, links = read_and_link(tmp_path, [*ops, *launches, numbered(kernel(), 22)])
+    assert links.kernel_launch.tolist() == [-1]
+    assert links.kernel_op.tolist() == [2]
+
+
+def test_ranges_of_the_2021_format_are_no_operators(tmp_path: Path) -> None:
+    ranges = [
+        op(name, ts=ts, dur=50) | {"cat": "Operator"}
+        for name, ts in (("ProfilerStep#4", 0), ("Optimizer.step#SGD.step", 30), ("ProfilerStep#5", 100))
+    ]
+    work = op("aten::add_", ts=31, dur=5) | {"cat": "Operator"}
+    started = launch(1, ts=32) | {"cat": "Runtime"}
+    ran = kernel(ts=40, correlation=1) | {"cat": "Kernel"}
+    trace, links = read_and_link(tmp_path, [*ranges, work, started, ran])
+    assert (links.steps.index, links.steps.marked) == ([4, 5], True)
+    assert (len(trace.ops), len(trace.ranges)) == (1, 3)
+    assert links.kernel_step.tolist() == [0]
+
+
 def test_a_launch_on_another_thread_is_not_in_the_operator(tmp_path: Path) -> None:
     _, links = read_and_link(tmp_path, [op(ts=0, dur=100, tid=1), launch(1, ts=50, tid=2), kernel()])
     assert links.kernel_launch.tolist() == [0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tracelens.accounting.limits import limits, picture_of
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.attribution import Attribution, Calls, Loan
-from tracelens.gemm import AttentionShape, Shape, math_dtype, model_flops
+from tracelens.gemm import AttentionShape, Shape, math_dtype, model_flops, shows_sizes
 from tracelens.hardware import Gpu
 from tracelens.results import Coverage, GemmRow, Report, Summary, TraceInfo
 from tracelens.results.waiting import busy_frac, saving_of, step_bound
@@ -133,7 +133,7 @@ def _work(
         work = model_flops(shape) if shape is not None and done else None
         dur_ns = int(calls.dur_ns[at])
         if work is None:
-            reason = _no_work(shape, calls.op_name[at] is not None, graphs) if done else _TOO_FAST
+            reason = _no_work(shape, calls.op_name[at], graphs) if done else _TOO_FAST
             missing[reason] = missing.get(reason, 0) + dur_ns
             continue
         known_ns += dur_ns
@@ -154,14 +154,15 @@ def _work(
     return sum(by_type.values()), max(by_type, key=lambda dtype: by_type[dtype]), why
 
 
-def _no_work(shape: Shape | None, operator: bool, graphs: bool) -> str:
+def _no_work(shape: Shape | None, operator: str | None, graphs: bool) -> str:
     """Why a call's FLOPs are not known; shapes come with operators, of which a CUDA graph has none."""
     if isinstance(shape, AttentionShape) and shape.varlen:
         return "packed attention"
     if shape is not None:
         return "a size is not known"
-    if operator:
-        return "no shapes recorded (record_shapes=True)"
+    if operator is not None:
+        recorded = "the operators around its kernels do not show a GEMM's sizes"
+        return "no shapes recorded (record_shapes=True)" if shows_sizes(operator) else recorded
     return "a CUDA graph hides its operators" if graphs else "its kernels have no operator in the file"
 
 

@@ -18,6 +18,7 @@ from tracelens.gemm import (
     bound_shape,
     may_pad,
     padded_from,
+    shows_sizes,
 )
 from tracelens.results import ModelDims
 from tracelens.results.row_sizes import AttentionDims, Groups
@@ -39,10 +40,6 @@ _PLAIN = frozenset(
         "_scaled_mm_v2",
     )
 )
-_NO_SHAPE = {
-    "op": "the operator's shapes are not in the trace (record_shapes=True records them)",
-    "none": "no operator is known for this kernel",
-}
 
 
 def shape_fields(shape: Shape, dims: ModelDims, role: str | None, padded: dict[str, int]) -> dict[str, Any]:
@@ -78,7 +75,7 @@ def bounded_fields(
     kernel: KernelName | None, grid: tuple[int, int, int] | None, op: str | None
 ) -> dict[str, Any]:
     """Fields of a row without sizes: what its kernel's tile and grid say, and why the sizes are not known."""
-    empty = _EMPTY | {"shape_note": _NO_SHAPE["none" if op is None else "op"]}
+    empty = _EMPTY | {"shape_note": _no_shape(op)}
     if kernel is None:
         return empty
     attention = bound_attention(kernel, grid)
@@ -98,6 +95,15 @@ def bounded_fields(
         "n_range": bounds.n,
         "shape_known": "bounded",
     }
+
+
+def _no_shape(op: str | None) -> str:
+    """Why the sizes are not known, by the operator of the call or around it."""
+    if op is None:
+        return "no operator is known for this kernel"
+    if shows_sizes(op):
+        return "the operator's shapes are not in the trace (record_shapes=True records them)"
+    return f"the inputs of {op} do not show the GEMM's sizes"
 
 
 _EMPTY: dict[str, Any] = {

@@ -18,13 +18,11 @@ import numpy.typing as npt
 from tracelens.attribution.result import Attribution
 from tracelens.attribution.twins import orphans
 from tracelens.gemm import (
-    ATTENTION_OPS,
-    WRAPPERS,
     GemmShape,
     KernelName,
     Shape,
-    is_gemm_op,
     shape_of,
+    shows_sizes,
 )
 from tracelens.results import WorkKnown
 from tracelens.trace import Links, Trace, look_up
@@ -34,7 +32,6 @@ IntArray = npt.NDArray[np.int64]
 
 _KINDS = ("", "gemm", "attention", "gemm_helper", "attention_helper")
 _BACKWARD = PHASES.index("backward")
-_FUSED_ATTENTION = ATTENTION_OPS | {"aten::scaled_dot_product_attention"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Calls:
     main: IntArray  # kernel row: the longest kernel of the call
     kernel: list[KernelName | None]  # what that is by its name
     op: IntArray  # row of Trace.ops: its operator, or that of the call here it repeats; -1 = not known
-    op_name: list[str | None]  # operator of the call, or of the call it repeats; None = not known
+    op_name: list[str | None]  # operator of the call, or of the call it repeats, or else around it
     lent: npt.NDArray[np.bool_]  # its operator or its shape is that of the call it repeats
     dur_ns: IntArray  # all kernels of the call
     shape: list[Shape | None]
@@ -99,14 +96,16 @@ def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
     own = _own_keys(trace, links, op, kind)
     calls = _from_keys(trace, kind, np.where(borrowing, -1, own))
     shapes = _Shapes(trace)
+    around = np.where(orphans(trace, links), -1, links.kernel_op)
     computed = []
     for main in calls.main.tolist():
         backward = attribution.phase[main] == _BACKWARD
         forward = shapes.of(int(attribution.forward_op[main])) if backward else None
         hidden = _gradient(forward, int(attribution.role[main]))
+        named = int(op[main]) if op[main] >= 0 or hidden is not None else int(around[main])
         computed.append(
             _Computed(
-                trace.symbols[int(trace.ops.name[op[main]])] if op[main] >= 0 else None,
+                trace.symbols[int(trace.ops.name[named])] if named >= 0 else None,
                 shapes.of(int(op[main])) if op[main] >= 0 else hidden,
                 forward,
                 lent=False,
@@ -199,7 +198,8 @@ def _with_shapes(calls: Calls, donors: Calls, like: npt.NDArray[np.int32]) -> Ca
     for at in np.flatnonzero(donor >= 0).tolist():
         found, mine = theirs[donor[at]], computed[at]
         if mine.shape is None and found.shape is not None:
-            computed[at] = replace(found, op_name=mine.op_name or found.op_name)
+            own = mine.op_name if mine.op_name and shows_sizes(mine.op_name) else found.op_name
+            computed[at] = replace(found, op_name=own)
     return _with(calls, computed)
 
 
@@ -264,10 +264,7 @@ def _gemm_ops(trace: Trace, links: Links) -> IntArray:
 
     An unfused attention operator holds products of its own: those are the calls, not the operator.
     """
-    wanted = trace.symbols.where(
-        lambda text: is_gemm_op(text) or text.partition(".")[0] in WRAPPERS | _FUSED_ATTENTION
-    )
-    is_gemm = links.is_op & wanted[links.name]
+    is_gemm = links.is_op & trace.symbols.where(shows_sizes)[links.name]
     nearest = links.forest.nearest(is_gemm)
     # operators are the first nodes: a row of the table is the node itself
     return look_up(nearest, links.kernel_node).astype(np.int64)

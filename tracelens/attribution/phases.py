@@ -23,6 +23,8 @@ _BACKWARD_RANGE = re.compile(
     r"(?i)^(?!.*(forward|fwd|hook))(.*\((B|W)\)$|\W*(\w+[ .:])?(backward|bwd)" + _END
 )
 _FORWARD_RANGE = re.compile(r"(?i)^(?!.*(backward|bwd|hook))(.*\(F\)$|\W*(\w+[ .:])?(forward|fwd)" + _END)
+#: Autograd names the operator of a node after it; before PyTorch 1.10 nothing else says so.
+_NODE = re.compile(r"\w+Backward\d*$|torch::autograd::\w+$")
 _PHASE = {phase: code for code, phase in enumerate(PHASES)}
 
 
@@ -38,6 +40,7 @@ class Phases:
         self.backward = self.evaluate >= 0
         backward_ops = np.zeros(len(links.name), np.bool_)
         backward_ops[links.ops_at] = trace.ops.forward_thread > 0
+        backward_ops |= links.is_op & texts.where(lambda t: bool(_NODE.match(t)))[links.name]
         self.backward |= forest.nearest(backward_ops) >= 0
         forward_ops = np.zeros(len(links.name), np.bool_)
         forward_ops[links.ops_at] = (trace.ops.sequence >= 0) & (trace.ops.forward_thread <= 0)

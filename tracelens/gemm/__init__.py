@@ -33,7 +33,7 @@ from tracelens.gemm.efficiency import (
     wave_eff,
     waves,
 )
-from tracelens.gemm.flops import bytes_moved, counted_ops, flops, model_flops
+from tracelens.gemm.flops import bytes_moved, counted_ops, flops, model_flops, shows_sizes
 from tracelens.gemm.kernel_names import (
     KernelName,
     KernelNames,
@@ -83,6 +83,7 @@ __all__ = [
     "resident_ctas",
     "row_fields",
     "shape_of",
+    "shows_sizes",
     "split_k_factor",
     "tensor_core_state",
     "tile_eff",

@@ -101,6 +101,16 @@ def _gemm_bytes(shape: GemmShape) -> float | None:
     return size * (a_count * a + b_count * b) + shape.batch * out_size * out
 
 
+def shows_sizes(op: str) -> bool:
+    """Do the inputs of this operator, where they are recorded, say what it multiplies?
+
+    >>> shows_sizes("aten::mm.out"), shows_sizes("aten::linear"), shows_sizes("aten::cudnn_convolution")
+    (True, True, False)
+    """
+    base = op.partition(".")[0]
+    return is_gemm_op(base) or base in ATTENTION_OPS or base in WRAPPERS
+
+
 def counted_ops(names: Sequence[str], parents: Sequence[int]) -> list[bool]:
     """Which operators to count so that no product is counted twice.
 
@@ -111,8 +121,7 @@ def counted_ops(names: Sequence[str], parents: Sequence[int]) -> list[bool]:
     >>> counted_ops(["aten::linear", "aten::addmm", "aten::linear"], [-1, 0, -1])
     [False, True, True]
     """
-    kinds = [name.partition(".")[0] for name in names]
-    counts = [is_gemm_op(kind) or kind in ATTENTION_OPS or kind in WRAPPERS for kind in kinds]
+    counts = [shows_sizes(name) for name in names]
     covered = [False] * len(names)  # something below it counts
     for index, counted in enumerate(counts):
         if not counted:

@@ -9,13 +9,20 @@ from tracelens.render import search
 from tracelens.render.console import Out
 from tracelens.render.text import clean
 from tracelens.results import ShapePick
-from tracelens.results.suggestions import Suggestions, WholeStep
+from tracelens.results.suggestions import Suggestions, TimeIs, WholeStep
+from tracelens.words import per_step
 
 _COMPONENTS = 8
 #: Changes below half of the last digit shown.
 _ROUND = 0.00005
 _SIZES = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "experts", "sequence",
           "micro_batch", "tensor_parallel", "expert_parallel")  # fmt: skip
+
+_TIME_OF: dict[TimeIs, str] = {
+    "kernels": "GEMMs, attention and memory-bound kernels of one micro-batch",
+    "step": "The step now",
+    "recording": "All that was recorded, with no step marked in it",
+}
 
 
 def render_suggestions(found: Suggestions, *, console: Console) -> None:
@@ -95,10 +102,7 @@ def _whole_step(out: Out, step: WholeStep) -> None:
 
 def _kernels(out: Out, found: Suggestions) -> None:
     time = found.time_ms
-    what = "The step now  "
-    if found.time_is == "kernels":
-        what = "GEMMs, attention and memory-bound kernels of one micro-batch  "
-    out.line(out.text(what, "bold") + out.text(
+    out.line(out.text(f"{_TIME_OF[found.time_is]}  ", "bold") + out.text(
         f"{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {time.basis})"
         + (f", {f.sig(found.tflops)} TFLOP/s" if found.tflops else ""), "dim"))  # fmt: skip
     table = out.table([("", "l"), ("share", "r"), ("ms", "r"), ("TFLOP/s", "r"), ("M × N × K forward", "l")])
@@ -121,7 +125,7 @@ def _kernels(out: Out, found: Suggestions) -> None:
 
 def _pick(out: Out, found: Suggestions, pick: ShapePick, number: int) -> None:
     out.line(out.text(f"{number}. ", "bold") + out.text(pick.title, "bold green", limit=200))
-    per = "a micro-batch" if found.source == "config" else "per step"
+    per = "a micro-batch" if found.source == "config" else per_step(found.time_is == "step")
     time = f"{f.ms(pick.saving_ms.mid)} {per}"
     out.line(f"   saves {search.spread(pick.saving_frac)} of the time per token · {time}")
     facts = ["weights not counted"]

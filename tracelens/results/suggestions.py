@@ -14,7 +14,7 @@ FORMAT_VERSION = "1.0"
 SuggestedFrom = Literal["config", "trace", "report"]
 #: What ``time_ms`` is. kernels: matrix products, attention and kernels that only move bytes, of one
 #: micro-batch's forward and backward, added up. step: a step that was measured.
-TimeIs = Literal["kernels", "step"]
+TimeIs = Literal["kernels", "step", "recording"]
 Strategy = Literal["fsdp", "ddp", "tp"]
 Checkpoint = Literal["none", "full"]
 
@@ -86,7 +86,8 @@ class Suggestions:
         TimeIs,
         says(
             "kernels: GEMMs, attention and memory-bound kernels of one micro-batch, forward and"
-            " backward, added up, which is no step; step: a measured step"
+            " backward, added up, which is no step; step: a measured step; recording: all that was recorded,"
+            " of which no step is marked"
         ),
     ]
     tflops: float | None

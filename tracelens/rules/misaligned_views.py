@@ -35,7 +35,7 @@ class MisalignedViews(Rule):
         if not strided and not told:
             raise could_not_run(
                 f"None of the {plural(len(gemms), 'GEMM row')} has strides or a kernel whose name says how it"
-                f" loads: {for_shapes(gemms)}, with a current PyTorch."
+                f" loads: {for_shapes(gemms)}; a current PyTorch records strides."
             )
         groups: dict[tuple[object, ...], list[View]] = {}
         for view in filter(None, map(view_of, gemms)):

@@ -21,7 +21,8 @@ def to_judge(row: GemmRow) -> GemmRow:
     if not taken:
         return row
     time_ms = max(0.0, row.time_ms_per_step - taken)
-    return replace(row, time_ms_per_step=time_ms, stall_ms_per_step=0.0, overlap_ms_per_step=0.0)
+    frac = row.frac * time_ms / row.time_ms_per_step if row.time_ms_per_step else row.frac
+    return replace(row, time_ms_per_step=time_ms, frac=frac, stall_ms_per_step=0.0, overlap_ms_per_step=0.0)
 
 
 def call_us_of(row: GemmRow) -> float:

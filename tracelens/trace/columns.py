@@ -139,7 +139,7 @@ class ChunkDecoder:
         for event in events:
             bins[event.cat].append(event)
         tables = {}
-        for table, group in bins.by_table.items():
+        for table, group in (_split_2021(bins) if "Operator" in bins else bins.by_table).items():
             if table in self._makers:
                 if table in _DURATIONS and set(map(_PH, group)) != _COMPLETE:
                     group = [event for event in group if event.ph == "X"]
@@ -278,6 +278,19 @@ class _Bins(dict[str, list[Any]]):
             shared = sum(found is group for found in self.values()) > 1
             sizes.update(map(_CAT, group) if shared else {_CAT(group[0]) if group else table: len(group)})
         return dict(sizes)
+
+
+def _split_2021(bins: _Bins) -> dict[str, list[Any]]:
+    """The tables with ranges of their own: the 2021 format calls them operators, too.
+
+    PyTorch's own are known by their number sign (``ProfilerStep#2``, ``Optimizer.step#SGD.step``), which no
+    operator's name holds.
+    """
+    named = [event for event in bins["Operator"] if "#" in event.name]
+    return bins.by_table | {
+        "ops": [event for event in bins["Operator"] if "#" not in event.name],
+        "ranges": bins.by_table.get("ranges", []) + named,
+    }
 
 
 def lacks_time(event: ExactEvent) -> bool:

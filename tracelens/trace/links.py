@@ -93,7 +93,7 @@ def link(trace: Trace) -> Links:
     thread[frames_at] = _frame_threads(trace)[frame_row]
 
     forest = build_forest(thread, ts_ns, dur_ns)
-    kernel_launch = _match(trace.launches.correlation, trace.kernels.correlation)
+    kernel_launch = _launches(trace)
     kernel_node = np.where(kernel_launch >= 0, kernel_launch + launches_at.start, NONE).astype(np.int32)
     by_external = _by_external_id(trace, kernel_launch)
     kernel_node = np.where(kernel_node < 0, by_external, kernel_node)
@@ -121,6 +121,29 @@ def link(trace: Trace) -> Links:
     )
 
 
+def _launches(trace: Trace) -> NodeArray:
+    """Per kernel the launch of the same correlation id; -1 where it is not in the file.
+
+    Kineto's old tracer for AMD GPUs writes that id as the External id of both, and no correlation.
+    """
+    launches, kernels = trace.launches, trace.kernels
+    if _numbered_by_external_id(trace):
+        return _match(launches.external_id, kernels.external_id)
+    return _match(launches.correlation, kernels.correlation)
+
+
+def _numbered_by_external_id(trace: Trace) -> bool:
+    """Has nothing a correlation, and every launch an External id of its own?
+
+    Launches of one operator share its id, where the External id is the operator's.
+    """
+    launches, kernels = trace.launches, trace.kernels
+    if (launches.correlation >= 0).any() or (kernels.correlation >= 0).any():
+        return False
+    ids = launches.external_id[launches.external_id >= 0]
+    return len(ids) > 0 and len(np.unique(ids)) == len(ids)
+
+
 def _match(keys: IntArray, wanted: IntArray) -> NodeArray:
     """For every wanted key the row that holds it, the last one where several do; -1 where none does."""
     valid = np.flatnonzero(keys >= 0)
@@ -139,7 +162,8 @@ def _by_external_id(trace: Trace, kernel_launch: NodeArray) -> NodeArray:
     """
     kernels = trace.kernels
     known = kernels.external_id >= 0
-    if not known.any() or (kernels.external_id[known] == kernels.correlation[known]).all():
+    repeats = (kernels.external_id[known] == kernels.correlation[known]).all()
+    if repeats or _numbered_by_external_id(trace):
         return np.full(len(kernels), NONE)
     orphans = (kernel_launch < 0) & known & (kernels.external_id > 0)
     return _match(trace.ops.external_id, np.where(orphans, kernels.external_id, -1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tracelens.gemm import shows_sizes
 from tracelens.numbers import pct, plural
 from tracelens.results import Coverage, GemmRow, Known
 from tracelens.rules.engine.candidate import absent, could_not_run
@@ -68,7 +69,10 @@ def for_shapes(rows: Sequence[GemmRow]) -> str:
     ``record_shapes`` records the inputs of operators. Where no kernel has one, as in a CUDA graph, it adds
     nothing.
     """
-    return _RECORD if not rows or any(row.op is not None for row in rows) else _NO_OPERATOR
+    ops = [row.op for row in rows if row.op is not None]
+    if ops and not any(map(shows_sizes, ops)):
+        return f"the inputs of the operators around them ({ops[0]}) do not show the sizes of a GEMM"
+    return _RECORD if ops or not rows else _NO_OPERATOR
 
 
 def unseen(covered: Coverage, *, what: str = "it", frac: float | None = None) -> str:
