@@ -14,6 +14,7 @@ from tracelens.rules.engine.facts import Outcome
 from tracelens.rules.evidence.mixtures import unfilled
 from tracelens.rules.expert_tiles import ExpertTiles
 
+H100_GBPS = 3350
 X = Shape(7168, 56, 2048, v=32000, kv=8, d=128, layers=4, b=2, s=4096)
 
 
@@ -68,6 +69,22 @@ def test_rows_without_a_token_are_a_finding(how: str, ranks: int, rows: int, emp
     for one in found:
         assert one.change == {"capacity": [rows, round(rows * 0.8)]}
         assert 0 < (one.saving_ms.high or 0.0) <= 0.2001 * time
+
+
+def test_rows_of_padding_that_wait_for_memory_leave_it_the_weights() -> None:
+    """320 rows, 256 of them with a token: the GEMMs move bytes, and a fifth of those of the rows can go."""
+    x = Shape(1024, 8, 1024, v=8192, kv=8, d=128, layers=16, b=2, s=2048)
+    mix = Mix(x, 32, [320] * 32, "batched")
+    step = facts_of(x, rows=mixed_rows(mix), dims=replace(mix.dims, top_k=Known(2, "aten::topk")))
+    moved_ms = {32 * 2 * (1024 * 1024 + rows * 2048) / H100_GBPS / 1e6: rows for rows in (320, 256)}
+    now, then = moved_ms
+    rows = [
+        replace(row, time_ms_per_step=row.calls_per_step * now) if row.component == "moe.experts" else row
+        for row in step.gemms
+    ]
+    (finding,) = check(replace(step, gemms=rows)).findings
+    calls = sum(row.calls_per_step for row in rows if row.component == "moe.experts")
+    assert finding.saving_ms.high == pytest.approx(calls * (now - then), rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tracelens.gemm.clock import StepPaces, step_paces
+from tracelens.gemm.clock import BoolArray, IntArray, StepPaces, step_paces, with_groups
 
 SHAPES, STEPS, CALLS = 12, 6, 8
 
@@ -74,6 +77,41 @@ def test_what_is_claimed_of_a_weak_clock_is_right_or_its_range_holds_it(
 def test_none_is_invented(factor: np.ndarray) -> None:
     found, _, _ = steps_of(factor)
     assert not found.slow.any() and not found.lost_ns.any()
+
+
+@pytest.mark.parametrize("seen", [lambda step: step < 4, lambda step: step >= 4], ids=["fast", "slow"])
+def test_a_shape_of_one_kind_of_steps_only_slows_as_the_others_do(
+    seen: Callable[[IntArray], BoolArray],
+) -> None:
+    """Its calls in the other steps ran beside a collective, and tell no pace."""
+    slower = np.where(np.arange(STEPS) >= 4, 1.2, 1.0)[:, None]
+    _, dur, step = steps_of(slower)
+    shape = np.indices((STEPS, SHAPES, CALLS))[1].ravel()
+    found = step_paces(dur, shape, step, (shape != 5) | seen(step))
+    truth = (dur / 6)[(step >= 4) & (shape == 5)].sum()
+    assert found.lost_ns[shape == 5].sum() == pytest.approx(truth, rel=0.05)
+
+
+@pytest.mark.parametrize(("slower", "found_again"), [(1.2, True), (1.05, False)])
+def test_groups_of_other_rows_lose_to_the_clock_as_the_others_do(slower: float, found_again: bool) -> None:
+    """Experts that slow by less than half of the step's pace wait for memory."""
+    found, dur, step = steps_of(np.where(np.arange(STEPS) >= 4, 1.2, 1.0)[:, None])
+    rng = np.random.default_rng(1)
+    rows = rng.integers(900, 1100, 60)
+    at = np.arange(60) % STEPS
+    took = np.rint(rows * 50 * np.where(at >= 4, slower, 1.0) * rng.normal(1, 0.02, 60)).astype(np.int64)
+    groups = with_groups(
+        replace(found, lost_ns=np.append(found.lost_ns, np.zeros(60))),
+        np.append(dur, took),
+        rows=np.append(np.zeros(len(dur), np.int64), rows),
+        like=np.append(np.full(len(dur), -1), np.zeros(60, np.int64)),
+        step=np.append(step, at),
+        judged=np.ones(len(dur) + 60, np.bool_),
+    )
+    assert groups.lost_ns[: len(dur)].tolist() == found.lost_ns.tolist()
+    truth = (took / 6)[at >= 4].sum() if found_again else 0.0
+    assert groups.lost_ns[len(dur) :].sum() == pytest.approx(truth, rel=0.05)
+    assert groups.range_ns[1] / groups.lost_ns.sum() == pytest.approx(found.range_ns[1] / found.lost_ns.sum())
 
 
 def test_what_waits_for_memory_loses_nothing_to_the_clock() -> None:

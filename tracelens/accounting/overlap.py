@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from tracelens.attribution import Attribution, Calls
 from tracelens.attribution.collectives import collective_named
-from tracelens.gemm import AttentionShape, Shape
-from tracelens.gemm.clock import StepPaces, step_paces
+from tracelens.gemm import AttentionShape, GemmShape, Shape
+from tracelens.gemm.clock import StepPaces, step_paces, with_groups
 from tracelens.gemm.overlap import UNDISTURBED, Paces, beside, paces
 from tracelens.numbers import plural
 from tracelens.results import Beside, Clock, GemmRow, StepPace
@@ -59,7 +59,10 @@ def surroundings(trace: Trace, attribution: Attribution, calls: Calls) -> Surrou
     np.add.at(others, calls.kernel_call[part], columns[1, part])
     alike, total = _alike(trace, calls), told + others
     quiet = total <= UNDISTURBED * calls.dur_ns
-    clock = step_paces(calls.dur_ns, alike, attribution.step[calls.main].astype(np.int64), quiet)
+    step = attribution.step[calls.main].astype(np.int64)
+    clock = step_paces(calls.dur_ns, alike, step, quiet)
+    rows, like = _groups(trace, calls)
+    clock = with_groups(clock, calls.dur_ns, rows=rows, like=like, step=step, judged=quiet)
     at_pace = calls.dur_ns - np.rint(clock.lost_ns).astype(np.int64)
     found = paces(at_pace, np.where(quiet, 0, total), alike)
     return Surroundings(told, others, clock, found, _by_collective(trace, calls, communicates, told))
@@ -73,6 +76,19 @@ def _alike(trace: Trace, calls: Calls) -> IntArray:
     return np.array(
         [numbers.setdefault(key, len(numbers)) if does_the_same(key[0]) else -1 for key in keys], np.int64
     )
+
+
+def _groups(trace: Trace, calls: Calls) -> tuple[IntArray, IntArray]:
+    """Of calls that multiply groups, the rows of all, and a number for kernel and other sizes; else 0, -1."""
+    rows, like = np.zeros(len(calls), np.int64), np.full(len(calls), -1, np.int64)
+    numbers: dict[tuple[object, ...], int] = {}
+    names = trace.kernels.name[calls.main].tolist()
+    for at, (shape, name) in enumerate(zip(calls.shape, names, strict=True)):
+        if isinstance(shape, GemmShape) and shape.grouped:
+            sizes = {"m": shape.m, "n": shape.n, "k": shape.k}
+            rows[at] = sizes.pop(shape.grouped)
+            like[at] = numbers.setdefault((name, shape.groups, *sizes.items()), len(numbers))
+    return rows, like
 
 
 def does_the_same(shape: Shape | None) -> bool:
@@ -174,5 +190,7 @@ def why_not_alone(row: GemmRow) -> dict[str, str]:
     share = (found.communication_ms + found.others_ms) / row.time_ms if row.time_ms else 0.0
     ran = f"{found.disturbed_calls} of {plural(row.calls, 'call')} ran beside kernels of other streams"
     why = f"{ran} and too few beside nothing to tell what it takes alone"
+    if row.groups is not None:
+        why = f"{ran}, and no two calls need have groups of the same sizes to tell what it takes alone"
     parts = ("overlap", "alignment", "wave", "tile") if share >= _LITTLE else ("overlap",)
     return dict.fromkeys(parts, why)

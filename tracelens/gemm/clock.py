@@ -12,7 +12,8 @@ factor in a step, it is no shape: a GPU that clocks lower (power, temperature), 
   ones: those are picked for being fast. Where that is more than three quarters of what the step is slower by,
   nothing is claimed. The range of what is lost follows.
 - a call in a slow step lost time * (1 - 1 / pace) to the clock, where its shape slowed by half of that or
-  more, on average over slow steps: what waits for memory does not slow with the SMs' clock.
+  more, on average over slow steps: what waits for memory does not slow with the SMs' clock. A shape that
+  slow steps, or only they, have no call of to compare is taken to slow as most of the step does.
 
 Where all steps run at one pace, nothing is known of the clock: it can be low in all of them. Within healthy
 public traces (H100, RTX 3060; 9 runs of 3 to 5 steps) the paces of steps lie within 2.4 %.
@@ -23,7 +24,7 @@ the loss, arXiv 2512.08242.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -85,12 +86,40 @@ def step_paces(dur_ns: IntArray, alike: IntArray, step: IntArray, judged: BoolAr
         below = above + max(0.0, float(np.nanmean(pace[pace < 1 + SLOWER])) - 1)
         slow = (pace >= 1 + SLOWER) & (quarter - 1 >= (pace - 1) / 2) & (below <= (pace - 1) * _SURE)
         part = np.where(slow & np.isfinite(ratio), (ratio - 1) / (pace - 1), np.nan)
-    slowed = slow[None, :] & (_mean(part) >= 1 / 2)[:, None]
+    untold = ~np.isfinite(part).any(axis=1)
+    slowed = slow[None, :] & ((_mean(part) >= 1 / 2) | untold)[:, None]
     lost = [
         _lost(dur_ns, (shapes, alike), (steps, step), np.where(slowed, 1 - 1 / one, 0.0), cells)
         for one in (np.where(slow, pace + by, 1.0) for by in (-below, 0.0, above))
     ]
     return StepPaces(steps, pace, slow, lost[1], (float(lost[0].sum()), float(lost[2].sum())))
+
+
+def with_groups(
+    found: StepPaces, dur_ns: IntArray, *, rows: IntArray, like: IntArray, step: IntArray, judged: BoolArray
+) -> StepPaces:
+    """``found`` with what calls lost that multiply groups of other ``rows`` each time (GEMMs of experts).
+
+    They tell no pace: their time follows the loads of the experts. Where calls alike but for their rows
+    (``like``, < 0 is none) take longer for each row in slow steps by half of the pace or more, they lose
+    time * (1 - 1 / pace) there as the others do.
+    """
+    at = np.minimum(np.searchsorted(found.steps, step), max(len(found.steps) - 1, 0))
+    if not found.slow.any() or not found.lost_ns.any():
+        return found
+    known = found.steps[at] == step
+    pace = np.where(known & found.slow[at], found.pace[at], 1.0)
+    lost, each = found.lost_ns.copy(), dur_ns / np.maximum(rows, 1)
+    for number in np.unique(like[like >= 0]):
+        mine = known & (like == number)
+        slow, fast = (mine & judged & one for one in (pace > 1, pace == 1))
+        if slow.any() and fast.any():
+            ratio = np.median(each[slow]) / np.median(each[fast])
+            if ratio - 1 >= (pace[slow].mean() - 1) / 2:
+                lost[mine] = dur_ns[mine] * (1 - 1 / pace[mine])
+    more = lost.sum() / found.lost_ns.sum()
+    low, high = found.range_ns
+    return replace(found, lost_ns=lost, range_ns=(float(more * low), float(more * high)))
 
 
 def _error(ratio: FloatArray, weight: FloatArray) -> FloatArray:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tracelens.numbers import percent
-from tracelens.rules.engine.bounds import bound_of_row
+from tracelens.results import GemmRow, GpuInfo
+from tracelens.rules.engine.bounds import Bound, bound_of_row
 from tracelens.rules.engine.candidate import Candidate, could_not_run, not_applicable
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import time_of
@@ -90,13 +93,20 @@ def _padded(facts: StepFacts, mixture: Mixture) -> Candidate | None:
         ],
         confidence="medium",
         effort="code",
-        bounds=[
-            bound_of_row(row, gpu=facts.gpu, cap_frac=empty, cap_why="(rows without a token)",
-                         useful_frac=1 - empty)
-            for row in mixture.rows
-        ],
+        bounds=[_without(row, empty, facts.gpu) for row in mixture.rows],
         bound_of="of the experts' GEMMs the rows that no token of the router's choice fills",
         evidence=evidence(mixture) | {"top_k": top_k, "empty_frac": empty},
         parameter_delta=0,
         flops_delta=-empty,
     )  # fmt: skip
+
+
+def _without(row: GemmRow, empty: float, gpu: GpuInfo) -> Bound:
+    """What can go of the row's time with a share of its rows: they are computed and moved, weights stay."""
+    m, n, k = row.m or 0, row.n or 0, row.k or 0
+    rows, weights = (k * (m + n), m * n) if row.role == "wgrad" else (m * (n + k), n * k)
+    groups = row.groups.number if row.groups is not None else 1
+    moved = 1 - empty * rows / max(rows + groups * weights, 1)
+    flops, moves = ((1 - empty) * (row.flops or 0.0) or None, row.bytes and moved * row.bytes)
+    held = replace(row, flops=flops, bytes=moves)
+    return replace(bound_of_row(held, gpu=gpu, cap_frac=empty, cap_why="(rows without a token)"), row=row)
