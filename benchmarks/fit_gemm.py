@@ -25,13 +25,14 @@ from benchmarks.silicon import DTYPES, GPUS, linears
 from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.predict.architecture import Shares, architecture
 from tracelens.gemm.predict.cost import Products, cached_us
-from tracelens.gemm.predict.rates import FEW, SHORT_US, SMALL, rates_of
+from tracelens.gemm.predict.rates import FEW, SHORT_US, SMALL, most_l2_mb, rates_of
 from tracelens.hardware import Gpu, find_gpu
 
 _ARCHITECTURES = Path(__file__).parents[1] / "tracelens" / "gemm" / "predict" / "architectures"
 _PROGRAM, _VERSION = "benchmarks/fit_gemm.py", 4
 #: What the source of a block says of the program: its version, and ``digest`` of the block.
 STAMP = re.compile(rf"\({_PROGRAM} (\d+), (\w+)\)")
+_AS_STORED = "as stored"
 #: Where descents start: the better of kernels that stay on an SM for tile after tile, and one per tile; and
 #: for libraries with a family of tiles, whose rates traces of training contradict where the others lead.
 _STARTS = tuple(
@@ -173,7 +174,7 @@ def ranged(rows: Rows, shares: Shares) -> Shares:
     products = Products(
         *(np.concatenate(one).ravel() for one in zip(*map(columns, rows.products), strict=True))
     )
-    least = cached_us(mid, products, rates, rows.gpu.l2_mb or 0.0)
+    least = cached_us(mid, products, rates, most_l2_mb(rows.gpu))
     m = rows.table["m"].to_numpy()
     large = (rows.table[["m", "n", "k"]] >= SMALL).all(axis=1).to_numpy()
     few, short = ~large & (m <= FEW), ~large & (m > FEW) & (mid < SHORT_US)
@@ -281,6 +282,17 @@ def _reranged(folder: str, gpu: Gpu, dtype: str, most: int) -> Shares | None:
     return replace(shares, source=STAMP.sub(stamp, stored.source))
 
 
+def _compared_to_stored(shares: Shares, gpu: Gpu, dtype: str) -> str:
+    """Are these the stored figures, whichever version of the program stored them?"""
+    stored = architecture(gpu.compute_capability).shares.get(dtype, {}).get(gpu.name)
+    if stored is None:
+        return "nothing is stored"
+    if digest(stored, gpu.name, dtype) == digest(shares, gpu.name, dtype):
+        return _AS_STORED
+    stamp = STAMP.search(stored.source)
+    return f"differs from what version {stamp[1]} stored" if stamp else "differs from what is stored"
+
+
 def _path(gpu: Gpu) -> Path:
     major, minor = gpu.compute_capability or (0, 0)
     return _ARCHITECTURES / f"sm{major}{minor}.toml"
@@ -314,9 +326,8 @@ def main(arguments: list[str] | None = None) -> int:
             if shares is None:
                 continue
             block = written(shares, gpu.name, dtype)
-            there = f"\n{block}" in _path(gpu).read_text()
-            differ += not there
-            said = "as stored" if there else "differs from what is stored"
+            said = _compared_to_stored(shares, gpu, dtype)
+            differ += said != _AS_STORED
             print(f"{gpu.name}, {dtype}: {said}" if given.check else block, flush=True)
             if given.write:
                 _write(block, gpu)

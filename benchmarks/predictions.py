@@ -28,7 +28,8 @@ _SWEEPS = Path(__file__).parents[2] / "shared" / "paper_data" / "a100_gemm_sweep
 #: Time per FLOP differs by this much (ln) or the sizes are as good as one another.
 _DIFFERS = math.log(1.1)
 _LARGE = 1024
-#: The smallest GEMMs of the authors' sweeps all take 30 us, waiting for the CPU; longer ones twice that.
+#: No batched GEMM of the authors is below 29 us by the CPU's clock around a launch and a synchronization:
+#: longer ones take twice that.
 _WAITED_US = 60.0
 Figures = dict[str, float | int | str]
 

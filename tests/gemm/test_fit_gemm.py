@@ -88,7 +88,7 @@ def test_nobody_changed_a_fitted_figure_by_hand() -> None:
 
 
 def test_a_range_holds_about_95_of_100_in_each_class_of_shapes() -> None:
-    gpu = replace(find_gpu(None, override="a100-sxm-80gb"), l2_mb=None)  # nothing is read from the cache
+    gpu = replace(find_gpu(None, override="a100-sxm-80gb"), l2_mb=0.0)  # nothing is read from the cache
     given = Shares(**GIVEN, source="", tile_rates=(1.0,) * len(architecture((8, 0)).tiles))
     sizes = [
         (m, n, k) for m in (16, 32, 2048, 4096) for n in range(1024, 7424, 128) for k in (1024, 2048, 4096)

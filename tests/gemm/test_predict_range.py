@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tracelens.gemm import parse_kernel_name
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.cost import memory_us
-from tracelens.gemm.predict.rates import Rates, model_rates
+from tracelens.gemm.predict.rates import Rates, model_rates, most_l2_mb
 from tracelens.gemm.predict.tiles import Tile
 from tracelens.hardware import find_gpu
 
@@ -112,15 +113,34 @@ def test_an_alignment_of_uncertain_cost_widens_the_range_by_its_ends() -> None:
 
 
 def test_operands_that_the_cache_may_hold_lower_the_low_end_and_none_that_it_cannot() -> None:
-    """2 x 2 MB by 50 MB of cache; with a cache of unknown size nothing is taken to be there."""
+    """3 x 2.1 MB by 50 MB of cache."""
     low, mid, high = ends(1024, 1024, 1024)
-    unknown = ends(1024, 1024, 1024, gpu=replace(H100, l2_mb=None))
-    assert unknown[1:] == (mid, high)
-    assert unknown[0] == pytest.approx(mid * rates().low_frac, rel=EXACT) and low < unknown[0]
+    none = ends(1024, 1024, 1024, gpu=replace(H100, l2_mb=0.0))
+    assert none[1:] == (mid, high)
+    assert none[0] == pytest.approx(mid * rates().low_frac, rel=EXACT) and low < none[0]
     exactly = ends(1024, 1024, 1024, gpu=replace(H100, l2_mb=3 * 2 * 1024**2 / 1e6))
     assert exactly[0] == pytest.approx(low, rel=EXACT)
     smaller = ends(1024, 1024, 1024, gpu=replace(H100, l2_mb=6.29))
-    assert smaller[0] == pytest.approx(unknown[0], rel=EXACT)
+    assert smaller[0] == pytest.approx(none[0], rel=EXACT)
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "most_mb"),
+    [
+        ("h100-sxm", (9, 0), 60.0),  # the H200's; documents print 50 and 60 for boards of the same chip
+        ("gb300", (10, 3), 126.0),  # nothing is known of 10.3: the B200's
+        ("h100-sxm", None, math.inf),
+    ],
+)
+def test_a_cache_of_unknown_size_holds_what_the_largest_of_its_architecture_does(
+    name: str, capability: tuple[int, int] | None, most_mb: float
+) -> None:
+    gpu = replace(find_gpu(None, override=name), l2_mb=None, compute_capability=capability)
+    assert most_l2_mb(gpu) == most_mb
+    if capability is not None:
+        for m in (1024, 32768):  # 10 and 206 MB
+            told = replace(gpu, l2_mb=most_mb)
+            assert ends(m, 2048, 1024, gpu=gpu) == ends(m, 2048, 1024, gpu=told)
 
 
 def test_a_product_larger_than_the_cache_is_no_faster_than_its_memory_traffic() -> None:

@@ -17,7 +17,7 @@ from tracelens.gemm import bytes_per_element
 from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.ladder import LadderStep, alignment_ladder
 from tracelens.gemm.predict import Prediction, predict_gemm
-from tracelens.gemm.predict.rates import peak_of
+from tracelens.gemm.predict.rates import most_l2_mb, peak_of
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.numbers import sig
@@ -411,8 +411,7 @@ def _floor(found: Prediction, dtype: str, gpu: Gpu) -> float:
         return compute
     size, out = bytes_per_element(found.dtype) or 0.0, bytes_per_element(found.out_dtype) or 0.0
     moved = batch * (size * (m * k + k * n) + out * m * n)
-    cached = gpu.l2_mb is None or moved <= gpu.l2_mb * 1e6  # a cache of unknown size could hold them
-    share = 0.5 if cached else 1.0
+    share = 0.5 if moved <= most_l2_mb(gpu) * 1e6 else 1.0
     return max(compute, share * moved / (gpu.bandwidth_gbps * 1e3))
 
 

@@ -26,7 +26,7 @@ from tracelens.gemm.predict.cost import (
 )
 from tracelens.gemm.predict.derivation import Chosen, Term, derive
 from tracelens.gemm.predict.neighbours import Nearest
-from tracelens.gemm.predict.rates import Rates, model_rates, peak_of
+from tracelens.gemm.predict.rates import Rates, model_rates, most_l2_mb, peak_of
 from tracelens.gemm.predict.tiles import tiles_of_kernel
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
@@ -140,7 +140,7 @@ class _Asked:
         the L2 cache cannot hold them."""
         fastest = max(peak_of(self.gpu, self.math_dtype) or rates.multiply_tflops, rates.multiply_tflops)
         compute = self.operations / (fastest * 1e6)
-        in_cache = self.gpu.l2_mb is None or self.operand_bytes <= self.gpu.l2_mb * 1e6
+        in_cache = self.operand_bytes <= most_l2_mb(self.gpu) * 1e6
         return max(compute, 0.0 if in_cache else self.memory_floor_us)
 
     @property
@@ -354,7 +354,7 @@ def _model_range(asked: _Asked, mid: float, table: TileTable, chosen: Chosen, st
     """
     rates, frac = chosen.rates, chosen.alignment_frac
     low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k, mid)
-    low = float(cached_us(mid, asked.products(frac), rates, asked.gpu.l2_mb or 0.0))
+    low = float(cached_us(mid, asked.products(frac), rates, most_l2_mb(asked.gpu)))
     low = max(low * low_frac * frac / (step.high or frac), asked.fastest_us(rates))
     high = mid * high_frac * frac / (step.low or frac)
     return Estimate(min(low, mid), mid, high, "model")

@@ -6,11 +6,13 @@ Without measurements the rates of a GPU are its datasheet's figures times what i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.predict.architecture import BLOCK_SCALED, Shares, architecture
-from tracelens.hardware import Gpu
+from tracelens.hardware import Gpu, list_gpus
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import GpuInfo
 from tracelens.results.identity import LEAST_US
@@ -92,6 +94,25 @@ def model_rates(gpu: Gpu, math_dtype: str, *, aligned: bool = True) -> Rates | s
 def peak_of(gpu: Gpu, math_dtype: str) -> float | None:
     """The peak that a type's share is of: that of fp8 where the values of a type are scaled in blocks."""
     return gpu.peak("fp8" if math_dtype in BLOCK_SCALED else math_dtype)
+
+
+@lru_cache(maxsize=256)
+def most_l2_mb(gpu: Gpu) -> float:
+    """MB that the L2 cache of this GPU holds at most.
+
+    As printed; where that is unknown, the largest known of its compute capability, else of its major version,
+    else no bound.
+    """
+    if gpu.l2_mb is not None:
+        return gpu.l2_mb
+    same = {0: 0.0, 1: 0.0}
+    for one in list_gpus():
+        if one.l2_mb is None or one.compute_capability is None or gpu.compute_capability is None:
+            continue
+        if one.compute_capability[0] == gpu.compute_capability[0]:
+            near = int(one.compute_capability == gpu.compute_capability)
+            same[near] = max(same[near], one.l2_mb)
+    return same[1] or same[0] or math.inf
 
 
 def rates_of(shares: Shares, gpu: Gpu, math_dtype: str) -> Rates:
