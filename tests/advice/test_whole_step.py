@@ -132,7 +132,8 @@ def test_no_step_is_faster_than_its_gemms_alone(gpu: str) -> None:
     least = sum(part.time_ms.low or 0.0 for part in present.parts if part.kind == "product")
     products = next(part for part in step.parts if part.name == "GEMMs")
     assert (products.time_ms.low or 0.0) >= 0.999 * least > 0
-    assert (step.mfu_frac.high or 0.0) < 1
+    # GeForce boards boost above the clock of the printed peak: a 3060 was reported to reach all of it
+    assert (step.mfu_frac.high or 0.0) < (1.1 if gpu.startswith("rtx") else 1)
 
 
 def test_what_was_not_there_to_fit_is_said(tmp_path: Path) -> None:
