@@ -12,11 +12,14 @@ from tests.advice.advice_messages import message
 from tests.advice.advice_rows import XMMA, attention, cutlass, gemm, model
 from tests.advice.advice_steps import Shape, model_of
 from tracelens.config.model_config import ModelConfig, changed
-from tracelens.results import GemmRow
+from tracelens.hardware import find_gpu
+from tracelens.results import Estimate, GemmRow, Rest, Span
 from tracelens.results.row_sizes import AttentionDims
+from tracelens.step.affected import concerns
 from tracelens.step.alignment import boundary_bytes, misfit_of, off_grid
 from tracelens.step.experts import mixture_of
-from tracelens.step.predicted import bounded
+from tracelens.step.per_token import affected_ms, growth_frac, moved_then_ms, per_token
+from tracelens.step.predicted import _floor, _medians, _off_block, _spread, bounded, dtype_then, predict_row
 from tracelens.step.present import micro_batches_of
 from tracelens.step.traffic import repeats, rest_of
 from tracelens.step.uneven import rest_of_load, uneven_frac
@@ -384,3 +387,130 @@ def test_loads_below_16_bytes_by_the_kernels_name(kernel: str, dtype: str, words
 )  # fmt: skip
 def test_rows_begin_on_powers_of_two(elements: int, dtype: str | None, begins: int | None) -> None:
     assert boundary_bytes(elements, dtype) == begins
+
+
+# --- what a change touches, and what has no answer --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("component", "sizes", "names", "touched"),
+    [
+        ("logits", (1, 2, 3), ["vocab"], True),
+        ("mlp.up", (1, 2, 3), ["vocab"], False),
+        ("mlp.up", (1, 2, 3), ["ffn"], True),
+        ("moe.experts", (1, 2, 3), ["ffn"], True),
+        ("moe.router", (1, 2, 3), ["ffn"], False),
+        ("moe.router", (1, 2, 3), ["experts"], True),
+        ("moe.router", (1, 2, 3), ["top_k"], False),
+        ("attention.qkv", (1, 2, 3), ["head_dim"], True),
+        ("mlp.up", (1, 2, 3), ["heads"], False),
+        ("mlp.up", (1, 2, 3), ["hidden"], True),
+        ("optimizer", (1, 2, 3), ["hidden"], False),
+        ("moe.experts", (1, 2, 3), ["imbalance"], False),
+        # of no known part: by its sizes, of which 4096 are the tokens and the hidden size
+        ("other", (4096, 7, 8), ["hidden"], True),
+        ("other", (4096, 7, 8), ["micro_batch"], True),
+        ("other", (7, 8, 9), ["sequence"], False),
+        ("unattributed", (9, 14336, 8), ["ffn"], True),
+        ("unattributed", (None, None, None), ["hidden"], True),
+        ("unattributed", (None, None, None), ["ffn"], False),
+        ("mlp.up", (1, 2, 3), ["vocab", "ffn"], True),
+    ],
+)
+def test_rows_without_a_formula_that_a_change_touches(
+    component: str, sizes: tuple[int | None, ...], names: list[str], touched: bool
+) -> None:
+    row = replace(gemm(1, 8, 8, 8, component=component), m=sizes[0], n=sizes[1], k=sizes[2])
+    assert concerns(row, names, NOW) is touched
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "taken"),
+    [
+        ("fp8", (1001, 1024, 1024), True),
+        ("fp8", (1024, 1040, 1040), True),
+        ("fp8", (1024, 1032, 1024), False),
+        ("fp8", (1024, 1024, 1032), False),
+        ("fp8-block", (1024, 1024, 1152), True),
+        ("fp8-block", (1024, 1024, 1088), False),
+        ("fp8-block", (1088, 1024, 1024), False),
+        ("nvfp4", (1024, 1024, 1024), True),
+        ("nvfp4", (1024, 1088, 1024), False),
+        ("bf16", (1001, 1, 3), True),
+    ],
+)
+def test_types_of_low_precision_take_whole_blocks(
+    dtype: str, sizes: tuple[int, int, int], taken: bool
+) -> None:
+    """torch._scaled_mm asks for K and N in steps of 16 elements, and leaves M free."""
+    gpu = find_gpu(None, override="b200")
+    found = predict_row((*sizes, 1), gemm(1, *sizes), gpu=gpu, measured=None, dtype=dtype)
+    assert not isinstance(found, str)
+    block = {"fp8": 16, "fp8-block": 128, "nvfp4": 128}.get(dtype)
+    said = "" if taken else f"GEMMs in {dtype} need rows of a multiple of {block} elements"
+    assert _off_block(found, dtype) == said
+
+
+@pytest.mark.parametrize(
+    ("component", "dtype", "wanted"),
+    [
+        ("mlp.up", "fp8", "fp8"),
+        ("logits", "fp8", "bf16"),
+        ("logits", "fp16", "fp16"),
+        ("moe.router", "nvfp4", "bf16"),
+        ("attention.output", "fp8-block", "fp8-block"),
+        ("mlp.up", "bf16", "bf16"),
+        ("mlp.up", "fp32", "fp32"),
+    ],
+)
+def test_types_that_a_change_of_precision_takes(component: str, dtype: str, wanted: str) -> None:
+    row = gemm(1, 64, 64, 64, component=component)
+    assert dtype_then(row, NOW, replace(NOW, dtype=dtype)) == wanted
+    assert dtype_then(replace(row, math_dtype="tf32"), NOW, replace(NOW, dtype=dtype)) == "tf32"
+
+
+@pytest.mark.parametrize("l2_mb", [50.0, 0.001, None])
+def test_the_floor_is_operations_at_the_peak_or_operands_across_memory(l2_mb: float | None) -> None:
+    """H100: 989 TFLOP/s and 3350 GB/s; operands that fit the cache come at twice that."""
+    gpu = replace(find_gpu(None, override="h100-sxm"), l2_mb=l2_mb)
+    large, thin = (
+        predict_row((m, 4096, 4096, 2), gemm(1, m, 4096, 4096), gpu=gpu, measured=None) for m in (8192, 16)
+    )
+    assert not isinstance(large, str) and not isinstance(thin, str)
+    assert _floor(large, "bf16", gpu) == pytest.approx(2 * 2 * 8192 * 4096 * 4096 / 989e6)
+    moved = 2 * 2 * (16 * 4096 + 4096 * 4096 + 16 * 4096)
+    fits = l2_mb is None or moved <= l2_mb * 1e6
+    assert _floor(thin, "bf16", gpu) == pytest.approx((0.5 if fits else 1.0) * moved / 3350e3)
+    alone = _floor(thin, "bf16", replace(gpu, bandwidth_gbps=None))
+    assert alone == pytest.approx(2 * 2 * 16 * 4096**2 / 989e6)
+
+
+def test_the_spread_holds_nine_of_ten() -> None:
+    assert _spread([1.0, 1.0, 1.0, 2.0]) == pytest.approx(math.log(2))  # few: all
+    many = [1.0] * 15 + [1.1, 1.2, 1.3, 1.4, 4.0]
+    assert _spread(many) == pytest.approx(math.log(1.3))  # the eighteenth of twenty
+    found = _medians({"a": [1.0], "b": [1.0, 3.0]})
+    assert found.keys() == {"b"} and found["b"] == pytest.approx((2.0, math.log(2)))
+
+
+@pytest.mark.parametrize(
+    ("change", "growth"),
+    [
+        ({"micro_batch": [8, 6]}, -0.25), ({"tokens": [100, 150]}, 0.5), ({"sequence": [1000, 2000]}, 0.0),
+        ({"sequence": [1000, 500], "micro_batch": [2, 6]}, 0.5), ({"hidden": [1, 2]}, 0.0),
+        ({"micro_batch": [None, 6]}, 0.0),
+    ],
+)  # fmt: skip
+def test_a_saving_per_token(change: dict[str, list[int | str | None]], growth: float) -> None:
+    """10 ms of 100 move by 2 ms: with a half more tokens (2 + 0.5 * 10) / 1.5 are saved."""
+    assert growth_frac(change) == pytest.approx(growth)
+    step = model_of(Shape(1024, 16, 4096, v=32000, layers=2))
+    found = replace(
+        what_if(step, {"ffn": 4096}), change=change, saving_ms=Estimate(1.0, 2.0, 3.0, "model"),
+        step_ms=100.0, rest=[Rest("norm", "forward", "b*s*h", 10.0, Span(8.0, 8.0, 9.0, "model"))], rows=[],
+    )  # fmt: skip
+    saving = per_token(found).saving_ms
+    wanted = [(one + 10.0 * growth) / (1 + growth) for one in (1.0, 2.0, 3.0)]
+    assert [saving.low, saving.mid, saving.high] == pytest.approx(wanted)
+    assert moved_then_ms(per_token(found)) == pytest.approx(8.0)
+    assert affected_ms(found) == 10.0
