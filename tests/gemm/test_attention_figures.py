@@ -232,3 +232,5 @@ def test_fp32_runs_as_three_tf32_products(direction: str, measured_us: float) ->
     )
     assert found.backend == "efficient" and found.kernel_us is not None
     assert found.kernel_us == pytest.approx(measured_us, rel=0.05)
+    assert found.time_us.mid is not None and found.time_us.high is not None
+    assert found.time_us.high == pytest.approx(1.6 * found.time_us.mid)  # of one GPU, so as wide as any
