@@ -16,6 +16,7 @@ from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import padded_head_dim
+from tracelens.gemm.predict.attention_model import _splits
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.gemm.predict.attention_terms import number, rounded_value
 from tracelens.hardware import Gpu, find_gpu, list_gpus
@@ -171,6 +172,7 @@ def test_one_query_splits_the_keys_over_the_sms() -> None:
     ("name", "changes"),
     [
         ("a100-sxm-80gb", {}),
+        ("a100-sxm-80gb", {"backend": "flash", "batch": 1, "heads": 4, "kv_heads": 4, "seq_q": 100}),
         ("h100-sxm", {"kv_heads": 8}),
         ("h100-sxm", {"backend": "flash3", "window": 300}),
         ("b200", {"seq_q": 1000, "seq_k": 3001, "backend": "flash"}),
@@ -308,3 +310,35 @@ def test_head_dimensions_are_padded_to_what_kernels_are_built_for() -> None:
         32, 32, 64, 96, 96, 128, 192, 256,
     ]  # fmt: skip
     assert padded_head_dim("flash3", 257) is None and padded_head_dim("efficient", 300) == 384
+
+
+@pytest.mark.parametrize(
+    ("jobs", "slots", "key_blocks", "splits"),
+    [
+        # num_splits_heuristic: enough work, or the fewest splits that reach 85 % of the best wave efficiency
+        (173, 216, 64, 1),
+        (172, 216, 64, 5),  # 860 of 864 slots; 1 to 4 splits fill 0.80, 0.80, 0.80 and 0.80 of theirs
+        (1, 216, 64, 64),
+        (108, 216, 64, 2),
+        (1, 216, 1, 1),
+        (16, 216, 9, 9),
+    ],
+)
+def test_flash_splits_the_keys_to_fill_the_sms(jobs: int, slots: int, key_blocks: int, splits: int) -> None:
+    """By the definition, over every number of splits that leaves another number of blocks to each."""
+    different = [
+        n for n in range(1, min(128, slots, key_blocks) + 1)
+        if n == 1 or math.ceil(key_blocks / n) != math.ceil(key_blocks / (n - 1))
+    ]  # fmt: skip
+    filled = {n: jobs * n / slots / math.ceil(jobs * n / slots) for n in different}
+    wanted = next(n for n in different if filled[n] >= 0.85 * max(filled.values()))
+    assert _splits(jobs, slots, key_blocks) == splits == (1 if jobs >= 0.8 * slots else wanted)
+
+
+def test_flash_copies_heads_that_are_no_multiple_of_eight() -> None:
+    """q, k and v of 70 elements are read and written 72 wide, by three kernels."""
+    odd, even = (predict(head_dim=size, backend="flash", causal=False) for size in (70, 72))
+    redone(odd)
+    assert odd.time_us.mid is not None and even.time_us.mid is not None
+    moved = 2 * 3 * (4 * 32 * 2048) * (70 + 72) / (0.9 * 2039e3)
+    assert odd.time_us.mid - even.time_us.mid == pytest.approx(3 * 2.0 + moved, rel=1e-3)

@@ -8,7 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracelens.gemm.clock import BoolArray, IntArray, StepPaces, step_paces, with_groups
+from tracelens.gemm.clock import (
+    BoolArray,
+    IntArray,
+    StepPaces,
+    _error,
+    _medians,
+    _quantile,
+    step_paces,
+    with_groups,
+)
 
 SHAPES, STEPS, CALLS = 12, 6, 8
 
@@ -138,3 +147,41 @@ def test_a_stall_is_no_clock() -> None:
     dur[-1] *= 50
     stalled = step_paces(dur, shape, step, np.ones(len(dur), np.bool_))
     assert stalled.lost_ns[-1] == 0.0 and stalled.lost_ns.sum() < found.lost_ns.sum()
+
+
+def test_the_range_of_one_slow_step_by_hand() -> None:
+    """Four shapes 1.2 times as long in one of four steps: none of them differ, so healthy steps' 1.2 % is all
+    that the paces are off by, of one step against the mean of three."""
+    dur = np.tile([100, 200, 300, 300], 4) * np.repeat([100, 100, 120, 100], 4)
+    found = step_paces(dur, np.tile([0, 1, 2, 3], 4), np.repeat([3, 4, 5, 6], 4), np.ones(16, np.bool_))
+    error, slow = 0.012 * np.sqrt(1 + 1 / 3), 900 * 120
+    assert found.slow.tolist() == [False, False, True, False]
+    assert found.range_ns == pytest.approx((slow * (1 - 1 / (1.2 - error)), slow * (1 - 1 / (1.2 + error))))
+
+
+def test_the_error_of_a_pace_by_hand() -> None:
+    """Ratios 1, 1.1, 1.3 and 1.4 of equal weight: the quartiles are 1 and 1.3, of a normal distribution 1.35
+    deviations apart; two standard errors of a median are 2 * 1.25 deviations over the root of four, and a
+    fourth of the weight makes it 1 + 2/3 wider."""
+    ratio = np.array([[1.0], [1.1], [1.3], [1.4]])
+    wanted = 2 * 1.25 * (0.3 / 1.35) * (1 + 2 * 0.25 / 0.75) * 0.5
+    assert _error(ratio, np.ones(4)) == pytest.approx([wanted])
+    assert _error(ratio, np.full(4, 7.0)) == pytest.approx([wanted])
+
+
+@pytest.mark.parametrize(
+    ("part", "wanted"),
+    [(0.0, 1.0), (0.25, 1.0), (0.26, 2.0), (0.5, 3.0), (0.6, 3.0), (0.61, 9.0), (1.0, 9.0)],
+)
+def test_weighted_quantiles_by_hand(part: float, wanted: float) -> None:
+    """Weights 5, 1, 6 and 8 of 1, 2, 3 and 9, in any order; what is not known has none."""
+    values, weight = np.array([9.0, 1.0, np.nan, 3.0, 2.0]), np.array([8.0, 5.0, 100.0, 6.0, 1.0])
+    assert _quantile(values, weight, part) == wanted
+    assert np.isnan(_quantile(values[:4], weight[:4], part))  # three shapes are too few
+
+
+def test_medians_of_cells() -> None:
+    values, cell = np.array([5, 1, 9, 4, 7, 2]), np.array([2, 0, 2, 2, 0, 2])
+    found = _medians(values, cell, 4)
+    assert found[[0, 2]].tolist() == [np.median([1, 7]), np.median([5, 9, 4, 2])]
+    assert np.isnan(found[[1, 3]]).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracelens.gemm.overlap import STALLED, beside, paces
+from tracelens.gemm.overlap import STALLED, _from_shares, beside, paces
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -84,3 +84,50 @@ def test_a_stall_beside_a_collective_is_a_stall() -> None:
     dur = np.array([10, 10, 10, 20, 20, 20, 20 * STALLED + 100], np.int64)
     found = paces(dur, np.where(dur > 10, dur, 0), np.zeros(7, np.int64))
     assert found.excess.tolist() == [0, 0, 0, 10, 10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("slow", "quiet", "excess"),
+    [
+        # the median of 120, 130 and 500 is 130, of which 500 is a stall: it counts as usual
+        ([120, 130, 500], [98, 100, 100, 102], [20.0, 30.0, 30.0]),
+        ([120, 130, 390], [98, 100, 100, 102], [20.0, 30.0, 290.0]),
+        # deviations of 1.4826 * 10 leave errors of 11.3 for three against four; three of them are 34
+        ([120, 130, 135], [90, 90, 110, 110], [0.0, 0.0, 0.0]),
+        ([130, 135, 140], [90, 90, 110, 110], [30.0, 35.0, 40.0]),
+        # a hundredth of the time, without any spread
+        ([1010, 1010, 1010], [1000, 1000, 1000], [0.0, 0.0, 0.0]),
+        ([1011, 1011, 1011], [1000, 1000, 1000], [11.0, 11.0, 11.0]),
+    ],
+)
+def test_what_calls_took_beyond_undisturbed_ones_by_hand(
+    slow: list[int], quiet: list[int], excess: list[float]
+) -> None:
+    dur = np.array([*slow, *quiet])
+    found = paces(dur, np.array([*slow, *[0] * len(quiet)]), np.zeros(len(dur), np.int64))
+    assert found.excess.tolist() == [*excess, *[0.0] * len(quiet)]
+    assert set(found.alone) == {np.median(quiet)}
+    assert found.usual.tolist() == [np.median(slow)] * len(slow) + [np.median(quiet)] * len(quiet)
+
+
+def test_a_call_is_disturbed_from_a_hundredth_of_its_time_on() -> None:
+    found = paces(np.array([1000] * 4), np.array([0, 0, 10, 11]), np.zeros(4, np.int64))
+    assert found.usual.tolist() == [1000.0] * 4 and found.excess.tolist() == [0.0] * 4
+    two = paces(np.array([1000] * 3), np.array([0, 0, 11]), np.zeros(3, np.int64))
+    assert np.isnan(two.alone).all() and np.isnan(two.excess[2]) and two.excess[:2].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_line_of_shares_is_that_of_least_squares(seed: int) -> None:
+    """1 / time against the share beside others: its value at none, and the error that numpy's fit gives."""
+    rng = np.random.default_rng(seed)
+    share = np.linspace(0.2, 0.9, 12)
+    dur = np.round(1e6 / (1 - 0.4 * share + rng.normal(0, 0.004, 12))).astype(np.int64)
+    beside_ns = np.round(share * dur).astype(np.int64)
+    (slope, at_none), cov = np.polyfit(beside_ns / dur, 1 / dur, 1, cov=True)
+    alone, error = _from_shares(dur, beside_ns)
+    assert slope < 0 and alone == pytest.approx(1 / at_none)
+    assert error == pytest.approx(np.sqrt(cov[1, 1]) / at_none**2)
+    few = _from_shares(dur[:7], beside_ns[:7])
+    assert np.isnan(few[0]) and not np.isnan(_from_shares(dur[:8], beside_ns[:8])[0])
+    assert np.isnan(_from_shares(dur[6:], beside_ns[6:])[0])  # none runs half of its time alone

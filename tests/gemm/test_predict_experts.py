@@ -179,3 +179,20 @@ def test_only_triton_kernels_do() -> None:
     for dtype in ("bf16", "fp8", "fp8_block"):
         rates = expert_rates(H100, dtype)
         assert isinstance(rates, ExpertRates) and rates.shares.foreign_frac == 0
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(8192, 2048), (1000, 250), (4, 1)])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_tiles_and_waves_of_even_experts_by_hand(tokens: int, rows: int, direction: Any) -> None:
+    """Eight experts of so many rows on 132 SMs: tile rows without a token, SMs idle in the last wave."""
+    found = predict_experts(MIXTRAL, tokens, gpu=H100, direction=direction)
+    assert found.gemms and found.active_experts == 8
+    for gemm in found.gemms:
+        m, n = gemm.tile
+        if "wgrad" in gemm.name:  # its rows are weights
+            assert gemm.padded_frac == 0.0
+        else:
+            assert gemm.tiles == 8 * -(-rows // m) * -(-gemm.n // n), gemm
+            assert gemm.padded_frac == pytest.approx(1 - rows / (-(-rows // m) * m)), gemm
+        assert gemm.waves == -(-gemm.tiles // 132)
+        assert gemm.idle_frac == pytest.approx(1 - gemm.tiles / (gemm.waves * 132))

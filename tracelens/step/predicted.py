@@ -40,7 +40,7 @@ BELOW_FLOOR = 0.98
 #: left out of the fits are within 0.10 to 0.22, by GPU and type (benchmarks/low_precision.py).
 TYPE_ERROR = 0.2
 SIXTEEN_BITS = frozenset({"bf16", "fp16"})
-#: Types whose operands are cast first -> what their sizes are multiples of: torch._scaled_mm's 16 bytes;
+#: Types whose operands are cast first -> what their sizes are multiples of: torch._scaled_mm's N and K of 16;
 #: TransformerEngine fp8_blockwise_scaling.rst; pytorch/torchtitan nvfp4.md.
 LOW_PRECISION: Mapping[str, int] = {"fp8": 16, "fp8-block": 128, "nvfp4": 128}
 _Key = TypeVar("_Key")
@@ -176,8 +176,8 @@ def _type_error(
 def _off_block(new: Prediction, dtype: str) -> str:
     """Why a type of low precision does not take these sizes; "" where it does."""
     block = LOW_PRECISION.get(dtype, 1)
-    whole = block <= 16 or not any(size % block for size in (new.m, new.n, new.k))
-    if block == 1 or (whole and _class(new) >= GRID_BYTES):
+    sizes = (new.m, new.n, new.k) if block > 16 else (new.n, new.k)
+    if not any(size % block for size in sizes):
         return ""
     return f"GEMMs in {dtype} need rows of a multiple of {block} elements"
 

@@ -50,7 +50,7 @@ class Dim:
                 product *= size
             total += product
         ranks = (config.tensor_parallel or 1) if self.sharded else 1
-        if total <= 0 or total % ranks:
+        if total % ranks:
             return None
         return math.ceil(total // ranks / self.padded_to) * self.padded_to
 

@@ -104,6 +104,6 @@ def _cudnn_first(capability: tuple[int, int], torch_version: str | None) -> str 
 
 def _efficient_alignment(capability: tuple[int, int], *, half: bool) -> int:
     """``minimum_gemm_alignment`` of sdp_utils.cpp, in elements."""
-    tensor_cores = capability >= (8, 0) or (capability >= (7, 0) and half)
-    alignment = 4 if capability >= (8, 0) else 1
-    return max(alignment, 8 if half else 4) if tensor_cores else alignment
+    if half and capability >= (7, 0):  # tensor cores
+        return 8
+    return 4 if capability >= (8, 0) else 1
