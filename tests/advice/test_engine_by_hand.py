@@ -232,7 +232,8 @@ def test_what_is_sure_likely_or_as_good_as_the_best() -> None:
     for low, mid, sure in ((0.1, 1.0, True), (0.0, 1.0, False), (0.1, 0.99, False)):
         assert surely(saving(low, mid, 5.0), 100.0) is sure
     for low, mid, bound, worth in ((-0.25, 1.0, 9.0, True), (-0.26, 1.0, 9.0, False), (0.5, 0.99, 9.0, False),
-                                   (0.5, 5.0, 0.99, False), (-0.4, 4.0, 1.0, False)):  # fmt: skip
+                                   (0.5, 5.0, 0.99, False), (-0.4, 4.0, 1.0, False),
+                                   (-1.0, 4.0, 9.0, True), (-1.01, 4.0, 9.0, False)):  # fmt: skip
         assert likely(saving(low, mid, 9.0), 100.0, bound_ms=bound) is worth, (low, mid, bound)
     tried = [trial(1, 0, 5.0, 9), trial(2, 0, 4.0, 9), trial(3, 0, 3.99, 9), trial(4, 0, -1.0, 9)]
     assert [one.value for one in nearly_best(tried, 100.0, bound_ms=9.0)] == [1, 2]
