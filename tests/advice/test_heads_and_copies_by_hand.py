@@ -14,16 +14,20 @@ from tracelens.results import Estimate, GemmRow, OtherRow
 from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules.engine.amounts import memory, operations, parameters
 from tracelens.rules.engine.candidate import Answer
+from tracelens.rules.engine.diffs import config_diffs
 from tracelens.rules.engine.sizes import sizes_of
 from tracelens.rules.evidence import copies
 from tracelens.rules.evidence.attention_chain import TRAINED_BIAS, chain_of, cores_of, masks_of, unusual_of
 from tracelens.rules.evidence.block_scales import block_fit, misfits
+from tracelens.rules.evidence.dimensions import Target
 from tracelens.rules.evidence.fused_attention import CAUSAL, NO_MASK, TENSOR, CoreCalls
 from tracelens.rules.evidence.fusing import memory as memory_of_fusing
 from tracelens.rules.evidence.fusing import operations as operations_of_fusing
 from tracelens.rules.evidence.heads import HeadsRun, by_saving, need_heads, simulated
 from tracelens.rules.evidence.kv_heads import need_kv_rows, other_kv_heads
+from tracelens.rules.evidence.misfits import Case
 from tracelens.rules.evidence.precision import Precision, need_precisions, on_tensor_cores, preferred
+from tracelens.step.alignment import Misfit
 
 ROW = gemm(1, 2048, 10240, 2560)
 
@@ -386,6 +390,7 @@ def test_scores_find_their_values_and_calls_of_a_size_are_added_up() -> None:
         one.scores_bytes == 2 * 32 * 128 * 256
         and replace(one, dtype="fp32").scores_bytes == 4 * 32 * 128 * 256
     )
+    assert replace(one, dtype="packed").scores_bytes == one.scores_bytes  # as of bf16
     back = replace(VALUES, id="g3", role="dgrad", phase="backward")
     again = replace(SCORES, id="g4", phase="recompute")
     (trained,) = cores(SCORES, VALUES, again, back)
@@ -575,3 +580,32 @@ def test_operations_of_named_rows_count_by_their_share() -> None:
     assert less.delta == -0.5e9 and "50.0% less" in less.how
     same = operations(step, {"flag": ["a", "b"]}, known, weights, of_rows=0.0, rows=rows[1:])
     assert (same.delta, same.how) == (0.0, "as many operations as now")
+
+
+# off the grid
+
+
+def test_how_sure_it_is_that_a_dimension_is_the_cause() -> None:
+    def misfit(ms: float, kernel: str | None) -> Misfit:
+        return Misfit(replace(ROW, time_ms_per_step=ms), (), kernel)
+
+    goal = Target("ffn", 10239, 10240)
+    named, silent = misfit(1.0, "SIMT"), misfit(1.0, None)
+    assert Case(None, [named], set()).on_cuda_cores and not Case(goal, [named], set()).on_cuda_cores
+    assert not Case(None, [named, silent], set()).on_cuda_cores
+    assert Case(goal, [named, silent], set()).confidence == "high"
+    assert Case(goal, [named, misfit(1.01, None)], set()).confidence == "medium"
+    assert Case(None, [named], set()).confidence == "medium"
+
+
+@pytest.mark.parametrize(
+    ("then", "by"),
+    [(1024, 128), (1008, 16), (1100, None), (1280, 256)],
+)
+def test_megatron_is_told_the_first_multiple_that_gives_the_vocabulary(then: int, by: int | None) -> None:
+    now = 1001 if then != 1280 else 1030
+    found = config_diffs(sizes_of(facts(ROW, dims=model(vocab=now)), {"vocab_size": [now, then]}))
+    (lines,) = (one.lines for one in found if one.framework.startswith("Megatron"))
+    assert [line for line in lines if "divisible" in line] == (
+        [f"+ --make-vocab-size-divisible-by {by}"] if by else []
+    )
