@@ -61,6 +61,9 @@ def run(head_dim: int, *kernels: int | None, family: str | None = None, heads: i
         (run(264, None), None, 264, False, None),  # larger ones run elsewhere
         (run(255, None), None, 256, True, None),
         (run(100, None), None, 128, True, None),
+        (run(136, None), None, 160, True, None),
+        (run(168, None), None, 192, True, None),
+        (run(200, None), None, 224, True, None),
         (run(56, None), None, 64, True, None),
         (run(72, None, family="flash4"), None, 80, True, None),
         (run(80, None, family="flash4"), None, 80, False, None),
@@ -89,6 +92,8 @@ def test_what_is_left_of_the_work_with_another_head() -> None:
         (160, 16, 1, [(128, 20), (256, 10)]),
         (127, 1, 1, [(128, None)]),
         (100, 3, 1, [(128, None)]),
+        (40, 3, 1, [(64, None)]),
+        (136, 3, 1, [(256, None)]),
         (300, 1, 1, [(320, None)]),
         (80, None, 1, [(128, None), (64, None)]),
         (32, 2, 1, [(64, 1)]),  # one head, where nothing else comes out even

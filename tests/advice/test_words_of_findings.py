@@ -9,11 +9,19 @@ import pytest
 from tests.advice import test_advice_expert_imbalance as imbalance
 from tests.advice import test_advice_gemms_beside_collectives as beside
 from tests.advice import test_advice_misaligned_views as views
+from tests.advice import test_advice_small_collectives as small
 from tests.advice import test_advice_tensor_cores as precisions
-from tests.advice.advice_facts import RTX3060
-from tests.advice.advice_rows import facts, gemm
-from tracelens.results import Clock, StepPace
+from tests.advice.advice_facts import RTX3060, step_of
+from tests.advice.advice_messages import message
+from tests.advice.advice_rows import facts, gemm, model
+from tracelens.results import Clock, GemmRow, StepPace
+from tracelens.rules.evidence.dimensions import Target
+from tracelens.rules.evidence.misfits import Case
+from tracelens.rules.evidence.projections import FAMILIES, Group, groups_of, why_none
+from tracelens.rules.evidence.widths import GatedMlp
 from tracelens.rules.falling_clock import FallingClock
+from tracelens.rules.unaligned_payload import UnalignedPayload
+from tracelens.step.alignment import Misfit
 
 
 def test_gemms_beside_a_collective_of_13_of_132_sms() -> None:
@@ -111,3 +119,161 @@ def test_whose_other_kernels_gain_by_another_type() -> None:
         precisions.fp32(1, component="logits"), gemm(2, 4096, 4096, 4096, time_us=9000.0)
     )
     assert [(one.change["precision"], one.counts) for one in mixed.findings] == [(["fp32", "bf16"], "all")]
+
+
+def test_shares_that_begin_off_16_bytes() -> None:
+    """Two kinds of messages, 3 and 1 ms exposed; a share of 1,000,008 bytes grows to 1,000,016."""
+    rows = [
+        message(
+            "all_gather", bytes_per_call=8e6, group_size=8, unaligned_bytes=share, unaligned_ms_per_step=ms
+        )
+        for share, ms in ((999_992, 1.0), (1_000_008, 3.0))
+    ]
+    whole = message("reduce_scatter", bytes_per_call=8e6, group_size=8)
+    step = facts(gemm(1, 64, 64, 64), step_ms=100.0, communication=[*rows, whole])
+    (found,) = UnalignedPayload().check(step).findings
+    assert found.change == {"share_bytes": [1_000_008, 1_000_016]}
+    assert found.title == "Pad each rank's share of the all_gather from 1,000,008 to 1,000,016 bytes"
+    assert found.saw == (
+        "2 kinds of messages whose share of a rank is no multiple of 16 bytes are exposed for 4.00 ms per "
+        "step (4% of the step). Most: all_gather of 8 ranks, 1,000,008 bytes each."
+    )
+    assert (found.saving_ms.mid, found.saving_ms.high) == (None, 4.0)
+
+
+def test_small_exchanges_against_buckets() -> None:
+    """8 calls of less than 4 MiB and more; the bound is what they take beyond calls of 25 MiB."""
+    for calls, size, state in ((8, 262_144, "found"), (7.9, 262_144, "passed"), (200, 4 << 20, "passed"),
+                               (200, (4 << 20) - 1, "found")):  # fmt: skip
+        assert small.check(small.sent(calls, size)).state == state, (calls, size)
+    outcome = small.check(small.sent(200, 262_144), small.sent(10, 131_072, purpose="optimizer shards"))
+    (found,) = outcome.findings
+    exposed = small.took_ms(200, 262_144) + small.took_ms(10, 131_072)
+    assert found.title == "Exchange data-parallel gradients in buckets: 210 small calls per step"
+    assert found.saw.startswith("210 exchanges of data-parallel gradients, most of 262 kB, are exposed for ")
+    assert f"({100 * exposed / 50:.1f}% of the step)" in found.saw
+    assert found.change == {"bucket_mb": [0.25, 25]}
+    planted = exposed - small.took_ms(2, 26_214_400) - small.took_ms(1, 1_310_720)
+    assert found.saving_ms.high == pytest.approx(planted, rel=1e-6)
+    hidden = small.check(small.sent(200, 262_144, exposed=0.5)).findings[0]
+    assert hidden.saving_ms.high == 0.5 and "100.0% of the exposed time." in hidden.how
+
+
+# GEMMs of one input
+
+LAYER = [
+    gemm(1, 2048, 4096, 4096, component="attention.qkv", calls=4.0, time_us=100.0),
+    gemm(2, 2048, 1024, 4096, component="attention.qkv", calls=8.0, time_us=50.0),
+    gemm(3, 2048, 4096, 4096, component="attention.output", calls=4.0),
+]
+
+
+def groups(*rows: GemmRow, **dims: int) -> list[Group]:
+    return groups_of(facts(*rows, dims=model(**({"hidden": 4096} | dims))), FAMILIES[0])
+
+
+def test_gemms_that_read_one_tensor_are_one_group() -> None:
+    """Two layers' worth of a query and two narrow ones: 100 + 2 x 50 us for 6144 columns."""
+    back = [gemm(4, 2048, 4096, 4096, component="attention.qkv", role="dgrad", calls=4.0, time_us=120.0),
+            gemm(5, 2048, 4096, 1024, component="attention.qkv", role="dgrad", calls=8.0, time_us=60.0),
+            gemm(6, 4096, 4096, 2048, component="attention.qkv", role="wgrad", calls=4.0)]  # fmt: skip
+    first, gradients = groups(*LAYER, *back)
+    assert (first.role, first.tokens, first.into, first.width, first.calls) == (
+        "forward",
+        2048,
+        4096,
+        6144,
+        4.0,
+    )
+    assert (
+        first.calls == 4.0 and first.time_us == pytest.approx(200.0) and first.sizes == (2048, 6144, 4096, 1)
+    )
+    assert first.apart == "1 × (2048 × 4096 × 4096) and 2 × (2048 × 1024 × 4096)" and first.off_grid == []
+    assert gradients.role == "dgrad" and gradients.sizes == (
+        2048,
+        4096,
+        6144,
+        1,
+    )  # of one wgrad nothing is known
+    assert gradients.time_us == pytest.approx(240.0)
+    for rows, dims in (
+        (LAYER[:2], {}), (LAYER, {"hidden": 2048}), ([LAYER[0], LAYER[2]], {}),
+        ([LAYER[0], replace(LAYER[1], calls_per_step=6.0), LAYER[2]], {}),
+        ([LAYER[0], replace(LAYER[1], m=1024), LAYER[2]], {}),
+        ([LAYER[0], replace(LAYER[1], dtype="fp16"), LAYER[2]], {}),
+        ([*(replace(row, batch=2) for row in LAYER[:2]), LAYER[2]], {}),
+        ([LAYER[0], replace(LAYER[1], n=None), LAYER[2]], {}),
+        ([*LAYER, gemm(7, 2048, 16384, 4096, component="mlp.down", calls=2.0)], {}),  # cross-attention
+    ):  # fmt: skip
+        assert groups(*rows, **dims) == [], rows
+    once = [replace(row, calls_per_step=row.calls_per_step / 4) for row in LAYER]
+    assert groups(*once)[0].calls == 1.0
+    assert groups(*LAYER, gemm(7, 2048, 16384, 4096, component="mlp.down", calls=4.0))
+    odd = groups(LAYER[0], replace(LAYER[1], n=1028), LAYER[2])
+    assert odd[0].off_grid == [1028]
+
+
+def test_why_nothing_is_put_together() -> None:
+    def why(*rows: GemmRow) -> tuple[str, bool]:
+        return why_none(facts(*rows, dims=model(hidden=4096, ffn=8192)), FAMILIES[0])
+
+    one = replace(LAYER[0], time_ms_per_step=1.0)
+    said, told = why(one, LAYER[2])
+    assert told and said.endswith(" come from one GEMM (1 GEMM shape took 1.00 ms per step).")
+    said, told = why(*LAYER, gemm(7, 2048, 16384, 4096, component="mlp.down", calls=2.0))
+    assert not told and said.startswith("More attention outputs than MLPs")
+    said, told = why(*LAYER)
+    assert (
+        not told
+        and said.startswith("The 12 forward GEMMs for ")
+        and " and the 4 that end their blocks" in said
+    )
+
+
+# the width of a gated MLP
+
+
+@pytest.mark.parametrize(
+    ("local", "ranks", "text"),
+    [
+        (11008, 1, "11008, a multiple of 64"), (11040, 1, "11040, a multiple of 32"),
+        (1360, 1, "1360, a multiple of 16"), (1368, 1, "1368, a multiple of 8"),
+        (1365, 1, "1365, no multiple of 8"),
+        (5504, 2, "11008 (5504 on each of 2 ranks), a multiple of 64"),
+    ],
+)  # fmt: skip
+def test_a_width_and_the_grid_it_is_on(local: int, ranks: int, text: str) -> None:
+    assert GatedMlp(local, ranks, []).text == text
+
+
+def test_widths_near_by_are_on_the_grid_and_keep_the_weights() -> None:
+    mlp = GatedMlp(1365, 2, [])  # 2730 of the whole model; a hundredth is 27
+    near = mlp.near(facts(*LAYER))
+    assert near and near == sorted(near)
+    assert all(one % 16 == 0 and abs(one / 2730 - 1) <= 0.01 for one in near)
+
+
+def test_weights_of_a_wider_gated_mlp_are_three_matrices_a_layer_on_each_rank() -> None:
+    mlp, goal = GatedMlp(1365, 2, []), Target("ffn", 1365, 1408)
+    up = gemm(1, 2048, 2730, 1024, component="mlp.up", names=("b*s", "2*f", "h"), calls=2.0)
+    dims = model(hidden=1024, heads=16, head_dim=64, ffn=1365, layers=2, vocab=1000, kv_heads=16)
+    assert mlp.parameters(facts(up, dims=dims), goal) == 2 * 2 * 3 * 1024 * 43
+    assert mlp.parameters(facts(up), goal) is None
+    simulated = step_of([up], dims=dims)
+    assert simulated.step is not None and simulated.step.now.parameters is not None
+    assert mlp.parameters(simulated, goal) is None  # counted there
+
+
+def test_the_gemm_of_a_case_is_its_longest_forward_one() -> None:
+    rows = [gemm(1, 8, 16, 32, component="mlp.up", time_us=1.0),
+            gemm(2, 8, 32, 16, component="mlp.down", time_us=3.0),
+            gemm(3, 8, 64, 16, component="mlp.up", role="dgrad", time_us=9.0)]  # fmt: skip
+
+    def case(*chosen: GemmRow) -> str:
+        return Case(None, [Misfit(row, (), None) for row in chosen], set()).gemm
+
+    assert case(*rows) == "the 8 × 32 × 16 GEMM of mlp.down and 1 more shape"
+    assert case(*rows[:2]) == "the 8 × 32 × 16 GEMM of mlp.down"  # the same sizes turned
+    assert case(rows[2]) == "the 8 × 64 × 16 GEMM of mlp.up"
+    assert case(replace(rows[0], component="attention.other")) == "the 8 × 16 × 32 GEMM of attention"
+    assert case(replace(rows[0], component="other")) == "the 8 × 16 × 32 GEMM"
