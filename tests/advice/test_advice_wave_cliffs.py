@@ -38,7 +38,7 @@ def test_a_micro_batch_just_above_a_wave_goes_below_it() -> None:
     assert finding.change == {"micro_batch": [14, 13]} and finding.effort == "config"
     assert "1792 tokens" in finding.saw and "last waves" in finding.saw and "108" not in finding.title
     assert "per token" in finding.caveats[0] and "7.14% less memory" in finding.caveats[1]
-    assert "0.9286 times the tokens" in finding.how
+    assert "0.9286 times the tokens" in finding.how and finding.evidence["per_token"] is True
 
 
 @pytest.mark.parametrize(
