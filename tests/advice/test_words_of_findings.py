@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,13 +12,15 @@ from tests.advice import test_advice_gemms_beside_collectives as beside
 from tests.advice import test_advice_misaligned_views as views
 from tests.advice import test_advice_small_collectives as small
 from tests.advice import test_advice_tensor_cores as precisions
-from tests.advice.advice_facts import RTX3060, step_of
+from tests.advice.advice_facts import H100, RTX3060, other, step_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import facts, gemm, model
+from tracelens.gemm.gain import ratio_error
+from tracelens.gemm.predict.gemm import predict_gemm
 from tracelens.results import Clock, GemmRow, StepPace
 from tracelens.rules.evidence.dimensions import Target
 from tracelens.rules.evidence.misfits import Case
-from tracelens.rules.evidence.projections import FAMILIES, Group, groups_of, why_none
+from tracelens.rules.evidence.projections import FAMILIES, Group, fused_saving, groups_of, split_ms, why_none
 from tracelens.rules.evidence.widths import GatedMlp
 from tracelens.rules.falling_clock import FallingClock
 from tracelens.rules.unaligned_payload import UnalignedPayload
@@ -211,6 +214,34 @@ def test_gemms_that_read_one_tensor_are_one_group() -> None:
     assert groups(*LAYER, gemm(7, 2048, 16384, 4096, component="mlp.down", calls=4.0))
     odd = groups(LAYER[0], replace(LAYER[1], n=1028), LAYER[2])
     assert odd[0].off_grid == [1028]
+
+
+def test_one_gemm_saves_by_the_ratio_of_predictions() -> None:
+    """800 us of three GEMMs, times one wide one's predicted time over theirs, within the error of ratios."""
+    step = step_of(LAYER, dims=model(hidden=4096))
+
+    def us(n: int) -> float:
+        return predict_gemm(2048, n, 4096, gpu=H100).time_us.mid or 0.0
+
+    (group,) = groups_of(step, FAMILIES[0])
+    found = fused_saving(step, group)
+    assert found is not None
+    saving, how = found
+    then = 0.8 * us(6144) / (us(4096) + 2 * us(1024))
+    error = math.exp(ratio_error(math.log(6144 / 4096)))
+    assert (saving.low, saving.mid, saving.high) == pytest.approx(
+        (0.8 - then * error, 0.8 - then, 0.8 - then / error)
+    )
+    assert how.startswith(
+        "forward: 1 × (2048 × 4096 × 4096) and 2 × (2048 × 1024 × 4096) take 200 µs measured; one"
+    )
+    assert " one 2048 × 6144 × 4096 takes " in how and how.endswith("4 times per step.")
+    assert fused_saving(facts(*LAYER), group) is None
+    back = replace(group, role="dgrad")
+    copied = 4 * 2 * 2 * 2048 * 6144 / 3350e6  # 2048 x 6144 of two bytes, read and written four times a step
+    assert split_ms(step, [group, back]) == pytest.approx(copied) and split_ms(step, [group]) == 0.0
+    compiled = replace(step, others=[other(1, "elementwise", op="triton_poi_fused_0")])
+    assert split_ms(compiled, [back]) == 0.0
 
 
 def test_why_nothing_is_put_together() -> None:
