@@ -14,15 +14,17 @@ from tests.advice import test_advice_small_collectives as small
 from tests.advice import test_advice_tensor_cores as precisions
 from tests.advice.advice_facts import H100, RTX3060, other, step_of
 from tests.advice.advice_messages import message
-from tests.advice.advice_rows import facts, gemm, model
+from tests.advice.advice_rows import cutlass, facts, gemm, model
 from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.predict.gemm import predict_gemm
 from tracelens.results import Clock, GemmRow, StepPace
+from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.evidence.dimensions import Target
 from tracelens.rules.evidence.misfits import Case
 from tracelens.rules.evidence.projections import FAMILIES, Group, fused_saving, groups_of, split_ms, why_none
 from tracelens.rules.evidence.widths import GatedMlp
 from tracelens.rules.falling_clock import FallingClock
+from tracelens.rules.pad_vocabulary import _confidence
 from tracelens.rules.unaligned_payload import UnalignedPayload
 from tracelens.step.alignment import Misfit
 
@@ -308,3 +310,29 @@ def test_the_gemm_of_a_case_is_its_longest_forward_one() -> None:
     assert case(rows[2]) == "the 8 × 64 × 16 GEMM of mlp.up"
     assert case(replace(rows[0], component="attention.other")) == "the 8 × 16 × 32 GEMM of attention"
     assert case(replace(rows[0], component="other")) == "the 8 × 16 × 32 GEMM"
+
+
+def test_carving_out_sms_is_known_where_waves_are() -> None:
+    """13 of 132 SMs held: 119 are left for the pieces of a persistent kernel."""
+    row = beside.row_of()
+    for given, known in (({}, True), ({"waves": None}, False), ({"calls": 0}, False)):
+        (found,) = beside.check(replace(row, **given)).findings
+        assert ("sm_carveout" in found.change and found.saving_ms.mid is not None) is known, given
+    assert row.tiles is not None
+    two = replace(row, split_k=2, tiles=row.tiles // 2)  # as many pieces
+    (halves,) = beside.check(two).findings
+    assert halves.saving_ms.mid == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("named", "sized", "other", "sure"),
+    [(1.0, 0.0, 1.0, "high"), (0.9, 0.2, 1.0, "medium"), (0.0, 0.9, 1.0, "low"), (0.0, 0.0, 0.0, "low")],
+)
+def test_a_vocabulary_is_as_surely_at_fault_as_kernels_or_sizes_say(
+    named: float, sized: float, other: float, sure: str
+) -> None:
+    """Of the time at stake half has to be of kernels whose names show narrow loads, or of odd sizes."""
+    kernels = (cutlass(1), "silent", cutlass(8))
+    rows = [gemm(at, 64, 50257, 64, component="logits", kernel=name) for at, name in enumerate(kernels)]
+    bounds = [Bound(row, ms) for row, ms in zip(rows, (named, sized, other), strict=True)]
+    assert _confidence(bounds, 50257) == sure
