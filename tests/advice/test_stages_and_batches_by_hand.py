@@ -67,6 +67,8 @@ def test_a_stage_of_layers_and_what_it_has_beside_them() -> None:
     )
     assert " Logits and loss, which only the last stage has, take 12.0 ms = 2.40 layers." in last.saw
     assert last.saw.endswith(" The embedding takes 3.00 ms = 0.600 layers.")
+    short = stage(first_ms=0.5, last_ms=0.5).saw
+    assert "take 500 µs = 0.100 layers" in short and "takes 500 µs = 0.100 layers" in short
     assert stage(whole=None, here=1).saw.startswith("This rank runs 1 layer, one of 4")
     (bound,), beside = plain.bounds(2.0)
     assert (bound.ms, beside) == pytest.approx((2 / 8 * 1.5 * 30.0, 2 / 8 * 1.5 * 10.0))
@@ -137,6 +139,8 @@ def test_padding_is_rows_without_a_token() -> None:
         padded(*rows, packed_rows(8000)).state == "passed"
         and padded(*rows, packed_rows(8001)).state == "passed"
     )
+    idle = linear(5, 9000, "attention.output", 0.0)
+    assert padded(*rows, idle, packed_rows(6000)).findings[0].change == found.change
     elsewhere = [replace(row, n=512, k=512) for row in rows[:1]]
     assert padded(*elsewhere, packed_rows(6000)).state == "could_not_run"
 

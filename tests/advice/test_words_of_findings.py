@@ -19,12 +19,13 @@ from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.predict.gemm import predict_gemm
 from tracelens.results import Clock, GemmRow, StepPace
 from tracelens.rules.engine.bounds import Bound
+from tracelens.rules.engine.pages import why
 from tracelens.rules.evidence.dimensions import Target
 from tracelens.rules.evidence.misfits import Case
 from tracelens.rules.evidence.projections import FAMILIES, Group, fused_saving, groups_of, split_ms, why_none
 from tracelens.rules.evidence.widths import GatedMlp
 from tracelens.rules.falling_clock import FallingClock
-from tracelens.rules.pad_vocabulary import _confidence
+from tracelens.rules.pad_vocabulary import PadVocabulary, _confidence
 from tracelens.rules.unaligned_payload import UnalignedPayload
 from tracelens.step.alignment import Misfit
 
@@ -42,10 +43,12 @@ def test_gemms_beside_a_collective_of_13_of_132_sms() -> None:
     )
     assert "5.00 ms - 10.0 calls × 1,000 µs × (12 / 10 waves - 1) = 3.00 ms." in carved.how
     assert carved.caveats[1] == "Part of it is bandwidth, which no number of SMs gives back."
+    assert carved.why == why("TL118", "second wave") != why("TL118")
     row = beside.row_of(tiles=100)
     (fewer,) = beside.check(row).findings
     assert fewer.title.startswith("Give collectives fewer SMs: GEMMs beside reduce_scatter take 2.0 times")
     assert fewer.fix == ["+ export NCCL_MAX_CTAS=6  # now 13"] and fewer.change == {}
+    assert fewer.why == why("TL118")
     assert row.beside is not None
     unknown = replace(row, beside=replace(row.beside, ctas=None))
     (silent,) = beside.check(unknown).findings
@@ -336,3 +339,10 @@ def test_a_vocabulary_is_as_surely_at_fault_as_kernels_or_sizes_say(
     rows = [gemm(at, 64, 50257, 64, component="logits", kernel=name) for at, name in enumerate(kernels)]
     bounds = [Bound(row, ms) for row, ms in zip(rows, (named, sized, other), strict=True)]
     assert _confidence(bounds, 50257) == sure
+
+
+@pytest.mark.parametrize(("vocab", "part"), [(50264, "on 16 bytes"), (50257, "")])
+def test_why_a_vocabulary_costs_time_depends_on_its_rows(vocab: int, part: str) -> None:
+    row = gemm(1, 4096, vocab, 4096, component="logits", kernel=cutlass(8 if part else 1), time_us=5000.0)
+    (found,) = PadVocabulary().check(facts(row, step_ms=10.0, dims=model(vocab=vocab, hidden=4096))).findings
+    assert found.why == why("TL101", part) and why("TL101", "on 16 bytes") != why("TL101")
