@@ -150,3 +150,12 @@ def test_a_vocabulary_whose_logits_are_gathered_is_a_part_of_one(
     )
     found = with_degrees(dims, {}, [gather]).vocab
     assert (found.value, found.per_rank, found.whole) == (25136, whole is not None, whole)
+
+
+@pytest.mark.parametrize(
+    ("size", "found"), [(2, 2), (1, 1), (0, None), (-2, None), (True, None), ("2", None)]
+)
+def test_a_mesh_whose_size_is_none_tells_nothing(size: Any, found: int | None) -> None:
+    open_ = replace(DIMS, tensor_parallel=Known(None, "open"))
+    degrees = {"tracelens": {"parallel": {"degrees": {"tp": size}}}}
+    assert with_degrees(open_, degrees, []).tensor_parallel.value == found

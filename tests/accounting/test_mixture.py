@@ -42,3 +42,8 @@ def test_a_mixture_is_as_its_router_says(
     experts: int | None, groups: list[int], choices: set[tuple[int, int]], found: list[int | None]
 ) -> None:
     assert [one.value for one in mixture_dims(Known(experts, ""), groups, choices).values()] == found
+
+
+def test_what_grouped_gemms_of_a_part_of_the_experts_show() -> None:
+    found = mixture_dims(Known(8, ""), [4, 2, 4], {(8, 2)})["expert_parallel"]
+    assert found == Known(2, "grouped GEMMs of 4 of the 8 experts")

@@ -175,6 +175,11 @@ def test_of_two_models_the_layers_are_those_of_the_wider_use() -> None:
     dims = found([replace(one, ns=900) if one.layer < 2 else one for one in both])
     assert values(dims, "hidden", "layers", "ffn", "head_dim") == (64, 2, 256, 16)
     assert dims.layers.source == "layers whose stream is 64 wide"
+    longer = [
+        replace(one, ns=9000) if one.component == "mlp.down" and one.layer == 2 else one for one in both
+    ]
+    assert values(found([replace(one, ns=900) if one.component == "mlp.up" and one.layer < 2 else one
+                         for one in longer]), "hidden", "ffn") == (64, 256)  # fmt: skip
     none = found([*layer(0), *layer(1, width=128)])
     assert none.layers == Known(None, "layers of several widths, 64, 128: no one model")
 

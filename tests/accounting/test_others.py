@@ -254,6 +254,8 @@ def test_rows_are_counted_by_step_and_the_longest_kernel_names_them(tmp_path: Pa
         ("aten::zero_", "Memset (Device)", "gpu_memset", "fill"),
         ("aten::copy_", "Memcpy DtoD (Device -> Device)", "gpu_memcpy", "copy"),
         ("aten::copy_", "Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", "other"),
+        ("aten::copy_", "void mine(int*)", "kernel", "copy"),
+        ("aten::copy", "void mine(int*)", "kernel", "other"),
         ("aten::sort", "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<int>()", "kernel", "other"),
     ],
 )

@@ -45,7 +45,7 @@ def test_layout_copies_name_operator_module_and_time() -> None:
     assert (finding.saving_ms.low, finding.saving_ms.mid, finding.basis) == (0.0, None, "heuristic")
     assert finding.saving_ms.high == pytest.approx(0.6)
     assert finding.components == ["attention.other"] and finding.gemms == []
-    assert finding.confidence == "low"
+    assert finding.confidence == "low" and finding.parameter_delta == 0
 
 
 def test_casts_of_weights_are_told_by_their_size() -> None:

@@ -38,7 +38,13 @@ def test_a_micro_batch_just_above_a_wave_goes_below_it() -> None:
     assert finding.change == {"micro_batch": [14, 13]} and finding.effort == "config"
     assert "1792 tokens" in finding.saw and "last waves" in finding.saw and "108" not in finding.title
     assert "per token" in finding.caveats[0] and "7.14% less memory" in finding.caveats[1]
-    assert "0.9286 times the tokens" in finding.how
+    assert "0.9286 times the tokens" in finding.how and finding.evidence["per_token"] is True
+    assert list(finding.evidence["tried"]) == ["11", "12", "13", "15", "16", "17"]
+    # 14 x 16 tiles on 108 SMs; 224 of 324 places
+    assert (
+        "mlp.up forward 1792 × 4096 × 1024 bf16 (g7): 224 tiles in 3 waves, 69.1% of the SMs' time used."
+        in (finding.saw)
+    )
 
 
 @pytest.mark.parametrize(

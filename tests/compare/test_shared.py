@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.compare.test_compare import with_steps
 from tests.compare.test_folders import made
 from tests.compare.test_judged import component, with_components
 from tests.compare.test_moves import gemm
@@ -170,6 +171,13 @@ def test_a_report_without_a_step_is_refused() -> None:
         compare_reports(ONE, replace(ONE, steps=[]))
 
 
+def test_steps_of_two_lengths_in_other_shares_are_said_with_their_numbers() -> None:
+    """3 short and 2 long steps before, 2 and 2 after."""
+    before, after = with_steps(ONE, [58.6, 61.8, 58.5, 61.9, 58.7]), with_steps(ONE, [59.5, 62.5, 59.6, 62.4])
+    found = [line for line in compare_reports(before, after).caveats if "are short" in line]
+    assert [line.partition(":")[0] for line in found] == ["3 of 5 steps before and 2 of 4 after are short"]
+
+
 # of many pairs
 
 
@@ -234,6 +242,10 @@ def test_parts_components_and_the_sides_are_medians_over_the_pairs() -> None:
     assert (found.before.path, found.before.files) == ("a", 3)
     one_of_two = job(before[:2], [after[0], before[1]])  # no more than half
     assert [row.beyond_noise for row in one_of_two.components] == [False]
+    few = [replace(one, gemms=one.gemms[:2]) for one in before]
+    more = ranks(of(13.0, 4.0, 1.0, 0.3), of(15.0, 4.0, 1.0, 0.3), of(30.0, 6.0, 1.0, 0.3))
+    (row,) = job(few, [replace(one, gemms=one.gemms[:2]) for one in more]).components
+    assert row.beyond_noise is None and row.why == "too few GEMMs did the same work on both sides"
     lacking = job(before, [after[0], after[1], of(0.0, 0.0, 1.0, 0.3)(made(2))])
     (row,) = lacking.components
     assert (row.after_ms, row.after_kernels) == (15.0, 6.0)  # of 15, 18 and none
@@ -251,6 +263,8 @@ def test_ranks_that_number_their_steps_otherwise_are_put_beside_each_other_in_or
     uneven = ranks(numbered(0, 10.0, 20.0, 30.0), numbered(7, 11.0, 19.0))
     none = job(uneven, uneven)
     assert none.step is None and none.why.startswith("the ranks did not record the same steps")
+    half = job(sides, uneven)
+    assert half.step is None and half.why == none.why  # though the one side has steps in common
     part = ranks(numbered(0, 10.0, 20.0, 30.0), numbered(1, 25.0, 19.0, 40.0))
     assert job(part, part).before.steps_ms == [25.0, 30.0]  # steps 1 and 2
 

@@ -40,9 +40,14 @@ class CoreCalls:
     backward_calls: float = 0.0
 
     @property
+    def element_bytes(self) -> float:
+        """Of q, k and v; as of bf16 where their type is not known."""
+        return bytes_per_element(self.dtype) or 2.0
+
+    @property
     def scores_bytes(self) -> float:
         """Of one matrix of scores in the type of q, k and v."""
-        return (bytes_per_element(self.dtype) or 2.0) * self.heads * self.seq_q * self.seq_k
+        return self.element_bytes * self.heads * self.seq_q * self.seq_k
 
     @property
     def text(self) -> str:
@@ -124,13 +129,12 @@ def _core_time(facts: StepFacts, core: CoreCalls, mask: Mask) -> FusedCalls | st
                 return f"what a fused kernel takes is not predicted: {lacks[0]}"
             return FusedCalls(_NOTHING, unfit=next(one for one in found if isinstance(one, str)))
         each = _spanned(known, more_us=_mask_us(facts, core) if mask.tensor else 0.0)
-        low, mid, high = (value or 0.0 for value in (each.low, each.mid, each.high))
-        parts.append(Estimate(low * calls / 1e3, mid * calls / 1e3, high * calls / 1e3, each.basis))
+        parts.append(calls / 1e3 * each)
         floor += calls / 1e3 * min(one.floor_us or 0.0 for one in known)
         names = " or ".join(_NAMES.get(one.backend, one.backend) for one in known)
         lines.append(
-            f"Fused {direction} {mask.words} ({names}): {sig(mid)} µs predicted, {sig(low)} to {sig(high)},"
-            f" {times(count(calls))} {facts.per_step}."
+            f"Fused {direction} {mask.words} ({names}): {sig(each.mid)} µs predicted, {sig(each.low)} to"
+            f" {sig(each.high)}, {times(count(calls))} {facts.per_step}."
         )
     return FusedCalls(total(parts), floor, tuple(backends), tuple(lines))
 

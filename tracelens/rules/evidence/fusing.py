@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tracelens.gemm import bytes_per_element
 from tracelens.numbers import count, listed, ms, nbytes, percent, plural
 from tracelens.results import Amount, Estimate, MemoryEffect, total, weakest
 from tracelens.rules.engine.bounds import Bound
@@ -214,8 +213,8 @@ def _saw(facts: StepFacts, chain: Chain, cores: Sequence[CoreCalls]) -> str:
 
 def _matrix(cores: Sequence[CoreCalls]) -> str:
     most = max(cores, key=lambda core: core.scores_bytes)
-    size = bytes_per_element(most.dtype) or 2.0
-    return f"{most.heads} × {most.seq_q} × {most.seq_k} × {size:g} B = {nbytes(round(most.scores_bytes))}"
+    size = f"{most.heads} × {most.seq_q} × {most.seq_k} × {most.element_bytes:g} B"
+    return f"{size} = {nbytes(round(most.scores_bytes))}"
 
 
 def memory(facts: StepFacts, cores: Sequence[CoreCalls]) -> MemoryEffect:

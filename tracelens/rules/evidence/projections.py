@@ -220,7 +220,11 @@ def split_ms(facts: StepFacts, groups: Sequence[Group]) -> float:
     if any(row.op is not None and row.op.startswith("triton_") for row in facts.others or ()):
         return 0.0
     backward = [group for group in groups if group.role == "dgrad"]
-    size = bytes_per_element(backward[0].parts[0].row.dtype) or 0.0 if backward else 0.0
     return sum(
-        group.calls * moving_ms(2 * size * group.tokens * group.width, facts=facts) for group in backward
+        group.calls * moving_ms(2 * _bytes(group) * group.tokens * group.width, facts=facts)
+        for group in backward
     )
+
+
+def _bytes(group: Group) -> float:
+    return bytes_per_element(group.parts[0].row.dtype) or 0.0

@@ -1,0 +1,121 @@
+"""The five numbers of two made-up steps, and what makes one of them a lower bound."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.advice.advice_rows import attention, gemm
+from tracelens.accounting.report import summarize
+from tracelens.accounting.steps import StepTimes
+from tracelens.gemm import AttentionShape, GemmShape
+from tracelens.hardware import find_gpu
+from tracelens.results import Coverage, Summary
+from tracelens.words import PHASES
+
+H100 = find_gpu("NVIDIA H100 80GB HBM3")
+SHAPE = GemmShape(1000, 1000, 1000, 1, "bf16", "bf16", "TN")
+PACKED = AttentionShape(None, 4, 4, None, None, 64, 64, "bf16", True, False, varlen=True, query_tokens=64)
+
+
+def ints(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def summary(
+    *calls: tuple[Any, str, int, int, str | None],
+    work: tuple[str, ...] = (),
+    gpu: Any = H100,
+    transformer: bool = True,
+    known: float = 1.0,
+    world: int | None = None,
+    replays: bool = False,
+) -> Summary:
+    """(shape, phase, step, ns, operator) of each call; steps of 100 and 150 us, of which 200 are busy."""
+    size = len(calls)
+    metadata = {} if world is None else {"distributedInfo": {"rank": 0, "world_size": world}}
+    trace: Any = SimpleNamespace(
+        kernels=SimpleNamespace(dur_ns=ints(*(call[3] for call in calls), 120_000)), metadata=metadata,
+        replays=np.array([replays]),
+    )  # fmt: skip
+    attribution: Any = SimpleNamespace(
+        step=ints(*(call[2] for call in calls), 1), transformer=transformer,
+        phase=ints(*(PHASES.index(call[1]) for call in calls), 0),
+    )  # fmt: skip
+    made: Any = SimpleNamespace(
+        shape=[call[0] for call in calls], main=np.arange(size), dur_ns=ints(*(call[3] for call in calls)),
+        work=list(work), op_name=[call[4] for call in calls], kernel=[None] * size,
+    )  # fmt: skip
+    times = StepTimes([0, 1], [0, 1], ints(0, 100_000), ints(100_000, 250_000), ints(90_000, 110_000),
+                      ints(5_000, 15_000), "ranges", True, [None, None], [])  # fmt: skip
+    covered = Coverage(known, 0.0, 0.0, 0.0, {}, [], 0.0, 0)
+    rows = [gemm(1, 8, 8, 8, time_us=20.0), attention(2, 64, time_us=5.0, calls=1.0)]
+    return summarize(trace, attribution, made, times, gpu, rows, covered)
+
+
+ONE = (SHAPE, "forward", 0, 50_000, "aten::mm")
+
+
+def test_the_five_numbers_of_two_steps() -> None:
+    found = summary(
+        ONE, (SHAPE, "recompute", 1, 50_000, "aten::mm"), (SHAPE, "forward", -1, 9_000, "aten::mm")
+    )
+    assert found.gpu_ms_per_step == pytest.approx(0.11)  # 50 + 50 + 120 us in two steps
+    assert (found.gpu_busy_frac, found.idle_ms) == pytest.approx((0.8, 0.025))
+    assert found.exposed_communication_ms == pytest.approx(0.01)
+    assert found.gemm_frac == pytest.approx(0.025 / 0.11)
+    # 2 G operations in 250 us: what is computed again, or in no step, is no work of the model
+    assert found.achieved_tflops == pytest.approx(8.0)
+    assert found.mfu_frac == pytest.approx(8.0 / (H100.peak("bf16") or 0.0)) and found.mfu_dtype == "bf16"
+    assert (found.mfu_why, found.mfu_is_bound) == (None, False)
+    assert (found.step_ms.median, found.step_ms.low, found.step_ms.high) == pytest.approx((0.125, 0.1, 0.15))
+    assert (found.gemm_frac_is_bound, found.communication_is_bound) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "why"),
+    [
+        ((None, "forward", 1, 1_020, "aten::mm"), {}, None),  # 2 % of GEMM time
+        ((None, "forward", 1, 1_030, "aten::mm"), {},
+         "FLOPs unknown for 2% of GEMM time: no shapes recorded (record_shapes=True)"),
+        ((None, "forward", 1, 50_000, None), {},
+         "FLOPs unknown for 50% of GEMM time: its kernels have no operator in the file"),
+        ((None, "forward", 1, 50_000, None), {"replays": True},
+         "FLOPs unknown for 50% of GEMM time: a CUDA graph hides its operators"),
+        ((PACKED, "forward", 1, 150_000, "aten::x"), {},
+         "FLOPs unknown for 75% of GEMM time: packed attention"),
+        ((SHAPE, "forward", 1, 50_000, "aten::mm"), {"work": ("exact", "above_peak")},
+         "FLOPs unknown for 50% of GEMM time: more counted than the GPU can do in their time"),
+        ((SHAPE, "forward", -1, 1, "aten::mm"), {"known": 0.8}, "20% of GPU time could not be told apart"),
+        ((SHAPE, "forward", -1, 1, "aten::mm"), {"transformer": False},
+         "only GEMM and attention FLOPs are counted"),
+    ],
+)  # fmt: skip
+def test_a_utilization_that_leaves_something_out_is_a_lower_bound_and_says_what(
+    call: Any, given: dict[str, Any], why: str | None
+) -> None:
+    found = summary(ONE, call, **given)
+    assert (found.mfu_why, found.mfu_is_bound) == (why, why is not None)
+    assert found.achieved_tflops == pytest.approx(8.0)
+
+
+def test_without_work_or_peak_there_is_no_utilization() -> None:
+    none = summary((None, "forward", 0, 50_000, "aten::mm"))
+    assert (none.mfu_frac, none.achieved_tflops, none.mfu_is_bound) == (None, None, False)
+    assert none.mfu_why == "FLOPs unknown for 100% of GEMM time: no shapes recorded (record_shapes=True)"
+    assert summary().mfu_why == "no GEMM or attention was recognised in the steps"
+    unknown = summary(ONE, gpu=find_gpu("A GPU of tomorrow"))
+    assert unknown.mfu_frac is None and unknown.achieved_tflops == pytest.approx(8.0)
+    assert unknown.mfu_why == "no peak for this GPU: name it with --gpu"
+    odd = summary((GemmShape(1000, 1000, 1000, 1, "int4", "int4", "TN"), "forward", 0, 50_000, "aten::mm"))
+    assert odd.mfu_why == "no dense int4 peak in the GPU table" and odd.mfu_frac is None
+
+
+def test_what_was_not_told_apart_makes_shares_and_communication_bounds() -> None:
+    partly = summary(ONE, known=0.8)
+    assert (partly.gemm_frac_is_bound, partly.communication_is_bound) == (True, True)
+    alone = summary(ONE, known=0.8, world=1)
+    assert (alone.gemm_frac_is_bound, alone.communication_is_bound) == (True, False)
