@@ -38,16 +38,24 @@ def test_architectures_of_transformers(
         assert score.wrong <= 0.005, (names, why, score.what)
 
 
-def test_without_shapes_a_gelu_that_is_written_out_stands_between_the_products_of_an_mlp(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("esm", "a GELU that is written out stands between the products of an MLP"),
+        ("apertus", "an activation that is made of two"),
+        ("bitnet", "a normalization between the products of a gated MLP"),
+        ("beit", "whole samples are dropped, by a number drawn for each"),
+        ("qwen2_moe", "an expert of all tokens before the router, and its gate"),
+    ],
+)
+def test_without_shapes_order_tells_the_parts_of_a_layer(tmp_path: Path, name: str, why: str) -> None:
     pytest.importorskip("transformers")
     from benchmarks.attribution_zoo import judge
     from benchmarks.hub.recording import record_hub
 
-    score = judge(tmp_path, record_hub("esm").trace("none", shapes=False))
-    assert score.right >= 0.97, score.what
-    assert score.wrong <= 0.005, score.what
+    score = judge(tmp_path, record_hub(name).trace("none", shapes=False))
+    assert score.right >= 0.97, (why, score.what)
+    assert score.wrong <= 0.005, (why, score.what)
 
 
 @pytest.mark.parametrize(

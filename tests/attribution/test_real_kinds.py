@@ -323,6 +323,89 @@ def test_a_model_that_runs_twice_has_its_layers_once(tmp_path: Path, rows: list[
     assert {phase for row, phase in inside if row.right not in ("embedding", "loss")} == {"forward"}
 
 
+def _modulated(tokens: int, *products: Row) -> list[Row]:
+    """A normalization with scale and shift for each sample, products of its result, and their gated sum."""
+    wide, sample = [2, tokens, 1024], [2, 1, 1024]
+    norm = replace(_elementwise("norm", "aten::native_layer_norm"), dims=(wide,))
+    affine = [replace(_elementwise("norm", f"aten::{name}"), dims=(wide, sample)) for name in ("mul", "add")]
+    gate = replace(_elementwise("residual", "aten::mul"), dims=(sample, wide))
+    add = replace(_elementwise("residual", "aten::add"), dims=(wide, wide))
+    return [norm, *affine, *products, *([gate, add] if products else [])]
+
+
+def _stream_mlp(tokens: int) -> list[Row]:
+    rows = 2 * tokens
+    act = replace(_elementwise("mlp.activation", "aten::gelu"), dims=([2, tokens, 4096],))
+    return _modulated(tokens, mm("mlp.up", rows, 4096, 1024), act, mm("mlp.down", rows, 1024, 4096))
+
+
+def _joint_layer(picture: int, words: int) -> list[Row]:
+    """huggingface/diffusers models/attention.py JointTransformerBlock: one attention over two streams."""
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([2, picture + words, 16, 64],) * 3)
+    both = (picture, words)
+    queries = [mm("attention.qkv", 2 * tokens, 1024, 1024) for tokens in both for _ in "qkv"]
+    rows = [*_modulated(picture), *_modulated(words), *queries, core]
+    rows += [mm("attention.output", 2 * tokens, 1024, 1024) for tokens in both]
+    for tokens in both:
+        gated = replace(_elementwise("residual", "aten::mul"), dims=([2, 1, 1024], [2, tokens, 1024]))
+        rows += [gated, replace(_elementwise("residual", "aten::add"), dims=([2, tokens, 1024],) * 2)]
+        rows += _stream_mlp(tokens)
+    return rows
+
+
+def test_two_streams_of_one_attention_are_one_layer(tmp_path: Path) -> None:
+    rows = 4 * _joint_layer(1024, 333)
+    trace, _, found = attributed(tmp_path, written([*WORDS, *rows]))
+    right, wrong = verdict([*WORDS, *rows], trace, found)
+    assert wrong == {}
+    assert right >= 0.9, open_rows([*WORDS, *rows], trace, found)
+    counted = {int(layer) for layer in found.layer if layer >= 0}
+    assert counted == {0, 1, 2, 3}
+
+
+def test_weights_that_a_linear_layer_makes_are_attention(tmp_path: Path) -> None:
+    """timm models/volo.py OutlookAttention: 9 x 9 weights for each of 6 heads and 196 windows, no keys."""
+    tokens, windows, width = 4 * 784, 4 * 196, 192
+    wide = ([4, 28, 28, width],)
+    norm = replace(_elementwise("norm", "aten::native_layer_norm"), dims=wide)
+    add = replace(_elementwise("residual", "aten::add"), dims=wide * 2)
+    act = replace(_elementwise("mlp.activation", "aten::gelu"), dims=([4, 28, 28, 3 * width],))
+    softmax = _elementwise("attention.softmax", "aten::_softmax")
+    weighs = Row("attention.values", "aten::bmm", "bmm", ([6 * windows, 9, 9], [6 * windows, 9, 32]))
+    layer = [
+        *[norm, mm("attention.qkv", tokens, width, width), mm("attention.scores", windows, 486, width)],
+        *[replace(softmax, dims=([4, 6, 196, 9, 9],)), weighs, mm("attention.output", tokens, width, width)],
+        *[add, norm, mm("mlp.up", tokens, 3 * width, width), act, mm("mlp.down", tokens, width, 3 * width)],
+        add,
+    ]
+    rows = 4 * layer
+    trace, _, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+
+
+def _convolved(added: bool) -> list[Row]:
+    """timm models/edgenext.py ConvBlock: a depthwise convolution, and an MLP of each position."""
+    maps, tokens = [4, 160, 16, 16], 4 * 256
+    dims = {"convolution": (maps, [160, 1, 7, 7]), "norm": ([4, 16, 16, 160],), "act": ([4, 16, 16, 640],)}
+    return [
+        replace(_elementwise("other", "aten::convolution"), dims=dims["convolution"]),
+        replace(_elementwise("norm", "aten::native_layer_norm"), dims=dims["norm"]),
+        mm("mlp.up" if added else "unattributed", tokens, 640, 160),
+        replace(_elementwise("mlp.activation" if added else "other", "aten::gelu"), dims=dims["act"]),
+        mm("mlp.down" if added else "unattributed", tokens, 160, 640),
+        *([replace(_elementwise("residual", "aten::add"), dims=(maps, maps))] if added else []),
+    ]
+
+
+@pytest.mark.parametrize("added", [True, False], ids=["an MLP", "no sum, no MLP"])
+def test_an_mlp_without_attention_beside_it_is_added_to_what_it_takes(tmp_path: Path, added: bool) -> None:
+    rows = [*(3 * _convolved(added)), *_model(3)]
+    trace, _, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found)[1] == {}
+    named = {COMPONENTS[code] for code in found.component[trace.kernels.ts_ns.argsort(kind="stable")[:12]]}
+    assert ({"mlp.up", "mlp.activation", "mlp.down"} <= named) == added
+
+
 # vllm-project/vllm on B200: csrc/, vllm/model_executor/layers/fused_moe/; kernels of TensorRT-LLM
 _ADD_NORM = Row(
     "norm", "_C::fused_add_rms_norm", "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>()", us=4

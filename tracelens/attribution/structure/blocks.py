@@ -99,9 +99,10 @@ class BlockWalk(Walk):
         run = self.run
         shape = run.shape(down)
         assert shape is not None
-        if self.after_mlp:
-            self.layer += 1  # a layer without attention
+        if self.after_mlp and self.mlp_rows in (None, shape.m):
+            self.layer += 1  # a layer without attention; that of other tokens is the other stream's
         self.after_mlp = True
+        self.mlp_rows = shape.m
         self.after_attention = False
         # of the stream: what comes from less is an adapter's
         up = [at for at in self._ups(open_, down) if (s := run.shape(at)) and s.k == self.hidden]
@@ -175,7 +176,9 @@ class BlockWalk(Walk):
     def _experts(self, products: list[int], index: int, router: int, stop: int) -> int:
         """Name a router and the products of its experts; returns the index behind them."""
         run = self.run
-        if self.after_mlp:
+        before = max((at for at in products[:index] if at in run.labels), default=0)
+        # where nothing was added to the stream since, the MLP before is of the same layer: a shared expert
+        if self.after_mlp and any(map(self._sums_up, run.kinds[before : products[index]])):
             self.layer += 1
         self.after_mlp = True
         layer = max(self.layer, 0)

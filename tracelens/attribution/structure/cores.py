@@ -20,13 +20,12 @@ _OWN = {"dropout": "dropout", "norm": "norm"}  # what a unit is wherever it stan
 
 
 def find_cores(run: Run) -> list[Core]:
-    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, softmax -> bmm -> bmm, and
-    linear attention."""
+    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, softmax -> bmm -> bmm, linear
+    attention, and linear layer -> softmax -> bmm."""
     found = _with_softmax(run)
-    taken = {at for core in found for at in core.parts}
-    found += _factored(run, taken)
-    taken = {at for core in found for at in core.parts}
-    return sorted([*found, *_without_softmax(run, taken)], key=lambda core: core.first)
+    for other in (_factored, _without_softmax, _with_made_weights):
+        found += other(run, {at for core in found for at in core.parts})
+    return sorted(found, key=lambda core: core.first)
 
 
 def _with_softmax(run: Run) -> list[Core]:
@@ -90,6 +89,26 @@ def _factored(run: Run, taken: set[int]) -> Iterator[Core]:
         parts |= {softmax: "attention.softmax", first: "attention.scores", second: "attention.values"}
         tokens = keys.batch // heads * queries.m if heads else None
         yield Core(softmax, second, parts, tokens, heads, None, keys.m, keys.n)
+
+
+def _with_made_weights(run: Run, taken: set[int]) -> Iterator[Core]:
+    """A linear layer makes the weights by itself, without keys (VOLO, arXiv 2106.13112)."""
+    products = [at for at, kind in enumerate(run.kinds) if kind.what in ("bmm", "gemm", "core")]
+    for makes, values in pairwise(products):
+        first, second = run.shape(makes), run.shape(values)
+        softmax = next((at for at in range(makes, values) if run.kinds[at].what == "softmax"), None)
+        if run.kinds[makes].what != "gemm" or run.kinds[values].what != "bmm" or softmax is None:
+            continue
+        given = run.kinds[softmax].tensors[:1]
+        if first is None or second is None or not given or {makes, values} & taken:
+            continue
+        size = prod(given[0])
+        if (first.m * first.n, second.batch * second.m * second.k) == (size, size) and second.k > 1:
+            heads = given[0][1] if second.batch % given[0][1] == 0 else None
+            parts = dict.fromkeys(range(makes, softmax), "attention.scores")
+            parts |= dict.fromkeys(range(softmax, values), "attention.softmax")
+            parts |= {at: "dropout" for at in parts if run.kinds[at].what == "dropout"}
+            yield Core(makes, values, parts | {values: "attention.values"}, None, heads, None, None, second.n)
 
 
 def _without_softmax(run: Run, taken: set[int]) -> Iterator[Core]:

@@ -15,6 +15,8 @@ from tracelens.attribution.structure.walk import LARGEST_RANK
 from tracelens.gemm import GemmShape
 
 _CONVOLUTION = 4  # kernels of one convolution: its layouts with it
+_DRAWS = 6  # units between chance and the product with it, at most
+_CHANCE = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_"})
 _WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
 
 
@@ -141,13 +143,26 @@ class Gap:
     def _drops_paths(self, at: int) -> bool:
         """Stochastic depth: one number by chance for each sample, and the product with it."""
         here = self.run.kinds[at]
-        if per_sample(here.tensors) or here.name in ("rand", "bernoulli_"):
+        if per_sample(here.tensors) or here.name in _CHANCE:
             return True
         behind = self.run.kinds[at + 1] if at + 1 < len(self.run) else None
+        if not here.tensors:
+            return at in self._scaled_by_chance
         scales = (
             here.name in ("div", "div_") and behind is not None and behind.tensors[:1] == here.tensors[:1]
         )
         return scales and behind is not None and per_sample(behind.tensors)
+
+    @cached_property
+    def _scaled_by_chance(self) -> set[int]:
+        """Without shapes: from what is drawn by chance, or the division before it, to the product with it."""
+        kinds, out = self.run.kinds, set[int]()
+        for drawn in (at for at in self.gap if kinds[at].name in _CHANCE):
+            around = range(max(drawn - _DRAWS, self.gap[0]), min(drawn + _DRAWS, self.gap[-1]) + 1)
+            ends = [at for at in around if at > drawn and kinds[at].name in ("mul", "mul_")]
+            firsts = [at for at in around if at < drawn and kinds[at].name in ("div", "div_")]
+            out |= {*range(max(firsts, default=drawn), ends[0] + 1)} if ends else set()
+        return out
 
     def _of_scores(self, kind: Kind) -> bool:
         """Works on as many elements as the scores of the unfused core before the gap."""
@@ -297,9 +312,14 @@ def rotates(kinds: list[Kind]) -> bool:
 
 
 def per_sample(tensors: tuple[Dims, ...]) -> bool:
-    """Is one of them a number for each of the first dimension of the others, or alone in that form?"""
+    """Is one of them a number for each of the first dimension of the others, or alone in that form?
+
+    Not beside a number for each channel: both are sums of a normalization.
+    """
     rank = max(map(len, tensors), default=0)
-    return any(len(t) == rank >= 3 and t[0] > 1 and prod(t[1:]) == 1 for t in tensors)
+    full = [t for t in tensors if len(t) == rank >= 3]
+    sums = any(prod(t[1:]) == max(t[1:]) > 1 for t in full)
+    return not sums and any(t[0] > 1 and prod(t[1:]) == 1 for t in full)
 
 
 def per_head(tensor: Dims, core: Core) -> bool:

@@ -19,6 +19,7 @@ from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
+from tracelens.attribution.structure.lone_mlps import label_lone_mlps
 from tracelens.attribution.structure.maps import label_maps, linear_convolutions
 from tracelens.attribution.structure.mixers import without_mixers
 from tracelens.attribution.structure.mixtures import label_mixtures
@@ -130,6 +131,7 @@ def infer(
             label_by_layout(run, 0, ahead_of, *_layouts(trace, names, units, run))
     for run in ahead:
         label_mixtures(run)
+        label_lone_mlps(run)
         label_maps(run, hidden)
     for rest in rests:
         rest.give_back()

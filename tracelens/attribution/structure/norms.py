@@ -86,14 +86,19 @@ def adds(kind: Kind) -> bool:
 
 
 def is_affine(run: Run, at: int, width: int) -> bool:
-    """One of a weight and a bias of that width, as of a normalization that takes no statistics."""
+    """One of a weight and a bias of that width, as of a normalization that takes no statistics, or of a scale
+    and a shift for each sample (adaptive normalization, arXiv 2212.09748)."""
     kinds = run.kinds
     for first in (at, at - 1):
         if 0 <= first < len(kinds) - 1 and kinds[first].name == "mul" and kinds[first + 1].what == "add":
             pair = kinds[first].tensors[:2], kinds[first + 1].tensors[:2]
-            if all((width,) in two and len(set(two)) == 2 for two in pair):
+            if all(len(set(two)) == 2 and any(_is_row(t, width) for t in two) for two in pair):
                 return True
     return False
+
+
+def _is_row(tensor: Dims, width: int) -> bool:
+    return tensor == (width,) or (len(tensor) == 3 and tensor[1:] == (1, width))
 
 
 def normalizes(run: Run, at: int, hidden: int) -> bool:

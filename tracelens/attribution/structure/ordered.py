@@ -137,7 +137,8 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     more = behind_last.count("mlp.down") > max(most, 1)
     if _EXPERTS not in behind_last and (more or _once(behind_last) != layer_end):
         # not read, or with a head that looks like one more MLP
-        mixed = _EXPERTS in layer_end or any(run.kinds[at].name in GROUPED for at in rest)
+        mixed = bool({_EXPERTS, "moe.router"} & {*layer_end})
+        mixed |= any(run.kinds[at].name in GROUPED for at in rest)
         behind_last = ("attention.output",) if mixed else layer_end
     layer = 0
     for core, places, pattern in zip(cores, [*between, rest], [*patterns, behind_last], strict=True):
@@ -181,7 +182,12 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
     read = [_read(run, places) for places in between]
     times = Counter(_brief(pattern) for pattern in read if pattern is not None)
     alone = len(times) == 1
-    usual = [pattern if pattern and (alone or times[_brief(pattern)] > 1) else None for pattern in read]
+    usual = [
+        pattern
+        if pattern and (alone or times[_brief(pattern)] > 1) and not _merges(run, places[0], places[-1])
+        else None
+        for places, pattern in zip(between, read, strict=True)
+    ]
     if not any(usual) or sum(pattern is not None for pattern in usual) < _USUAL * len(between):
         return None
     usual = _of_layers(between, usual, keys)
@@ -191,7 +197,8 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
             equal.setdefault(keys[at], set()).add(component)
     out: list[_Pattern] = []
     for number, (places, pattern) in enumerate(zip(between, usual, strict=True)):
-        found = pattern or _of_equals(run, places, [equal.get(keys[at], set()) for at in places])
+        parts = [equal.get(keys[at], set()) for at in places]
+        found = pattern or _with_equal_attention(read[number], parts) or _of_equals(run, places, parts)
         if found is None:
             before = next((p for p in reversed(usual[:number]) if p), None)
             after = next((p for p in usual[number:] if p), None)
@@ -200,6 +207,12 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
             return None
         out.append(found)
     return out
+
+
+def _merges(run: Run, start: int, stop: int) -> bool:
+    """Is what is normalized put together first? So patches are merged, whose product makes no queries."""
+    norms = _norms(run, start, stop)
+    return any(run.kinds[at - 1].name == "cat" for at in norms)
 
 
 def _of_layers(
@@ -220,6 +233,15 @@ def _of_layers(
         else None
         for places, pattern in zip(between, read, strict=True)
     ]
+
+
+def _with_equal_attention(own: _Pattern | None, equal: list[set[str]]) -> _Pattern | None:
+    """The reading of a gap as no other, whose attention runs the kernels that the others' does: a layer with
+    another MLP."""
+    if own is None or own.count("mlp.down") >= _TWO_MLPS:
+        return None
+    same = all({c} == parts for c, parts in zip(own, equal, strict=False) if c.startswith("attention"))
+    return own if same else None
 
 
 def _at_the_ends(own: _Pattern | None, size: int, before: _Pattern, after: _Pattern) -> _Pattern | None:
@@ -286,7 +308,10 @@ def _once(pattern: tuple[str, ...]) -> tuple[str, ...]:
     return (*pattern[:end], *(component for component in pattern[end:] if not component.startswith("mlp.")))
 
 
-_MLPS = {(2, 1): ("mlp.up", "mlp.down"), (3, 1): ("mlp.gate", "mlp.up", "mlp.down")}
+_MLPS: dict[tuple[int, ...], _Pattern] = {
+    (2, 1): ("mlp.up", "mlp.down"),
+    (3, 1): ("mlp.gate", "mlp.up", "mlp.down"),
+}
 _MLPS[(3, 2)] = _MLPS[(3, 1)]  # both before the activation: the first is the gate by custom
 
 
@@ -301,7 +326,8 @@ def _in_stretches(
     stretches = [[places[0]]]
     for before, at in pairwise(places):
         bent = next((act for act in acts if before < act < at), at)  # behind it a norm is inside the MLP
-        if any(before < norm < bent for norm in norms):
+        here = [norm for norm in norms if before < norm < at and (norm < bent or _summed(run, bent))]
+        if here and not _multiplied(run, before):
             stretches.append([])
         stretches[-1].append(at)
     output, *blocks = stretches
@@ -316,7 +342,7 @@ def _in_stretches(
             out += mixture
             continue
         inside = [at for at in acts if block[0] < at < block[-1]] or _bent(run, block)
-        mlp = _MLPS.get((len(block), sum(at < inside[0] for at in block))) if len(inside) == 1 else None
+        mlp = _mlp(block, inside)
         if mlp is None:
             if last and block is blocks[-1]:
                 break
@@ -327,6 +353,19 @@ def _in_stretches(
     if outside or not (_ends_layer((*out,)) or crosses) or not (last or queries):
         return None
     return (*out, *["attention.qkv"] * sum(len(block) for block in queries))
+
+
+def _multiplied(run: Run, at: int) -> bool:
+    """Is a product's result multiplied and then normalized, without a sum before? So is a gated one."""
+    behind = [kind.name if kind.what == "elementwise" else kind.what for kind in run.kinds[at + 1 : at + 5]]
+    return behind[:1] == ["mul"] and next((one for one in behind[1:] if one != "copy"), "") in ("norm", "pow")
+
+
+def _summed(run: Run, at: int) -> bool:
+    """Is what an activation gives added to something before it is normalized?"""
+    ends = ("add", "norm", "gemm", "pow")
+    first = next((kind for kind in run.kinds[at + 1 :] if kind.what in ends or kind.name in ends), None)
+    return first is not None and first.what == "add"
 
 
 def _without_adapters(run: Run, places: list[int]) -> list[int]:
@@ -385,9 +424,30 @@ def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
     if not grouped and (choice is None or len([at for at in block if at > choice]) < _EXPERT_PRODUCTS):
         return None
     ahead = [at for at in block if at < (grouped[0] if choice is None else choice)]
-    if len(ahead) > 1:
+    shared, routers = ahead[:-1], ahead[-1:]  # an expert of all tokens can run first
+    if shared and (_mlp(shared, _activations(run, shared)) is None or _adds(run, shared[-1], routers[0])):
         return None
-    return ["moe.router"] * len(ahead) + [_EXPERTS] * (len(block) - len(ahead))
+    rest = block[len(ahead) :]
+    added = not grouped and run.kinds[rest[-1] + 1].what == "add"
+    dense = _mlp(rest, _activations(run, rest)) if added else None
+    # what no weight is multiplied with is no expert's
+    named = [*dense] if dense is not None else [_EXPERTS] * len(rest)
+    return [_EXPERTS] * len(shared) + ["moe.router"] * len(routers) + named
+
+
+def _activations(run: Run, block: list[int]) -> list[int]:
+    return [at for at in range(block[0], block[-1]) if run.kinds[at].what == "activation"]
+
+
+def _mlp(block: list[int], acts: list[int]) -> _Pattern | None:
+    """The products of an MLP, by their number and that of those before its activation, which can be made of
+    several; None if they are none."""
+    before = {sum(at < act for at in block) for act in acts}
+    return _MLPS.get((len(block), *before)) if len(before) == 1 else None
+
+
+def _adds(run: Run, start: int, stop: int) -> bool:
+    return any(kind.what == "add" for kind in run.kinds[start:stop])
 
 
 def _read(run: Run, places: list[int], *, last: bool = False) -> tuple[str, ...] | None:

@@ -70,6 +70,7 @@ class Walk:
         self.after_attention = False  # the current layer has its attention
         self.after_mlp = True  # the current layer has its MLP, or there is none yet
         self.rows: int | None = None  # of the last output projection
+        self.mlp_rows: int | None = None  # of the last MLP
         self.mlps: set[tuple[int, int]] = set()  # (n, k) that close the MLPs of layers
         self.norms = [
             at for at in range(len(run)) if normalizes(run, at, hidden) or is_affine(run, at, hidden)
