@@ -250,7 +250,10 @@ def caveats(job: Job) -> list[str]:
     """What is missing, and what it leaves open."""
     said = []
     if job.missing:
-        said.append(f"No trace of {_numbered(job.missing)}: a late rank among them would not be named.")
+        said.append(
+            f"No trace of {_numbered(job.missing)}: a late rank among them would not be named, and waiting"
+            " for it counts as sending."
+        )
     said += [f"Left out: {one.file}: {one.why.rstrip('.')}." for one in job.left[:8]]
     said += [f"Left out: {len(job.left) - 8} more files."] if len(job.left) > 8 else []
     partial = [row.name for row in job.ranks if row.partial]
