@@ -106,6 +106,14 @@ def test_a_width_off_the_grid_is_left_to_the_rule_of_alignment() -> None:
             "could_not_run",
             "every one takes all tokens",
         ),
+        (
+            plain_facts(
+                gemm(1, 1, 1408, 2048, component="moe.experts", batch=512),
+                dims=model(hidden=2048, ffn=1408, micro_batch=1, sequence=256),
+            ),
+            "could_not_run",
+            "every row has weights of its own",
+        ),
         (replace(facts(LOOP), step_ms=None), "could_not_run", "No step time"),
     ],
 )

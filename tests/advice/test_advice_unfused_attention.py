@@ -14,6 +14,7 @@ from tests.advice.advice_steps import Shape, facts_of
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.hardware import Gpu
+from tracelens.numbers import ms, ms_range
 from tracelens.results import GemmRow, OtherRow
 from tracelens.rules.advise import advise
 from tracelens.rules.catalog import RULES
@@ -235,6 +236,16 @@ def test_copies_for_the_products_count_and_copies_around_them_at_the_high_end_al
 def test_other_kernels_of_attention_stay(row: OtherRow) -> None:
     (plain,), (more,) = check().findings, check(softmax(), row).findings
     assert more.saving_ms == plain.saving_ms
+
+
+def test_the_title_counts_the_copies_that_its_bound_counts() -> None:
+    around = other(3, "transpose", op="aten::contiguous", dims=(8, S, 12, D), calls=LAYERS, time_us=2000)
+    (found,) = check(softmax(), around).findings
+    sure, whole = CHAIN, CHAIN + 2000 * LAYERS / 1e3
+    assert found.saving_ms.high is not None and sure < found.saving_ms.high < whole
+    assert f" {ms_range(sure, whole)} per step now" in found.title
+    (plain,) = check().findings
+    assert f" {ms(sure)} per step now" in plain.title
 
 
 def test_dropout_of_the_same_module_counts_at_the_high_end_alone() -> None:

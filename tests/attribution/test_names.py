@@ -70,6 +70,13 @@ def test_role_of_a_module(role: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "role"), [("MoE[experts=8, tokens=256]", "moe"), ("mlp[0]", "mlp"), ("x[mlp=1]", None)]
+)
+def test_arguments_behind_a_name_are_none_of_it(text: str, role: str | None) -> None:
+    assert element_role(text) == role
+
+
+@pytest.mark.parametrize(
     ("name", "rule"),
     [
         ("aten::mm", "linear"),

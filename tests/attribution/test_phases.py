@@ -60,6 +60,12 @@ def test_a_backward_that_sends_as_its_forward_does_runs_no_forward_again(tmp_pat
     assert _phases(tmp_path, computed) == ["forward", "forward", "recompute", "recompute"]
 
 
+def test_launches_without_operators_are_no_forward(tmp_path: Path) -> None:
+    alone = [launch(1, ts=6), _kernel(1, 55), launch(2, ts=16), _kernel(2, 65)]
+    assert _phases(tmp_path, alone) == ["other", "other"]
+    assert _phases(tmp_path, [*_work(3, 5), *alone[:2]]) == ["forward", "forward"]
+
+
 def test_nodes_of_autograd_are_the_backward_where_nothing_numbers_them(tmp_path: Path) -> None:
     events = [*_work(1, 5), _span("CudnnConvolutionBackward", 100, 30), *_work(2, 105), *_work(3, 150)]
     assert _phases(tmp_path, events) == ["other", "backward", "other"]

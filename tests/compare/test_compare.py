@@ -32,7 +32,8 @@ from tracelens.comparison.steps import rank_test, shift, smallest_p
 from tracelens.errors import UsageError
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.compare_markdown import render_markdown
-from tracelens.results import Estimate, Known, Report, Step, StepTime
+from tracelens.results import Check, Estimate, Known, Report, Step, StepTime
+from tracelens.results.advice import CheckState
 from tracelens.results.comparison import Comparison
 from tracelens.results.json import compare_json
 from tracelens.results.schema import json_schema
@@ -456,6 +457,28 @@ def test_what_became_of_a_finding(
     assert (outcome.state, outcome.agrees) == (state, agrees)
     if state == "acted_on":
         assert outcome.measured_ms == pytest.approx(7.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "state"),
+    [
+        ("data", "found", "still_there"),
+        ("pageable", "found", "gone"),
+        (None, "not_applicable", "gone"),
+        (None, "could_not_run", "cannot_tell"),
+    ],
+)
+def test_findings_of_one_rule_that_change_no_parameter_are_told_apart(
+    kind: str | None, check: CheckState, state: str
+) -> None:
+    one = sample_report.full()
+    waits = replace(one.findings[0], rule="TL122", change={}, evidence={"kind": "data"})
+    found = [] if kind is None else [replace(waits, evidence={"kind": kind})]
+    checks = [Check("TL122", "host-waits", check, "made up")]
+    before = replace(with_steps(one, BASE), findings=[waits])
+    after = replace(with_steps(one, BASE[::-1]), findings=found, checks=checks)
+    (outcome,) = compare_reports(before, after).findings
+    assert outcome.state == state
 
 
 # how it is given out

@@ -228,6 +228,8 @@ def test_a_file_that_ends_early_neither_takes_steps_from_the_others_nor_counts_a
         [False, True, False, False],
     )
     assert [one.name for one in early.stragglers] == [one.name for one in late.stragglers] == ["rank 2"]
+    assert verdict(early).startswith("Of the ranks with a trace, rank 2 is late: the others come ")
+    assert verdict(late).startswith("Rank 2 is late: the other ranks wait ")
 
 
 def test_ranks_on_another_machine_are_fetched_one_by_one_and_not_redone(tmp_path: Path) -> None:

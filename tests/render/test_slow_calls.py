@@ -13,6 +13,7 @@ from tests.kept import analyzed
 from tests.truth.outputs import TRACES
 from tracelens import numbers as f
 from tracelens.job.run import analyze_job
+from tracelens.render.job_words import caveats
 from tracelens.render.slow_calls import slow_calls, slow_sends
 from tracelens.results import Report
 from tracelens.results.job import Job
@@ -62,3 +63,12 @@ def test_a_job_that_sends_slowly_says_against_what(job: Job) -> None:
     assert slow_sends(msgspec.structs.replace(job, collectives=[many])) == [said]  # of one rank, not of all
     usual = msgspec.structs.replace(row, send_us=1.2 * row.one_node_us)
     assert slow_sends(msgspec.structs.replace(job, collectives=[usual])) == []
+
+
+def test_what_looks_like_sending_can_be_waiting_for_a_rank_without_a_trace(job: Job) -> None:
+    row = job.collectives[0]
+    slow = msgspec.structs.replace(row, send_us=3 * (row.one_node_us or 0.0))
+    partly = msgspec.structs.replace(job, collectives=[slow], missing=[1])
+    (said,) = slow_sends(partly)
+    assert "sends" not in said and "waiting for ranks without a trace" in said
+    assert any("counts as sending" in text for text in caveats(partly))

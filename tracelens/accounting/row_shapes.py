@@ -103,7 +103,7 @@ def _no_shape(op: str | None) -> str:
         return "no operator is known for this kernel"
     if shows_sizes(op):
         return "the operator's shapes are not in the trace (record_shapes=True records them)"
-    return f"the inputs of {op} do not show the GEMM's sizes"
+    return f"{op} shows no GEMM sizes"
 
 
 _EMPTY: dict[str, Any] = {

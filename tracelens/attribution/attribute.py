@@ -356,6 +356,7 @@ def _reasons(
         ("compiled", open_ & look_up(compiled, node, False)),
         ("graph", open_ & look_up(captured, links.kernel_launch, False)),
         ("no launch", open_ & (node < 0)),
+        ("no operators", open_ & ~in_path & (len(trace.ops) == 0)),
         ("ambiguous", open_ & ambiguous),
     )
     for name, mask in conditions:  # later ones are more specific

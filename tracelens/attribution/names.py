@@ -240,7 +240,12 @@ _LAYER_TEXT = re.compile(r"^(?:transformer[ _.-]?)?(?:layer|block)s?[ _.:#-]*(\d
 
 @cache
 def element_role(text: str) -> str | None:
-    """What one path element is, from its own text; None where it does not say."""
+    """What one path element is, from its own text; None where it does not say.
+
+    Arguments behind a name are none of it: ``MoE[experts=8, tokens=256]``.
+    """
+    name, bracket, arguments = text.partition("[")
+    text = name if bracket and "=" in arguments else text
     text = text.strip().replace("-", "_").replace(" ", "_") if " " in text or "-" in text else text
     return next((role for role, pattern in _COMPILED_ELEMENTS if pattern.search(text)), None)
 

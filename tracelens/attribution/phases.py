@@ -64,7 +64,8 @@ class Phases:
         self.in_model = np.array(
             [any(not e.named or e.role for e in path.elements) for path in paths.paths] + [False]
         )[paths.of_node]
-        self.any_backward = bool(self.backward.any())
+        # operators and no backward; of launches alone nothing says what they are part of
+        self.forward_alone = bool(links.is_op.any()) and not self.backward.any()
         self.amid_forward = self._amid_forward(links)
 
     def _forward_again(self, links: Links, paths: Paths, forward_op: IntArray) -> BoolArray:
@@ -128,7 +129,7 @@ class Phases:
                         | self.said_forward[at]
                         | self.in_model[at]
                         | self.amid_forward[at]
-                        | (not self.any_backward),
+                        | self.forward_alone,
                         _PHASE["forward"],
                         _PHASE["other"],
                     ),

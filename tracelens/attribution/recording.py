@@ -103,12 +103,12 @@ def _by_share(share: float) -> Level:
 
 
 def _gpu_only(r: _Recording) -> Iterator[Lack]:
-    if not r.has_host:
+    if not len(r.trace.ops):
         yield Lack(
             "gpu-only",
-            "No CPU events",
+            "No operators" if r.has_host else "No CPU events",
             "nothing ties a kernel to its operator, shape, module, phase or step: kernel names alone speak",
-            "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+            REASONS["no operators"][1],
             "high",
             1.0,
         )
@@ -131,6 +131,8 @@ def _names(r: _Recording) -> Iterator[Lack]:
     """Model work that no module or named range encloses, in compiled graphs and elsewhere."""
     component = r.attribution.component
     of_model = ~np.isin(component, [COMPONENTS.index(name) for name in _NO_MODULE])
+    if not len(r.trace.ops):
+        return
     unnamed = of_model & (r.attribution.module < 0) & (r.links.kernel_node >= 0) & ~_captured(r)
     forest, texts = r.links.forest, r.trace.symbols
     compiled = look_up(
@@ -210,7 +212,7 @@ def _launches(r: _Recording) -> Iterator[Lack]:
 
 def _other_reasons(r: _Recording) -> Iterator[Lack]:
     """What else leaves time unattributed."""
-    told = {REASONS[name] for name in ("no launch", "graph", "compiled", "no names")}
+    told = {REASONS[name] for name in ("no launch", "graph", "compiled", "no names", "no operators")}
     for why, remedy, mask in r.attribution.reasons():
         share = r.share(mask)
         if (why, remedy) not in told and share >= _NEGLIGIBLE:

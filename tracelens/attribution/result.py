@@ -44,6 +44,10 @@ REASONS = {
         "the launch stands in no operator: a library of its own called CUDA",
         "label the call with record_function",
     ),
+    "no operators": (
+        "the file has no operators that a launch could stand in",
+        "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+    ),
     "ambiguous": (
         "its shape and its place fit more than one part of the layer",
         "record with module names (with_stack=True, or record_function around the parts)",

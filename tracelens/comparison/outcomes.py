@@ -36,11 +36,19 @@ def _state(one: Finding, after: Report, gemms: list[GemmChange]) -> tuple[Outcom
     for (name, values), value in zip(one.change.items(), seen, strict=True):
         if value is not None and value not in values:
             return "changed_otherwise", f"{name} is {value} now, {values[1]} was proposed"
-    if any(other.rule == one.rule and other.change == one.change for other in after.findings):
+    if any(_same(one, other) for other in after.findings):
         return "still_there", ""
+    if not seen and any(one.rule == check.rule and check.state != "could_not_run" for check in after.checks):
+        return "gone", "not found again"
     if None in seen or not seen:
         return "cannot_tell", "the report after does not show the parameter"
     return "gone", "not found again, though the parameter is as it was"
+
+
+def _same(one: Finding, other: Finding) -> bool:
+    """Do both ask for the same? Findings of one rule that change no parameter differ in kind (TL122)."""
+    kinds = one.evidence.get("kind"), other.evidence.get("kind")
+    return (one.rule, one.change, kinds[0]) == (other.rule, other.change, kinds[1])
 
 
 def _now(

@@ -292,6 +292,8 @@ def overlap_words(report: Report) -> str:
     bound = waits or together.mid is None
     claims = [one.saving_ms for one in findings if bound or one.saving_ms.mid is not None]
     whole = together.high if bound else together.mid
+    if bound and whole is not None:
+        whole += report.summary.shape_open_ms
     sizes = [one.high if bound else one.mid for one in claims]
     if None in sizes:  # the sum is not known
         return ""

@@ -90,8 +90,12 @@ def verdict(job: Job) -> str:
         late = max(one.late_ms for one in job.stragglers)
         verb = "is" if len(job.stragglers) == 1 else "are"
         share = f.pct(late / job.step_ms)
-        others = _others(job)
-        return f"{names} {verb} late: {others} {f.ms(late)} of the {step} step ({share})."
+        if job.missing:  # one of them can be later still
+            names = ranks_said([one.name for one in job.stragglers], capital=False)
+            others = "the other comes" if len(job.ranks) == 2 else "the others come"
+            late_by = f"{f.ms(late)} earlier in the {step} step ({share})"
+            return f"Of the ranks with a trace, {names} {verb} late: {others} {late_by}."
+        return f"{names} {verb} late: {_others(job)} {f.ms(late)} of the {step} step ({share})."
     if job.limit == "slow_link":
         one = job.slow_links[0]
         return (
@@ -250,7 +254,10 @@ def caveats(job: Job) -> list[str]:
     """What is missing, and what it leaves open."""
     said = []
     if job.missing:
-        said.append(f"No trace of {_numbered(job.missing)}: a late rank among them would not be named.")
+        said.append(
+            f"No trace of {_numbered(job.missing)}: a late rank among them would not be named, and waiting"
+            " for it counts as sending."
+        )
     said += [f"Left out: {one.file}: {one.why.rstrip('.')}." for one in job.left[:8]]
     said += [f"Left out: {len(job.left) - 8} more files."] if len(job.left) > 8 else []
     partial = [row.name for row in job.ranks if row.partial]

@@ -66,12 +66,15 @@ def slow_sends(job: Job) -> list[str]:
     where = f"the job has {nodes} nodes" if nodes else "the traces do not say how the GPUs are linked"
     usual, sent = row.one_node_us or 0.0, row.send_us or 0.0
     size = f" of {f.nbytes(row.bytes)}" if row.bytes else ""
-    text = (
-        f"{f.capital(row.collective)}{size} among {row.ranks} ranks sends {f.ms(sent / 1e3)}, "
-        f"{sent / usual:.1f} times as long as NCCL takes in one node ({f.ms(usual / 1e3)}, published): "
-        f"{f.ms(ms)} more per step, hidden time included; {where}."
-    )
-    return [text]
+    text = f"{f.capital(row.collective)}{size} among {row.ranks} ranks sends {f.ms(sent / 1e3)}"
+    if job.missing:
+        where = "slow links, or waiting for ranks without a trace"
+        text = (
+            f"From the last traced rank's arrival, {row.collective}{size} among {row.ranks} ranks takes"
+            f" {f.ms(sent / 1e3)}"
+        )
+    text += f", {sent / usual:.1f} times as long as NCCL takes in one node ({f.ms(usual / 1e3)}, published)"
+    return [f"{text}: {f.ms(ms)} more per step, hidden time included; {where}."]
 
 
 __all__ = ["slow_calls", "slow_sends"]

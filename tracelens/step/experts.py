@@ -62,8 +62,10 @@ def mixture_of(rows: Sequence[GemmRow], dims: ModelDims, *, tokens: int | None) 
     forward = [row for row in mine if _is_forward(row) and row.m is not None]
     down = [row for row in forward if row.n == dims.hidden.value] or forward
     experts = dims.experts.value
-    local = _local(how, down, rows, dims)
-    loads = [(row.m or 0, row.calls_per_step) for row in down if how != "grouped"]
+    # of one row each, the parts of a batch can be rows with weights gathered for them, and no experts
+    gathered = how == "batched" and all(row.m == 1 for row in down)
+    local = None if gathered else _local(how, down, rows, dims)
+    loads = [(row.m or 0, row.calls_per_step) for row in down if how != "grouped" and not gathered]
     calls = sum(weight for _, weight in loads)
     capacity = sum(size * weight for size, weight in loads) / calls if calls else None
     if how == "grouped" and (found := [(row.m, row.groups) for row in down]):

@@ -67,7 +67,7 @@ def _refused(step: StepModel, dims: ModelDims, lacks: Sequence[Lack]) -> str | N
         return "No shape was searched: predictions rest on measurements of NVIDIA GPUs."
     if not step.gpu.peak_tflops:
         return (
-            f"No shape was searched: the peaks of {step.gpu.title} are not known, so no change can be"
+            "No shape was searched: the peaks of this GPU are not known, so no change can be"
             " predicted. To judge the step on another GPU: --gpu NAME."
         )
     if not any(step.now.get(name) for name in ("hidden", "heads", "ffn", "vocab")):

@@ -45,8 +45,8 @@ def need_mixture(facts: StepFacts) -> Mixture:
             f" shape: {for_shapes(rows)}. Experts inside a fused Triton kernel have none either way."
         )
     raise could_not_run(
-        f"{took(rows, 'GEMM shape', facts)} in experts, and none of them shows how many rows an expert"
-        " gets: every one takes all tokens, or the hidden size is not known."
+        f"{took(rows, 'GEMM shape', facts)} in experts, and none of them shows how many rows an expert gets:"
+        " every one takes all tokens, every row has weights of its own, or the hidden size is not known."
     )
 
 
