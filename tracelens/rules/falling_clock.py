@@ -32,7 +32,6 @@ class FallingClock(Rule):
         most = max(slow, key=lambda step: step.pace)
         lost = clock.lost_ms_per_step
         most_lost = clock.most_ms_per_step if clock.most_ms_per_step is not None else lost
-        gemms = [row for row in facts.gemms if row.clock_ms_per_step > 0]
         found = Candidate(
             name="one clock in all steps",
             title=(
@@ -45,7 +44,6 @@ class FallingClock(Rule):
                 f" ({of_step(lost, facts)}; {ms_range(clock.least_ms_per_step, most_lost)}: healthy steps"
                 " differ by 2.4%, too)."
             ),
-            change={},
             fix=["# while it runs: nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PERFORMANCE"],
             caveats=[
                 "A trace has no clock: another process on the GPU would slow all shapes alike, too.",
@@ -53,8 +51,7 @@ class FallingClock(Rule):
             ],
             confidence="medium",
             effort="config",
-            components=list(dict.fromkeys(row.component for row in gemms)),
-            gemms=gemms,
+            gemms=[row for row in facts.gemms if row.clock_ms_per_step > 0],
             elsewhere_ms=most_lost,
             bound_of=("what GEMMs and attention take at most beyond the fastest step, where all shapes do"),
             evidence={
