@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from tracelens.accounting.captured import with_captured
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
+from tracelens.accounting.counters import sampled
 from tracelens.accounting.degrees import declared, with_degrees
 from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.host_waits import host_waits
@@ -363,7 +364,9 @@ def _measured_report(
         communication=collectives,
         recording=find_lacks(trace, links, attribution, steps=times.positions),
         reference=reference_info(trace, attribution, calls),
-        clock=clock_of(around, dict(zip(times.positions, times.index, strict=True)), gemms),
+        clock=clock_of(
+            around, dict(zip(times.positions, times.index, strict=True)), gemms, sampled(trace, times)
+        ),
         gemm_time=gemm_time(gemms),
         layers=layer_times(trace, attribution, times),
         declared=declared(trace.metadata),

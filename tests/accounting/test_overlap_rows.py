@@ -20,14 +20,14 @@ from tracelens.render.derivation import derive
 from tracelens.results import GemmRow, Report
 from tracelens.step.stalls import call_us_of
 
-_STEPS = 6
+STEPS = 6
 
 
 @cache
-def _text() -> str:
+def plain_text() -> str:
     """Two layers whose GEMMs are large enough for tiles and waves to count; calls vary as in real traces."""
     model = ModelSpec(hidden=768, heads=12, layers=2, vocab=4096, sequence=1024, micro_batch=4)
-    return build(model, Options(steps=_STEPS, jitter=0.01, ranges=True)).text()
+    return build(model, Options(steps=STEPS, jitter=0.01, ranges=True)).text()
 
 
 @cache
@@ -37,7 +37,7 @@ def planted(*, times: float, every: int = 2, collective: bool = True) -> tuple[R
     It makes those calls ``times`` as long, and all that comes later on the GPU is later by as much;
     without the ``collective`` that is what a lower clock does. Returns the report and the ms that were added.
     """
-    trace = json.loads(_text())
+    trace = json.loads(plain_text())
     gemms = [
         one for one in gpu_events(trace) if one["cat"] == "kernel" and re.search("gemm|nvjet", one["name"])
     ]
@@ -48,7 +48,7 @@ def planted(*, times: float, every: int = 2, collective: bool = True) -> tuple[R
         id(one)
         for calls in alike.values()
         for at, one in enumerate(calls)
-        if every and (at * _STEPS // len(calls)) % every == every - 1
+        if every and (at * STEPS // len(calls)) % every == every - 1
     }
     added = sum(one["dur"] for one in gemms if id(one) in slow) * (times - 1)
     lengthen(trace, lambda one: times if id(one) in slow else 1.0, lambda one: collective and id(one) in slow)
@@ -133,7 +133,7 @@ def test_none_is_invented(times: float, every: int) -> None:
 def test_a_planted_clock_is_found_again(times: float) -> None:
     report, added_ms = planted(times=times, collective=False)
     assert report.clock is not None and report.gemm_time is not None and _adds_up(report)
-    assert [one.slow for one in report.clock.steps] == [False, True] * (_STEPS // 2)
+    assert [one.slow for one in report.clock.steps] == [False, True] * (STEPS // 2)
     assert report.clock.lost_ms_per_step * len(report.steps) == pytest.approx(added_ms, rel=0.05)
     assert report.gemm_time.overlap == 0.0
     assert report.gemm_time.clock <= report.clock.lost_ms_per_step * (1 + 1e-9)  # without rows not judged
@@ -153,8 +153,8 @@ def test_between_traces_a_clock_is_told_from_a_collective(times: float, collecti
     after, added_ms = planted(times=times, collective=collective)
     causes: dict[str, float] = {one.code: one.diff_ms for one in compare_reports(before, after).causes}
     right, wrong = ("gemms_beside", "gemms_alike") if collective else ("gemms_alike", "gemms_beside")
-    assert causes[right] == pytest.approx(added_ms / _STEPS, rel=0.05)
-    assert abs(causes.get(wrong, 0.0)) <= 0.01 * added_ms / _STEPS
+    assert causes[right] == pytest.approx(added_ms / STEPS, rel=0.05)
+    assert abs(causes.get(wrong, 0.0)) <= 0.01 * added_ms / STEPS
 
 
 def test_a_collective_beside_whole_steps_is_no_clock() -> None:

@@ -131,17 +131,26 @@ def test_a_wait_is_a_share_of_the_mean_step_which_one_long_step_makes_long() -> 
     assert alike.saving_frac.high == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("kind", ["workers", "pageable"])
+@pytest.mark.parametrize("kind", ["workers", "data", "compile", "break", "pageable", "fetch"])
 @pytest.mark.parametrize("percent", [0.9, 1.1])
 def test_the_verdict_names_a_wait_from_one_percent_of_the_step_on(
     tmp_path: Path, kind: str, percent: float
 ) -> None:
-    spans = {
-        "workers": ("user_annotation", LOADER),
-        "pageable": ("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)"),
-    }
     step_ms = with_gaps(tmp_path).summary.step_ms.median
-    report = with_gaps(tmp_path, (*spans[kind], 0.5, 0.5 + percent / 100 * step_ms * 1e3 / GAP_US))
+    end = 0.5 + percent / 100 * step_ms * 1e3 / GAP_US
+    spans = {
+        "workers": [("user_annotation", LOADER, 0.5, end)],
+        "data": [("user_annotation", LOADER.replace("MultiProcessing", "SingleProcess"), 0.5, end)],
+        "compile": [("user_annotation", "_compile.compile_inner (dynamo_timed)", 0.5, end)],
+        "break": [
+            ("cpu_op", "Torch-Compiled Region: 0/0", 0.3, 0.9),
+            ("cpu_op", "## Call CompiledFxGraph fabc ##", 0.3, 0.5),
+            ("cpu_op", "Torch-Compiled Region: 1/0", end, 0.8),
+        ],
+        "pageable": [("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 0.5, end)],
+        "fetch": [("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 0.5, end)],
+    }
+    report = with_gaps(tmp_path, *spans[kind])
     found = [one.evidence["wait_ms"] for one in report.findings if one.rule == "TL122"]
     assert len(found) == (percent > 1)
     said = " ".join(verdict(picture_of(report)))

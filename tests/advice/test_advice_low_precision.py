@@ -15,7 +15,7 @@ from tests.advice.advice_rows import gemm
 from tests.advice.advice_steps import Shape, dims_of, model_of, rows_of
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
-from tracelens.results import Finding, GemmRow
+from tracelens.results import Finding, GemmRow, Known
 from tracelens.rules import StepFacts
 from tracelens.rules.evidence.low_precisions import gains
 from tracelens.rules.low_precision import LowPrecision
@@ -86,6 +86,24 @@ def test_blackwell_has_more_types_and_hopper_no_nvfp4() -> None:
     why = RULE.check(facts_of(LLAMA, "b200")).why
     assert "In fp8 they gain" in why and "In NVFP4 they gain" in why and "MXFP8 takes all of them" in why
     assert "arXiv 2509.25149" in why  # its recipe leaves layers in bf16, which gain nothing
+
+
+@pytest.mark.parametrize(
+    ("layers", "kept"),
+    [(32, "layers 27 to 31 of 32"), (36, "layers 30 to 35 of 36"), (1, "the last 15% of the layers")],
+)
+def test_the_last_layers_stay_in_bf16_as_torchtitan_leaves_them(layers: int, kept: str) -> None:
+    """nvfp4.md: of Llama 3 8B layers 0-26 are NVFP4 and 27-31 bf16, of Qwen3 8B 0-29 and 30-35."""
+    facts = facts_of(LLAMA, "b200")
+    facts = replace(facts, model=replace(facts.model, layers=Known(layers, "modules")))
+    assert facts.trains and f"{kept} in bf16" in RULE.check(facts).why
+    staged = replace(facts, model=replace(facts.model, pipeline_parallel=Known(2, "messages")))
+    assert "the last 15% of the layers in bf16" in RULE.check(staged).why
+
+
+def test_in_inference_no_layer_has_a_loss_to_keep_stable() -> None:
+    facts = facts_of(LLAMA, "b200", rows=[row for row in rows_of(LLAMA) if row.phase == "forward"])
+    assert not facts.trains and "2509.25149" not in RULE.check(facts).why
 
 
 def test_a_size_off_the_blocks_is_named_with_its_repair() -> None:

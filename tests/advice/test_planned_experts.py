@@ -48,9 +48,9 @@ def part(found: WholeStep, name: str) -> float:
 
 @pytest.mark.parametrize("ep", [1, 8])
 def test_a_rank_computes_its_experts_rows_of_all_ranks(tmp_path: Path, ep: int) -> None:
-    layer = ExpertLayer(HIDDEN, 1408, EXPERTS, TOP_K, ep=ep)
+    layer = ExpertLayer(HIDDEN, 1408, EXPERTS, TOP_K, ep=ep, exchanged=ep > 1)
     alone = sum(
-        predict_experts(layer, TOKENS * ep, gpu=H100, direction=way, exchanged=ep > 1).time_us.mid or 0.0
+        predict_experts(layer, TOKENS * ep, gpu=H100, direction=way).time_us.mid or 0.0
         for way in ("forward", "backward")
     )
     assert part(step(tmp_path, ep), "experts") == pytest.approx(LAYERS * alone / 1e3)
@@ -60,7 +60,7 @@ def test_each_rank_chooses_for_its_own_tokens() -> None:
     """With as many tokens on each GPU, more GPUs change what is chosen and summed up by nothing."""
     parts = [
         predict_experts(
-            ExpertLayer(HIDDEN, 1408, EXPERTS, TOP_K, ep=ep), TOKENS * ep, gpu=H100, exchanged=True
+            ExpertLayer(HIDDEN, 1408, EXPERTS, TOP_K, ep=ep, exchanged=True), TOKENS * ep, gpu=H100
         ).parts_us
         for ep in (2, 32)
     ]

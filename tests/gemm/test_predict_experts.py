@@ -79,14 +79,23 @@ def test_uneven_experts_cost_more_where_they_compute_and_less_where_they_read_we
 
 
 @pytest.mark.skipif(not (FOLDER / "moe.parquet").exists(), reason="the measured tables are not here")
-def test_uneven_experts_cost_as_much_more_as_measured() -> None:
-    """Geometries that no fit saw, from 512 tokens on: 6.5 % off in the median, of 24 to 32 % more."""
-    table = layers("h100_sxm", "bf16")
+@pytest.mark.parametrize(
+    ("folder", "gpu", "pairs", "quarter"),
+    [("h100_sxm", "h100-sxm", 1500, 0.15), ("a100_sxm", "a100-sxm-80gb", 350, 0.15)],
+)
+def test_uneven_experts_cost_as_much_more_as_measured(
+    folder: str, gpu: str, pairs: int, quarter: float
+) -> None:
+    """Geometries that no fit saw, from 512 tokens on: 6.5 % off in the median, of 24 to 32 % more.
+
+    On A100 exponent 1.2 against 1.01, of 14 % more: its tuned library ran with no even load.
+    """
+    table = layers(folder, "bf16")
     table = table[table["judging"]].reset_index(drop=True)
-    rates = expert_rates(H100, "bf16")
+    rates = expert_rates(find_gpu(None, override=gpu), "bf16")
     assert isinstance(rates, ExpertRates)
     off = uneven_error(table.assign(mid=times(work_of(table), rates)))
-    assert len(off) > 1500 and off.median() <= 0.08 and off.quantile(0.75) <= 0.15
+    assert len(off) > pairs and off.median() <= 0.08 and off.quantile(0.75) <= quarter
 
 
 def test_capacity_drops_rows_and_padding_adds_them() -> None:

@@ -158,8 +158,13 @@ def beside_of(
     )
 
 
-def clock_of(around: Surroundings, steps: Mapping[int, int], rows: Sequence[GemmRow]) -> Clock | None:
-    """The pace of each step, under its number; None where no two steps compare."""
+def clock_of(
+    around: Surroundings,
+    steps: Mapping[int, int],
+    rows: Sequence[GemmRow],
+    samples: Mapping[int, Mapping[str, float]],
+) -> Clock | None:
+    """The pace of each step, under its number, and its ``samples``; None where no two steps compare."""
     found = around.clock
     known = np.isfinite(found.pace)
     if known.sum() < 2:
@@ -168,7 +173,7 @@ def clock_of(around: Surroundings, steps: Mapping[int, int], rows: Sequence[Gemm
     whole, (least, most) = float(found.lost_ns.sum()), found.range_ns
     return Clock(
         steps=[
-            StepPace(steps.get(step, step), pace, slow)
+            StepPace(steps.get(step, step), pace, slow, **samples.get(step, {}))
             for step, pace, slow in zip(
                 found.steps[known].tolist(),
                 found.pace[known].tolist(),

@@ -36,6 +36,7 @@ class ExpertLayer:
     ep: int = 1
     tp: int = 1
     gated: bool = True
+    exchanged: Annotated[bool, says("an all-to-all brings the rows: a GPU sees its own tokens alone")] = False
 
     def __post_init__(self) -> None:
         for name in ("hidden", "inter", "experts", "top_k", "ep", "tp"):

@@ -289,6 +289,8 @@ class StepPace:
     step: Annotated[int, says("the N of ProfilerStep#N")]
     pace: Annotated[float, says("time of the same calls over that in the fastest step")]
     slow: Annotated[bool, says("all shapes alike are slower, by at least 3 %")]
+    sm_mhz: Annotated[float | None, says("median of the trace's samples; null where it has none")] = None
+    power_w: Annotated[float | None, says("the same of the GPU's power")] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,6 @@ def _flex(facts: StepFacts) -> Candidate | None:
             f" {sig(backward / forward)} times as long for {_PRODUCTS} times the GEMMs."
         ),
         why="blocks",
-        change={},
         fix=_BLOCKS,
         caveats=["Block sizes have to divide the mask's; the best ones are those of one mask and GPU."],
         confidence="low",
@@ -123,7 +122,6 @@ def _candidates(facts: StepFacts, kept: Kept) -> Sequence[Candidate]:
             title=f"Let attention take FlashAttention: {because}",
             saw=f"{took(kept.rows, 'attention row', facts)} in the memory-efficient kernel ({sizes}).",
             why="mask" if masked else "",
-            change={},
             fix=_MASKED if masked else _FREE,
             caveats=caveats if masked else forced,
             confidence="low" if masked else "medium",

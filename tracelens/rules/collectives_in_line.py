@@ -47,7 +47,6 @@ class CollectivesInLine(Rule):
                 f" that computes most, exposed for {ms(time)} {facts.per_step} ({of_step(time, facts)})."
                 " Kernels of one stream run one after the other."
             ),
-            change={},
             fix=_ASYNC if held[0].purpose == "data-parallel gradients" else _PREFETCH,
             caveats=[
                 "How much the computation hides is not known: GEMMs beside a collective run slower (TL118).",

@@ -55,7 +55,6 @@ def _candidate(facts: StepFacts, sent: Sequence[CommunicationRow], uneven: float
             f"{seen} Experts' GEMMs take {ms(time_of(rows))} {facts.per_step} here, and exposed all-to-alls,"
             f" which hold the wait for that rank, {ms(waits)}."
         ),
-        change={},
         fix=[
             "+ moe_aux_loss_coeff = 0.01, or a bias for each expert that follows its load",
             "+ capacity_factor = 1.25   # drops what is beyond; or place hot experts on different ranks",

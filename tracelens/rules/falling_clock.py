@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.numbers import integers, ms, ms_range, pct, plural
+from tracelens.numbers import integers, ms, ms_range, pct, plural, sig
 from tracelens.results import StepPace
 from tracelens.rules.engine.candidate import Candidate, not_applicable, passed
 from tracelens.rules.engine.facts import StepFacts
@@ -27,12 +27,14 @@ class FallingClock(Rule):
             raise not_applicable("No two steps have GEMMs of the same shapes to compare the GPU's pace by.")
         slow = [step for step in clock.steps if step.slow]
         if not slow:
-            raise passed(f"All shapes take the same time in each of {plural(len(clock.steps), 'step')}.")
+            raise passed(
+                f"All shapes take the same time in each of {plural(len(clock.steps), 'step')}."
+                f"{_sampled(clock.steps)}"
+            )
         fastest = min(clock.steps, key=lambda step: step.pace)
         most = max(slow, key=lambda step: step.pace)
         lost = clock.lost_ms_per_step
         most_lost = clock.most_ms_per_step if clock.most_ms_per_step is not None else lost
-        gemms = [row for row in facts.gemms if row.clock_ms_per_step > 0]
         found = Candidate(
             name="one clock in all steps",
             title=(
@@ -43,18 +45,16 @@ class FallingClock(Rule):
                 f"GEMMs of all shapes alike take longer in {_named(slow)} (of {len(clock.steps)})"
                 f" than in step {fastest.step}, by {pct(most.pace - 1)} at most: {ms(lost)} {facts.per_step}"
                 f" ({of_step(lost, facts)}; {ms_range(clock.least_ms_per_step, most_lost)}: healthy steps"
-                " differ by 2.4%, too)."
+                f" differ by 2.4%, too).{_sampled([fastest, most])}"
             ),
-            change={},
             fix=["# while it runs: nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PERFORMANCE"],
             caveats=[
-                "A trace has no clock: another process on the GPU would slow all shapes alike, too.",
+                *_doubts(fastest, most),
                 "Kernels besides GEMMs and attention are not counted.",
             ],
             confidence="medium",
             effort="config",
-            components=list(dict.fromkeys(row.component for row in gemms)),
-            gemms=gemms,
+            gemms=[row for row in facts.gemms if row.clock_ms_per_step > 0],
             elsewhere_ms=most_lost,
             bound_of=("what GEMMs and attention take at most beyond the fastest step, where all shapes do"),
             evidence={
@@ -69,3 +69,27 @@ class FallingClock(Rule):
 def _named(steps: Sequence[StepPace]) -> str:
     numbers = integers([step.step for step in steps], dash="–")
     return f"{'step' if len(steps) == 1 else 'steps'} {numbers}"
+
+
+def _sampled(steps: Sequence[StepPace]) -> str:
+    """What the trace's samples say of clock and power in these steps, as a sentence; "" without any."""
+    fields = (
+        ("SM clock", "MHz", [one.sm_mhz for one in steps]),
+        ("power", "W", [one.power_w for one in steps]),
+    )
+    parts = []
+    for name, unit, values in fields:
+        known = [value for value in values if value is not None]
+        if known:
+            low, high = sig(min(known), 4), sig(max(known), 4)
+            parts.append(f"{name} {low} {unit}" if low == high else f"{name} {low} to {high} {unit}")
+    return f" Samples in the trace: {', '.join(parts)}." if parts else ""
+
+
+def _doubts(fast: StepPace, slow: StepPace) -> list[str]:
+    """Whether it is the clock: its samples say so, or are missing."""
+    if fast.sm_mhz is None or slow.sm_mhz is None:
+        return ["This trace has no clock: another process on the GPU would slow all shapes alike, too."]
+    if fast.sm_mhz / slow.sm_mhz - 1 < (slow.pace - 1) / 2:
+        return ["The sampled clock is not as much lower: look for another process on the GPU first."]
+    return []

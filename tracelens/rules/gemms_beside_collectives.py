@@ -102,7 +102,6 @@ def _make(slowed: Sequence[_Slowed], facts: StepFacts, *, carve: bool) -> Candid
         ],
         confidence="medium" if carve else "low",
         effort="config",
-        components=list(dict.fromkeys(one[0].component for one in slowed)),
         gemms=[one[0] for one in slowed],
         elsewhere_ms=excess,
         bound_of="what these calls take beyond calls of the same shape and kernel that run beside nothing",

@@ -90,7 +90,6 @@ def _make(wait: HostWait, facts: StepFacts) -> Candidate:
             f"{saw}, {sig(wait.calls_per_step)} times {facts.per_step}, and {alone} for"
             f" {ms(wait.ms_per_step)} of it ({_share(wait.ms_per_step, facts)})."
         ),
-        change={},
         fix=fix,
         caveats=["With the profiler on, the CPU is slower: without it the GPU waits less."],
         confidence="medium",

@@ -16,6 +16,7 @@ from tracelens.rules.evidence.low_precisions import (
     TypeGain,
     casts_to_fp8,
     gains,
+    less_of_nvfp4,
     linear_rows,
     losses,
     names,
@@ -26,8 +27,6 @@ from tracelens.step.predicted import CONVERTED, SIXTEEN_BITS
 
 _OPPORTUNITY = "An opportunity, not a finding: accuracy has to be proven. Casts are taken off."
 _NAMES = {"fp8": "fp8", "fp8-block": "fp8 in blocks", "nvfp4": "NVFP4"}
-#: NVIDIA's recipe leaves 16% of the linear layers in bf16, most of them at the end.
-_KEPT = "; less where the last layers stay in bf16, as in NVIDIA's recipe (arXiv 2509.25149)"
 
 
 class LowPrecision(Rule):
@@ -75,7 +74,7 @@ def _said(facts: StepFacts, judged: dict[str, list[TypeGain]]) -> str:
         unsure = f"; not surely {listed(rest)}" if rest else ""
         gain = f"gain {ms(saving.mid)} ({ms_range(saving.low, saving.high)}) in {names(sure)}" if sure else ""
         lacks = "are not predicted" if not found else "gain nothing for sure"
-        kept = _KEPT if gain and dtype == "nvfp4" else ""
+        kept = less_of_nvfp4(facts, saving) if gain and dtype == "nvfp4" else ""
         parts.append(f"In {_NAMES[dtype]} they {gain or lacks}{unsure}{kept}.")
     return f"{' '.join(parts)} {block_fit(rows, facts)}"
 

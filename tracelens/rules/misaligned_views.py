@@ -17,6 +17,15 @@ from tracelens.rules.evidence.misfits import component_of
 from tracelens.rules.evidence.views import View, saving_of, view_of
 from tracelens.step.alignment import grid_elements, load_bytes, narrow_kernel
 
+_WHERE = (
+    "Which operand is off is not in the trace: a slice of a wider tensor that begins off 16 bytes does this."
+    " Look for views that feed these GEMMs and make them start on a multiple of 64 elements."
+)
+_WIDE_ENOUGH = (
+    "Calling .contiguous() on the view costs a copy in each call: make the tensor it is cut from wide enough,"
+    " and begin each slice on a multiple of 16 bytes."
+)
+
 
 class MisalignedViews(Rule):
     """Every view that a GEMM reads starts and steps on 16 bytes."""
@@ -40,8 +49,7 @@ class MisalignedViews(Rule):
         groups: dict[tuple[object, ...], list[View]] = {}
         for view in filter(None, map(view_of, gemms)):
             groups.setdefault((view.row.component, view.stride, view.width), []).append(view)
-        known = {id(row) for row in (*strided, *told)}
-        judged = [row for row in gemms if id(row) in known]
+        judged = list({row.id: row for row in (*strided, *told)}.values())
         if not groups and not enough(judged, gemms):
             raise could_not_run(
                 f"Only {len(judged)} of {plural(len(gemms), 'GEMM row')},"
@@ -61,18 +69,17 @@ def _candidate(facts: StepFacts, views: Sequence[View]) -> Candidate:
     found = [saving_of(facts, view) for view in views]
     known = [saving for saving, _ in found if saving is not None]
     shown = sorted({text for row in rows if (text := narrow_kernel(row)) is not None})
-    component = component_of(first.row)
+    component, strided = component_of(first.row), first.stride is not None
+    what = f"the operands of {component} to 16 bytes: the kernel is {listed(shown)}"
+    if strided:
+        what = f"the views that {component} reads: rows of {first.width} elements lie {first.stride} apart"
     return Candidate(
         name=f"aligning the operands of {first.row.component}",
-        title=f"Align the operands of {component} to 16 bytes: the kernel is {listed(shown)}"
-        if first.stride is None
-        else f"Align the views that {component} reads: rows of {first.width} elements lie"
-        f" {first.stride} apart",
-        saw=_saw(facts, views, shown),
-        change={},
+        title=f"Align {what}",
+        saw=f"{took(rows, 'GEMM shape', facts)}, in {first.row.component}. {_seen(first, listed(shown))}",
         fix=_fix(first),
-        caveats=_caveats(first),
-        confidence="high" if first.stride is not None and shown else "medium",
+        caveats=[_WIDE_ENOUGH] if strided else [_WHERE, _WIDE_ENOUGH],
+        confidence="high" if strided and shown else "medium",
         effort="code",
         bounds=[bound_of_row(row, gpu=facts.gpu) for row in rows],
         saving=total(known) if len(known) == len(found) else None,
@@ -87,21 +94,19 @@ def _candidate(facts: StepFacts, views: Sequence[View]) -> Candidate:
     )
 
 
-def _saw(facts: StepFacts, views: Sequence[View], shown: list[str]) -> str:
-    first, rows = views[0], [view.row for view in views]
-    text = f"{took(rows, 'GEMM shape', facts)}, in {first.row.component}."
-    if first.stride is None:
+def _seen(view: View, kernels: str) -> str:
+    if view.stride is None:
         return (
-            f"{text} The kernel's name shows the fallback ({listed(shown)}) although every recorded dimension"
-            " is on the 16-byte grid."
+            f"The kernel's name shows the fallback ({kernels}) although every recorded dimension is on the"
+            " 16-byte grid."
         )
-    step = int(first.stride * (bytes_per_element(first.row.dtype) or 0.0))
-    by = "output" if first.operand == "c" else f"operand {first.operand}"
-    by_name = f" Kernel names show the fallback: {listed(shown)}." if shown else ""
+    step = int(view.stride * (bytes_per_element(view.row.dtype) or 0.0))
+    by = "output" if view.operand == "c" else f"operand {view.operand}"
+    begin = view.row.alignment_bytes.get(view.operand)
     return (
-        f"{text} The recorded strides of its {by}: {first.stride} elements = {step} bytes from row to row,"
-        f" for rows of {first.width} in {first.row.dtype}: they begin on"
-        f" {first.row.alignment_bytes.get(first.operand)}-byte boundaries.{by_name}"
+        f"The recorded strides of its {by}: {view.stride} elements = {step} bytes from row to row, for rows"
+        f" of {view.width} in {view.row.dtype}: they begin on {begin}-byte boundaries."
+        f"{f' Kernel names show the fallback: {kernels}.' if kernels else ''}"
     )
 
 
@@ -113,15 +118,3 @@ def _fix(view: View) -> list[str]:
         f"- buffer = torch.empty(rows, {view.stride})",
         f"+ buffer = torch.empty(rows, {then})   # the views into it keep their width",
     ]
-
-
-def _caveats(view: View) -> list[str]:
-    where = (
-        "Which operand is off is not in the trace: a slice of a wider tensor that begins off 16 bytes does"
-        " this. Look for views that feed these GEMMs and make them start on a multiple of 64 elements."
-    )
-    copy = (
-        "Calling .contiguous() on the view costs a copy in each call: make the tensor it is cut from wide"
-        " enough, and begin each slice on a multiple of 16 bytes."
-    )
-    return [where, copy] if view.stride is None else [copy]

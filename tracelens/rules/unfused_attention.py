@@ -78,7 +78,6 @@ def _candidate(facts: StepFacts, found: Fusing) -> Candidate:
         ),
         components=list(dict.fromkeys([*CORE, *around])),
         saw=found.saw,
-        change={},
         fix=_FIXES[chain.call],
         caveats=_caveats(found),
         confidence="low" if found.saving is None else "medium",

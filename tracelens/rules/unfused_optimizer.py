@@ -54,7 +54,6 @@ def _candidate(facts: StepFacts, adam: list[OtherRow], now: float, fused: float)
             f"{sig(calls_of(adam))} kernels {facts.per_step} of {plural(len(adam), 'operation')} update the"
             f" parameters, in {ms(now)} ({of_step(now, facts)})."
         ),
-        change={},
         fix=[
             "- optimizer = torch.optim.AdamW(model.parameters())",
             "+ optimizer = torch.optim.AdamW(model.parameters(), fused=True)",

@@ -29,9 +29,8 @@ def expert_parts(config: ModelConfig, layout: Layout, *, gpu: Gpu, dtype: str) -
     rows, width = round(tokens * layer.top_k / layer.experts), layer.inter // layer.tp
     for direction in DIRECTIONS:
         found = predict_experts(
-            layer, tokens, gpu=gpu, dtype=dtype, direction=direction, row_multiple=ROW_ALIGNMENT[dtype],
-            exchanged=layer.ep > 1,
-        )  # fmt: skip
+            layer, tokens, gpu=gpu, dtype=dtype, direction=direction, row_multiple=ROW_ALIGNMENT[dtype]
+        )
         cannot = f"experts: {found.unknown or f'no time is known on {gpu.title}'}"
         time_ms = in_ms(found.time_us, layers, cannot)
         yield PlannedPart(

@@ -152,9 +152,10 @@ def expert_layer(config: ModelConfig, layout: Layout) -> ExpertLayer | None:
 
     if not (config.experts and layout.experts_per_token):
         return None
+    ep = config.expert_parallel or 1
     return ExpertLayer(
         _known(config, "hidden"), _known(config, "ffn"), config.experts, layout.experts_per_token,
-        ep=config.expert_parallel or 1, tp=config.tensor_parallel or 1, gated=bool(config.gated),
+        ep=ep, tp=config.tensor_parallel or 1, gated=bool(config.gated), exchanged=ep > 1,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracelens.trace.columns import Chunk, Column
-from tracelens.trace.tables import Flows, Frames, Kernels, Launches, Ops, Ranges, Syncs
+from tracelens.trace.tables import Counters, Flows, Frames, Kernels, Launches, Ops, Ranges, Syncs
 
 _CODES = {"name", "category", "thread", "device", "inputs", "launch", "collective"}
 _TABLES: dict[str, type[Any]] = {
@@ -19,7 +19,9 @@ _TABLES: dict[str, type[Any]] = {
     "frames": Frames,
     "flows": Flows,
     "syncs": Syncs,
+    "counters": Counters,
 }
+_DTYPES: dict[str, type[Any]] = {"start": np.bool_, "value": np.float64} | dict.fromkeys(_CODES, np.int32)
 
 
 class Collector:
@@ -49,7 +51,7 @@ class Collector:
         parts = self._parts.pop(table, {})
         columns: dict[str, Column] = {}
         for name in kind.__dataclass_fields__:
-            dtype = np.int32 if name in _CODES else np.bool_ if name == "start" else np.int64
+            dtype = _DTYPES.get(name, np.int64)
             chunks = parts.pop(name, [])
             joined = np.concatenate(chunks) if chunks else np.empty(0, dtype)
             columns[name] = joined.astype(dtype, copy=False)

@@ -60,6 +60,10 @@ TABLE_OF_CATEGORY = {
     "forward_backward": "flows",
     "cuda_sync": "syncs",
 }
+#: Counter events that are kept, of the process "GPU 0 Counters": torch 2.14, torch/profiler/_cupti/
+#: monitor_trace.py, with ``enable_environment_counters`` of the backend ``cupti_monitor``.
+COUNTERS = frozenset({"SM Clock (MHz)", "Power (W)"})
+_OF_DEVICE = re.compile(r"GPU (\d{1,4}) Counters")
 _DURATIONS = {"ops", "kernels", "launches", "ranges", "frames", "syncs"}
 _MODERN_CATEGORY = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
 
@@ -145,11 +149,14 @@ class ChunkDecoder:
                     group = [event for event in group if event.ph == "X"]
                 if group:
                     tables[table] = self._makers[table](group)
+        rest = bins.by_table.get("", [])
+        if sampled := [one for one in rest if one.ph == "C" and one.name in COUNTERS and _is_timed(one)]:
+            tables["counters"] = self._counters(sampled)
         return Chunk(
             events=len(events),
             categories=bins.sizes(),
             tables=tables,
-            thread_names=_thread_names(bins.by_table.get("", [])),
+            thread_names=_thread_names(rest),
             dropped=dict(self._dropped),
         )
 
@@ -250,6 +257,19 @@ class ChunkDecoder:
             "record": record,
         }
 
+    def _counters(self, events: list[Any]) -> dict[str, Column]:
+        values = np.full(len(events), np.nan)
+        for at, event in enumerate(events):
+            with suppress(ValueError):
+                values[at] = float(bytes((event.args or NO_ARGS).value) or b"nan")
+        devices = (_OF_DEVICE.fullmatch(str(event.pid)) for event in events)
+        return {
+            "name": self.names.codes([event.name for event in events], len(events)),
+            "device": np.array([int(found[1]) if found else -1 for found in devices], np.int32),
+            "ts_ns": self._times(map(_TS, events), map(_DUR, events))[0],
+            "value": values,
+        }
+
     def _flows(self, events: list[Any]) -> dict[str, Column]:
         return {
             "id": _integers([event.id for event in events]),
@@ -298,6 +318,11 @@ def lacks_time(event: ExactEvent) -> bool:
     table = TABLE_OF_CATEGORY.get(event.cat)
     in_table = table is not None and (event.ph == "X" or table not in _DURATIONS)
     return in_table and not bytes(event.ts)
+
+
+def _is_timed(event: Event | ExactEvent) -> bool:
+    """A float is a time unless it is NaN; raw text is one unless it is empty."""
+    return event.ts == event.ts if isinstance(event.ts, float) else bool(bytes(event.ts))
 
 
 def _thread_names(events: list[Any]) -> dict[tuple[Any, Any], str]:

@@ -48,6 +48,7 @@ class Args(Struct, gc=False):
     collective: Raw = renamed(default=collectives.NO_TEXT, name=collectives.NAME)
     record: Number = renamed(default=-1, name="wait_on_cuda_event_record_corr_id")
     name: Raw = NO_TEXT  # of a metadata event: the thread's or process's name
+    value: Raw = renamed(default=NO_TEXT, name="")  # of a counter
 
 
 NO_ARGS = Args()

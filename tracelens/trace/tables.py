@@ -234,6 +234,16 @@ DamageKind = Literal["no_event", "invalid", "incomplete", "no_time"]
 
 
 @dataclass(frozen=True, slots=True)
+class Counters(Table):
+    """Samples of a GPU's clock and power, where a trace has them; ``value`` in the unit of ``name``."""
+
+    name: CodeArray
+    device: CodeArray
+    ts_ns: IntArray
+    value: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
 class Damage:
     """A stretch of the file that could not be read."""
 
@@ -284,6 +294,7 @@ class Trace:
     frames: Frames
     flows: Flows
     syncs: Syncs
+    counters: Counters
     events: int  # events read, of every kind
     categories: dict[str, int]  # events by category
     damage: list[Damage] = field(default_factory=list)

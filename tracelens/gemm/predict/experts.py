@@ -34,12 +34,11 @@ class _Layer(NamedTuple):
     load: str
     row_multiple: int
     capacity: float | None
-    exchanged: bool
 
     @property
     def own_tokens(self) -> float:
         """Tokens that the GPU chooses experts for and sums up."""
-        return self.tokens / self.layer.ep if self.exchanged else float(self.tokens)
+        return self.tokens / self.layer.ep if self.layer.exchanged else float(self.tokens)
 
 
 def predict_experts(
@@ -52,7 +51,6 @@ def predict_experts(
     load: str = "balanced",
     row_multiple: int = 1,
     capacity: float | None = None,
-    exchanged: bool = False,
 ) -> ExpertsPrediction:
     """Time in microseconds of a layer of experts on the busiest GPU of its expert-parallel group.
 
@@ -61,10 +59,10 @@ def predict_experts(
     of all ``layer.ep`` GPUs together. ``dtype`` is bf16, fp16, fp8, fp8_block (128 x 128 blocks) or nvfp4.
     ``load`` is "balanced" or "power-law:1.2". ``row_multiple`` pads each expert's rows, as libraries
     of training do for some types (``ROW_ALIGNMENT``). ``capacity`` drops the rows that an expert gets beyond
-    so many times the mean. ``exchanged``: an all-to-all brings the rows, so that each GPU chooses experts and
-    sums up for its own tokens; else each sees all tokens, as in the published times. Raises ``InputError``
-    for sizes, types and loads that do not exist. Where nothing is known of the GPU, ``time_us`` has no mid.
-    Source and error: docs/experts.md.
+    so many times the mean. ``layer.exchanged``: an all-to-all brings the rows, so that each GPU chooses
+    experts and sums up for its own tokens; else each sees all, as in the published times. Raises
+    ``InputError`` for sizes, types and loads that do not exist. Where nothing is known of the GPU,
+    ``time_us`` has no mid. Source and error: docs/experts.md.
 
     >>> from tracelens.hardware import find_gpu
     >>> mixtral = ExpertLayer(hidden=4096, inter=14336, experts=8, top_k=2)
@@ -80,7 +78,7 @@ def predict_experts(
         raise InputError(f"rows are padded to a multiple of 1 to 65536, not {row_multiple!r}")
     if capacity is not None and not 0 < capacity <= 1e6:
         raise InputError(f"capacity = {capacity}: give a factor of the mean load above 0")
-    return _predict(_Layer(layer, tokens, gpu, dtype, direction, load, row_multiple, capacity, exchanged))
+    return _predict(_Layer(layer, tokens, gpu, dtype, direction, load, row_multiple, capacity))
 
 
 def experts_time(

@@ -27,11 +27,11 @@ class Candidate:
 
     title: str  # imperative, with exact values
     saw: str
-    change: Mapping[str, list[int | float | str]]  # parameter -> [from, to]
     fix: Sequence[str]  # diff lines
     caveats: Sequence[str]
     confidence: Level
     effort: Effort
+    change: Mapping[str, list[int | float | str]] = field(default_factory=dict)  # parameter -> [from, to]
     bounds: Sequence[Bound] = ()  # of the GEMM rows that it touches
     kernels: Mapping[str, float] = field(default_factory=dict)  # other rows -> ms per step that can go
     elsewhere_ms: float = 0.0  # per step, that can go outside of all rows: messages, kernels that move bytes
@@ -42,7 +42,7 @@ class Candidate:
     name: str = ""  # the change inside a sentence: "one product for q, k and v"
     why: str = ""  # the part of the page's "Why it costs" that says it; "" = the first
     gemms: Sequence[GemmRow] = ()  # rows to name though none of their time can go
-    components: Sequence[str] = ()  # where they are not those of ``bounds``
+    components: Sequence[str] = ()  # where they are not those of ``gemms`` or ``bounds``
     evidence: Mapping[str, Any] = field(default_factory=dict)
     parameter_delta: int | None = None
     flops_delta: float | None = None  # of the named GEMMs, as a fraction

@@ -139,12 +139,12 @@ def _left(judged: _Judged, facts: StepFacts, step_ms: float) -> str:
 def _finding(rule: Named, judged: _Judged, *, facts: StepFacts, step_ms: float) -> Finding:
     one, saving = judged.one, judged.saving_ms
     share = saving.over(step_ms)
-    bounds = sorted(one.bounds, key=lambda bound: -bound.ms)
+    rows = [*one.gemms] or [bound.row for bound in sorted(one.bounds, key=lambda bound: -bound.ms)]
     finding = Finding(
         rule=rule.id,
         slug=rule.slug,
         title=one.title,
-        components=list(dict.fromkeys(one.components or [bound.row.component for bound in bounds])),
+        components=list(dict.fromkeys(one.components or [row.component for row in rows])),
         severity="low"
         if one.effort == "retrain" and facts.only_runs
         else severity(share.size or 0.0, "step" if rule.of_waits else facts.saving_of),
@@ -162,7 +162,7 @@ def _finding(rule: Named, judged: _Judged, *, facts: StepFacts, step_ms: float) 
         parameter_delta=_parameter_delta(judged),
         flops_delta=one.flops_delta,
         caveats=[*one.caveats, *_common_caveats(rule, facts, judged)],
-        gemms=[row.id for row in one.gemms] or [bound.row.id for bound in bounds],
+        gemms=[row.id for row in rows],
         doc=f"docs/rules/{rule.id}.md",
         saving_of="wait" if rule.of_waits else facts.saving_of,
         counts=one.counts,

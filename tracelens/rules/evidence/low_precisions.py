@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tracelens.gemm.predict.rates import peak_of
-from tracelens.numbers import listed
+from tracelens.numbers import listed, ms
 from tracelens.results import Estimate, GemmRow, OtherRow, total
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.facts import StepFacts
@@ -71,6 +71,22 @@ def casts_to_fp8(facts: StepFacts, components: Collection[str]) -> list[OtherRow
     """Kernels of these components that cast to fp8."""
     rows = [row for row in facts.others or () if row.kind == "cast" and row.dtype_to == "fp8"]
     return [row for row in rows if row.component in components]
+
+
+def less_of_nvfp4(facts: StepFacts, saving: Estimate) -> str:
+    """What is left of a gain in NVFP4 with the last layers in bf16, as recipes of training have them.
+
+    torchtitan's ``nvfp4.md`` after arXiv 2509.25149: the leading 85 % of the layers are converted.
+    """
+    if not facts.trains:
+        return ""
+    layers, stages = facts.model.layers.value or 0, facts.model.pipeline_parallel.value or 1
+    converted = layers * 85 // 100
+    if not converted or stages > 1:  # another rank can have the last ones
+        return "; less with the last 15% of the layers in bf16, which keep the loss stable (arXiv 2509.25149)"
+    kept = f"layer {converted}" if converted == layers - 1 else f"layers {converted} to {layers - 1}"
+    left = ms(converted / layers * (saving.mid or 0.0))
+    return f"; {left} with {kept} of {layers} in bf16, which keep the loss stable (arXiv 2509.25149)"
 
 
 def names(found: Sequence[TypeGain]) -> str:
