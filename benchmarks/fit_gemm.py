@@ -282,6 +282,20 @@ def _reranged(folder: str, gpu: Gpu, dtype: str, most: int) -> Shares | None:
     return replace(shares, source=STAMP.sub(stamp, stored.source))
 
 
+def _further(folder: str, gpu: Gpu, dtype: str, most: int) -> Shares | None:
+    """The stored constants, gone on with down the slope."""
+    stored = architecture(gpu.compute_capability).shares.get(dtype, {}).get(gpu.name)
+    table = linears(folder, dtype, judging=False)
+    stamp = STAMP.search(stored.source) if stored is not None else None
+    if stored is None or stamp is None or len(table) < _ENOUGH:
+        return None
+    rows = Rows.of(sampled(table, most), gpu, dtype)
+    _, shares = _descend(stored, rows, _STEPS, rounds=_ROUNDS)
+    shares = _judged(table, gpu, dtype, _rounded(shares))
+    said = f", gone on from version {stamp[1]}'s ({_PROGRAM} {_VERSION}, {digest(shares, gpu.name, dtype)})"
+    return replace(shares, source=re.sub(f" {STAMP.pattern}", said, stored.source))
+
+
 def _compared_to_stored(shares: Shares, gpu: Gpu, dtype: str) -> str:
     """Are these the stored figures, whichever version of the program stored them?"""
     stored = architecture(gpu.compute_capability).shares.get(dtype, {}).get(gpu.name)
@@ -314,15 +328,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--ranges", action="store_true", help="ranges and neighbours alone, by the constants there"
     )
+    parser.add_argument("--further", action="store_true", help="go on from the constants there")
     parser.add_argument(
         "--check", action="store_true", help="say which differ from those there; 1 if any does"
     )
     given = parser.parse_args(arguments)
+    made = _reranged if given.ranges else _further if given.further else _found
     differ = 0
     for folder in given.gpu or list(GPUS):
         gpu = find_gpu(None, override=GPUS[folder][1])
         for dtype in given.dtype or list(DTYPES):
-            shares = (_reranged if given.ranges else _found)(folder, gpu, dtype, given.rows)
+            shares = made(folder, gpu, dtype, given.rows)
             if shares is None:
                 continue
             block = written(shares, gpu.name, dtype)

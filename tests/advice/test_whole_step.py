@@ -124,7 +124,7 @@ def test_a_generation_without_published_steps_has_a_wider_range() -> None:
     assert _step(Training(8), gpu="h200").step_ms.basis == "heuristic"
 
 
-@pytest.mark.parametrize("gpu", ["rtx-4090", "rtx-3060", "l40s", "b200", "a100-sxm-80gb"])
+@pytest.mark.parametrize("gpu", ["rtx-4090", "rtx-3060", "rtx-5070-ti", "l40s", "b200", "a100-sxm-80gb"])
 def test_no_step_is_faster_than_its_gemms_alone(gpu: str) -> None:
     step = _step(Training(gpus=1), gpu, _LLAMA_8B)
     planner = Planner(Layout(fused_gate=True, rope=True), gpu=find_gpu(None, override=gpu))

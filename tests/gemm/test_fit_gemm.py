@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks import fit_gemm
 from benchmarks.fit_gemm import STAMP, digest, fit, ranged, written
 from benchmarks.fit_rows import Rows
 from benchmarks.predictions import as_one_source_would
@@ -103,6 +104,26 @@ def test_a_range_holds_about_95_of_100_in_each_class_of_shapes() -> None:
         assert 0.94 <= inside.mean() <= 0.99
         assert np.log(high / low) < 5.5 * errors[part].std()
     assert not found.short
+
+
+def test_a_fit_goes_on_from_the_constants_that_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that all take 10 % longer than the stored constants say."""
+    gpu = find_gpu(None, override="l40s")
+    stored = architecture(gpu.compute_capability).shares["fp8"]["l40s"]
+    sizes = [(m, n, k) for m in (64, 1024, 2048) for n in (1024, 1536, 4096) for k in (1024, 8192)]
+    table = pd.DataFrame(sizes, columns=["m", "n", "k"]).assign(time_us=1.0)
+    table = table.assign(time_us=1.1 * np.exp(Rows.of(table, gpu, "fp8").errors(stored)))
+    monkeypatch.setattr(fit_gemm, "linears", lambda *_, **__: table)
+    monkeypatch.setattr(fit_gemm, "_ENOUGH", 1)
+    monkeypatch.setattr(fit_gemm, "_STEPS", 12)
+    found = fit_gemm._further("l40s", gpu, "fp8", 100)
+    assert found is not None
+    assert np.abs(Rows.of(table, gpu, "fp8").errors(found)).mean() < 0.05
+    was, stamp = STAMP.search(stored.source), STAMP.search(found.source)
+    assert was is not None and stamp is not None and stamp[2] == digest(found, "l40s", "fp8")
+    assert f"stood, gone on from version {was[1]}'s (benchmarks/fit_gemm.py" in found.source
+    assert fit_gemm._compared_to_stored(stored, gpu, "fp8") == "as stored"
+    assert fit_gemm._compared_to_stored(found, gpu, "fp8") == f"differs from what version {was[1]} stored"
 
 
 def test_pairs_of_multiprocessors_come_to_a_fit_without_them() -> None:
