@@ -350,14 +350,14 @@ def test_a_clock_needs_two_steps_and_its_range_is_that_of_all_that_is_lost() -> 
     paces = StepPaces(ints(0, 1, 2), np.array([1.0, np.nan, 1.2]), np.array([False, False, True]),
                       np.array([0.0, 0.0, 100.0, 300.0]), (200.0, 500.0))  # fmt: skip
     rows = [replace(gemm(1, 8, 8, 8), clock_ms_per_step=ms) for ms in (1.0, 3.0)]
-    found = clock_of(around(clock=paces), {0: 5, 2: 7}, rows)
+    found = clock_of(around(clock=paces), {0: 5, 2: 7}, rows, {})
     assert found is not None
     assert [(one.step, one.pace, one.slow) for one in found.steps] == [(5, 1.0, False), (7, 1.2, True)]
     figures = (found.lost_ms_per_step, found.least_ms_per_step, found.most_ms_per_step)
     assert figures == (4.0, 2.0, 5.0)
     one = replace(paces, pace=np.array([1.0, np.nan, np.nan]))
-    assert clock_of(around(clock=one), {}, rows) is None
-    still = clock_of(around(clock=replace(paces, lost_ns=np.zeros(4))), {}, rows)
+    assert clock_of(around(clock=one), {}, rows, {}) is None
+    still = clock_of(around(clock=replace(paces, lost_ns=np.zeros(4))), {}, rows, {})
     assert still is not None and (still.least_ms_per_step, still.most_ms_per_step) == (0.0, 0.0)
 
 
