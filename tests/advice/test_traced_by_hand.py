@@ -452,6 +452,25 @@ def test_types_of_low_precision_take_whole_blocks(
 
 
 @pytest.mark.parametrize(
+    ("now", "out", "then", "wanted"),
+    [
+        ("bf16", "fp32", "fp8", "fp32"),  # gradients are added up in fp32 whatever is multiplied
+        ("bf16", "bf16", "fp8", "bf16"),
+        ("fp32", "fp32", "bf16", "bf16"),
+        ("bf16", "fp32", "bf16", "fp32"),
+    ],
+)
+def test_the_output_follows_the_type_but_where_gradients_are_added_up(
+    now: str, out: str, then: str, wanted: str
+) -> None:
+    row = replace(gemm(1, 1024, 1024, 1024, dtype=now), out_dtype=out)
+    found = predict_row(
+        (1024, 1024, 1024, 1), row, gpu=find_gpu(None, override="h100-sxm"), measured=None, dtype=then
+    )
+    assert not isinstance(found, str) and (found.dtype, found.out_dtype) == (then, wanted)
+
+
+@pytest.mark.parametrize(
     ("component", "dtype", "wanted"),
     [
         ("mlp.up", "fp8", "fp8"),
