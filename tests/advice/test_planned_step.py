@@ -59,7 +59,7 @@ def test_experts_share_the_tokens(tmp_path: Path) -> None:
     config = read(tmp_path, configs.MIXTRAL_8X7B, sequence=4096, micro_batch=2)
     step = Planner(config.layout, gpu=H100).step(config.model)
     forward, backward = (part for part in step.parts if part.component == "moe.experts")
-    assert forward.shape == "8 x (2048 x 14336 x 4096)"
+    assert forward.shape == "8 x (2048 x 14336 x 4096)" and forward.sizes == (8192 * 2, 14336, 4096, 8)
     layer = ExpertLayer(hidden=4096, inter=14336, experts=8, top_k=2)
     for part in (forward, backward):
         alone = predict_experts(layer, 8192, gpu=H100, direction=part.role)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from tracelens.hardware.collectives import exchange_us
 from tracelens.results.suggestions import WholeStep
 from tracelens.step import planned_kernels
 from tracelens.step.memory import memory_of, would_fit
+from tracelens.step.paces import pace_of
 from tracelens.step.planned_step import Planner
 from tracelens.step.search_space import BY_DEFAULT, SearchLimits, Space, kept_degree
 from tracelens.step.whole_step import whole_step
@@ -168,6 +169,18 @@ def test_kernels_run_at_the_pace_of_published_steps() -> None:
     low, mid, high = span(found, "GEMMs")
     assert (mid, high) == pytest.approx((took, took * error))
     assert low == pytest.approx(max(took / error, 3 * sum(one.low for one in alone["product"])))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "attention", "error"),
+    [("a100-sxm-40gb", 1.91, 0.12), ("a6000", 1.91, 0.3), ("l40s", 1.91, 0.3), ("v100-sxm", 1.91, 0.3),
+     ("h100-sxm", 3.19, 0.12), ("h200", 3.19, 0.3), ("b200", 3.19, 0.3), ("rtx-5090", 3.19, 0.3)],
+)  # fmt: skip
+def test_a_gpu_without_published_steps_has_the_pace_of_its_generation(
+    gpu: str, attention: float, error: float
+) -> None:
+    found = pace_of(find_gpu(None, override=gpu))
+    assert (found.attention, found.error) == (attention, error)
 
 
 @pytest.mark.parametrize(("checkpoint", "calls"), [("none", 4), ("full", 6)])

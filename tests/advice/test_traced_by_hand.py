@@ -10,7 +10,7 @@ import pytest
 
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import XMMA, attention, cutlass, gemm, model
-from tests.advice.advice_steps import Shape, model_of
+from tests.advice.advice_steps import Shape, model_of, rows_of
 from tracelens.config.model_config import ModelConfig, changed
 from tracelens.hardware import find_gpu
 from tracelens.results import Estimate, GemmRow, Rest, Span
@@ -18,6 +18,7 @@ from tracelens.results.row_sizes import AttentionDims
 from tracelens.step.affected import concerns
 from tracelens.step.alignment import boundary_bytes, misfit_of, off_grid
 from tracelens.step.experts import mixture_of
+from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.per_token import affected_ms, growth_frac, moved_then_ms, per_token
 from tracelens.step.predicted import _floor, _medians, _off_block, _spread, bounded, dtype_then, predict_row
 from tracelens.step.present import micro_batches_of
@@ -452,6 +453,25 @@ def test_types_of_low_precision_take_whole_blocks(
 
 
 @pytest.mark.parametrize(
+    ("now", "out", "then", "wanted"),
+    [
+        ("bf16", "fp32", "fp8", "fp32"),  # gradients are added up in fp32 whatever is multiplied
+        ("bf16", "bf16", "fp8", "bf16"),
+        ("fp32", "fp32", "bf16", "bf16"),
+        ("bf16", "fp32", "bf16", "fp32"),
+    ],
+)
+def test_the_output_follows_the_type_but_where_gradients_are_added_up(
+    now: str, out: str, then: str, wanted: str
+) -> None:
+    row = replace(gemm(1, 1024, 1024, 1024, dtype=now), out_dtype=out)
+    found = predict_row(
+        (1024, 1024, 1024, 1), row, gpu=find_gpu(None, override="h100-sxm"), measured=None, dtype=then
+    )
+    assert not isinstance(found, str) and (found.dtype, found.out_dtype) == (then, wanted)
+
+
+@pytest.mark.parametrize(
     ("component", "dtype", "wanted"),
     [
         ("mlp.up", "fp8", "fp8"),
@@ -514,3 +534,23 @@ def test_a_saving_per_token(change: dict[str, list[int | str | None]], growth: f
     assert [saving.low, saving.mid, saving.high] == pytest.approx(wanted)
     assert moved_then_ms(per_token(found)) == pytest.approx(8.0)
     assert affected_ms(found) == 10.0
+
+
+def test_twice_the_layers_repeat_every_row_in_them_however_short() -> None:
+    shape = Shape(1024, 16, 4096, v=32000, layers=4, b=1, s=512)
+    step = model_of(shape)
+    inside = [row.time_ms_per_step for row in rows_of(shape) if row.component != "logits"]
+    assert step.step_ms is not None and min(inside) < 0.1
+    found = MeasuredStep(step).time_ms(replace(step.now, layers=8))
+    assert found == pytest.approx(step.step_ms + sum(inside))
+
+
+@pytest.mark.parametrize(("loop_us", "batched_us", "how"), [(10.0, 30.0, "batched"), (30.0, 10.0, "loop")])
+def test_experts_run_as_most_of_their_time_does(loop_us: float, batched_us: float, how: str) -> None:
+    rows = [
+        expert(512, 1.0, time_us=loop_us),
+        expert(512, 1.0, time_us=batched_us, batch=8),
+        expert(2048, 1.0, time_us=900.0),  # every token goes through it: a shared one
+    ]
+    found = mixture_of(rows, model(hidden=4096, ffn=1024, experts=8), tokens=2048)
+    assert found is not None and found.how == how

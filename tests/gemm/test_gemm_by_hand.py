@@ -370,6 +370,7 @@ def test_a_product_with_nothing_measured_near_is_as_unsure_as_the_typical_one() 
     found = neighbours(rows, [128] * 10, residuals)
     nothing, far = found.of((1024, 64, 1024, 1), "TT", 64), found.of((1024, 2**30, 1024, 1), "NN", 128)
     assert nothing.weighted == () and nothing.factor == 1.0
+    assert len(far.weighted) == 5  # docs/prediction.md: the five nearest
     near = found.of((1024, 64, 1024, 1), "NN", 128)
     assert nothing.low_frac < near.low_frac < 1.0 < near.high_frac < nothing.high_frac
     # Each is an octave from the next, so near is 1 and four octaves widen the logs fourfold.
