@@ -124,7 +124,7 @@ def test_what_lacks_is_said_with_its_remedy() -> None:
         "no operator is known for these kernels (a CUDA graph"
     )
     assert (
-        not_known("hidden size", Known(None, "not known: no part"))
+        not_known("hidden size", Known(None, "no part"))
         == "The hidden size is not known: no part."
     )
 

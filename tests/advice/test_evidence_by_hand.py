@@ -177,7 +177,7 @@ def test_a_length_is_needed_and_packed_sequences_have_none() -> None:
     packed = replace(attention(2, 64), attention=AttentionDims(tokens=64))
     assert answer(need_length, facts(ROW, packed), None)[2].startswith("Sequences are packed")
     for value in (None, 0):
-        unknown = facts(ROW, dims=replace(model(), sequence=Known(value, "not known: nothing shows it")))
+        unknown = facts(ROW, dims=replace(model(), sequence=Known(value, "nothing shows it")))
         state, absent, why = answer(need_length, unknown, None)
         assert (state, absent, why) == (
             "not_applicable", True, "The sequence length is not known: nothing shows it.",
