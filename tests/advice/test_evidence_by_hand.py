@@ -21,7 +21,7 @@ from tracelens.rules.evidence.dimensions import Target, flops_growth, target
 from tracelens.rules.evidence.lengths import bounds_of, near, need_length, saw_of
 from tracelens.rules.evidence.mixtures import evidence, saw, unfilled
 from tracelens.rules.evidence.slices import copied_ms, need_slices
-from tracelens.rules.evidence.views import saving_of, view_of
+from tracelens.rules.evidence.views import View, saving_of, view_of
 from tracelens.rules.evidence.vocabulary import columns, need_vocabulary, vocabulary, vocabulary_rows
 from tracelens.step.experts import Mixture
 from tracelens.step.stalls import call_us_of
@@ -319,6 +319,11 @@ def test_an_aligned_view_saves_its_time_less_a_copy_at_worst() -> None:
     copied = 8 * 2 * 2 * 10240 * 2560 / 3350e6
     assert free is not None and free.low is not None and free.low - found.low == pytest.approx(copied)
     assert free.mid == pytest.approx(found.mid)
+    twice = replace(row, batch=2, time_ms_per_step=2 * row.time_ms_per_step)
+    two, _ = saving_of(replace(step, gemms=[twice]), View(twice, "a", 2560, 2561))
+    none, _ = saving_of(replace(bare, gemms=[twice]), View(twice, "a", 2560, 2561))
+    assert two is not None and none is not None and two.low is not None and none.low is not None
+    assert none.low - two.low == pytest.approx(2 * copied)
     anchored: Any = SimpleNamespace(by_dtype={"bf16": (1.25, 0.0)})
     ours = replace(step, step=replace(step.step, anchors=anchored))
     slower, said = saving_of(ours, view)
