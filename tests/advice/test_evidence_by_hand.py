@@ -19,7 +19,7 @@ from tracelens.rules.engine.candidate import Answer
 from tracelens.rules.evidence.attention_kernels import efficient_rows, kept_of
 from tracelens.rules.evidence.dimensions import Target, flops_growth, target
 from tracelens.rules.evidence.lengths import bounds_of, near, need_length, saw_of
-from tracelens.rules.evidence.mixtures import evidence, saw, unfilled
+from tracelens.rules.evidence.mixtures import evidence, packed, saw, unfilled
 from tracelens.rules.evidence.slices import copied_ms, need_slices
 from tracelens.rules.evidence.views import View, saving_of, view_of
 from tracelens.rules.evidence.vocabulary import columns, need_vocabulary, vocabulary, vocabulary_rows
@@ -347,6 +347,7 @@ def test_attention_in_the_memory_efficient_kernel_by_size_and_mask() -> None:
     assert [row.id for row in found] == ["g1", "g5"]
     assert [[row.id for row in one.rows] for one in kept_of(step, found)] == [["g1", "g5"]]
     (plain,) = kept_of(step, found)
+    assert kept_of(step, found[:1])[0].mask is None
     assert (plain.mask, plain.why, plain.can_change) == (None, "", True)
     sized = AttentionDims(1, 32, 32, 2048, 2048, 64)
     for mask, can in (("mask", True), ("bias", False)):
@@ -403,3 +404,10 @@ def test_the_last_tile_of_each_expert_is_half_empty_in_the_mean() -> None:
     assert found is not None and found.ms == pytest.approx(10 * 254 / 1254)
     for given in ({"groups": None}, {"groups": Groups("k", 4)}, {"m": None}, {"tile_m": None}):
         assert unfilled(facts(row), replace(row, **given)) is None
+
+
+def test_of_an_expert_that_nothing_predicts_all_that_kernels_need_can_go() -> None:
+    """128 rows of 1024 x 1024 need 0.27 us at the peak; of fewer kernels not each has its start."""
+    row = gemm(1, 128, 1024, 1024, component="moe.experts", time_us=20.0)
+    floor = max(2 * 128 * 1024**2 / 989e9, (row.bytes or 0.0) / 3350e6)
+    assert packed(facts(row), row, 8).ms == pytest.approx(0.02 - floor)

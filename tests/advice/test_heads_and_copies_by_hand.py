@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.advice.advice_facts import other
+from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100, UNKNOWN_GPU, attention, facts, flash2, gemm, model
 from tracelens.results import Estimate, GemmRow, OtherRow
@@ -627,3 +627,14 @@ def test_megatron_is_told_the_first_multiple_that_gives_the_vocabulary(then: int
     assert [line for line in lines if "divisible" in line] == (
         [f"+ --make-vocab-size-divisible-by {by}"] if by else []
     )
+
+
+def test_a_vocabulary_that_ranks_hold_a_part_of_is_written_whole() -> None:
+    """Two ranks with 500 words each: a configuration has 1000, and 1024 then."""
+    dims = model(vocab=500, tensor_parallel=2, hidden=64)
+    step = step_of([ROW], dims=dims)
+    assert step.step is not None
+    split = replace(step, step=replace(step.step, now=replace(step.step.now, vocab_split=True)))
+    found = config_diffs(sizes_of(split, {"vocab_size": [500, 512]}))
+    lines = next(one.lines for one in found if one.framework.startswith("Hugging Face"))
+    assert ["1000" in lines[0], "1024" in lines[1]] == [True, True], lines
