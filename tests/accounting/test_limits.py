@@ -171,6 +171,8 @@ EVEN = Limits(
         ({"bytes_ms": 35.0, "shapes_ms": 35.0}, "shapes", ("shapes",)),
         # a little exposed beside much idle time is no measured wait that goes before a bound
         ({"exposed_ms": 1.0, "idle_ms": 20.0, "shapes_ms": 30.0, "bounded": True}, "shapes", ("shapes",)),
+        ({"exposed_ms": 15.0, "shapes_ms": 30.0, "bounded": True}, "exposed", ("exposed",)),
+        ({"exposed_ms": 14.9, "shapes_ms": 30.0, "bounded": True}, "shapes", ("shapes",)),
         (
             {"exposed_ms": 16.0, "idle_ms": 20.0, "shapes_ms": 30.0, "bounded": True},
             "idle",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +11,12 @@ import numpy as np
 import pytest
 
 from tests.advice.advice_rows import attention, gemm
+from tests.kept import analyzed
 from tracelens.accounting.report import summarize
 from tracelens.accounting.steps import StepTimes
 from tracelens.gemm import AttentionShape, GemmShape
 from tracelens.hardware import find_gpu
-from tracelens.results import Coverage, Summary
+from tracelens.results import Coverage, Report, Summary
 from tracelens.words import PHASES
 
 H100 = find_gpu("NVIDIA H100 80GB HBM3")
@@ -119,3 +122,35 @@ def test_what_was_not_told_apart_makes_shares_and_communication_bounds() -> None
     assert (partly.gemm_frac_is_bound, partly.communication_is_bound) == (True, True)
     alone = summary(ONE, known=0.8, world=1)
     assert (alone.gemm_frac_is_bound, alone.communication_is_bound) == (True, False)
+
+
+@cache
+def sample() -> Report:
+    return analyzed(Path(__file__).parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz").report
+
+
+def test_a_rows_share_is_of_all_gpu_time_of_the_steps() -> None:
+    report = sample()
+    steps = len(report.steps)
+    assert steps > 1
+    for row in report.gemms:
+        assert row.frac == pytest.approx(row.time_ms_per_step / report.summary.gpu_ms_per_step)
+        assert row.calls_per_step == pytest.approx(row.calls / steps)
+        assert row.time_ms == pytest.approx(row.time_ms_per_step * steps)
+        assert row.median_us is not None and row.slowest_us is not None
+        assert row.median_us <= row.slowest_us <= row.time_ms * 1e3
+    times = [row.time_ms_per_step for row in report.gemms]
+    assert times == sorted(times, reverse=True) and [row.id for row in report.gemms[:2]] == ["g1", "g2"]
+
+
+def test_waves_are_those_of_whole_clusters_where_slices_are_known() -> None:
+    """132 SMs hold 132 single CTAs or 66 pairs; what is split along K has so many more pieces."""
+    judged = [row for row in sample().gemms if row.tiles is not None]
+    assert judged
+    for row in judged:
+        assert row.m is not None and row.n is not None and row.tile_m and row.tile_n
+        assert row.tiles == -(-row.m // row.tile_m) * -(-row.n // row.tile_n) * (row.batch or 1)
+        known = row.split_k is not None and row.scheduler != "stream_k"
+        assert (row.waves is not None) is known
+        if known and row.cluster_size == 1:
+            assert row.waves == -(-row.tiles * (row.split_k or 1) // 132)

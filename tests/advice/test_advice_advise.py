@@ -258,3 +258,18 @@ def test_attention_is_absent_where_nothing_that_was_not_told_apart_can_be_attent
         left = replace(covered, component_frac=0.2, other_frac=0.0, opaque_frac=0.0, attention_open_frac=frac)
         states = {check.rule: check.state for check in advise(replace(step, coverage=left)).checks}
         assert states["TL103"] == states["TL117"] == states["TL112"] == state
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("vocab", "did you mean TL101 (pad-vocabulary)?"),
+        ("pad", "did you mean TL101 (pad-vocabulary)"),
+        ("zz", "known: TL101"),
+        ("ad", "known: TL101"),
+    ],
+)
+def test_a_part_of_a_name_finds_its_rules(wrong: str, says: str) -> None:
+    with pytest.raises(UsageError) as found:
+        explain(wrong)
+    assert says in str(found.value)

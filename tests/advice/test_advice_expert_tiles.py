@@ -68,6 +68,7 @@ def test_rows_without_a_token_are_a_finding(how: str, ranks: int, rows: int, emp
     time = sum(row.time_ms_per_step for row in step.gemms if row.component == "moe.experts")
     for one in found:
         assert one.change == {"capacity": [rows, round(rows * 0.8)]}
+        assert one.fix[0].startswith("- capacity_factor = 1.25 ")
         assert 0 < (one.saving_ms.high or 0.0) <= 0.2001 * time
 
 

@@ -48,6 +48,7 @@ def test_fewer_ranks_that_pay_are_a_finding() -> None:
     assert finding.change == {"tensor_parallel": [4, 2]} and finding.effort == "config"
     assert finding.saving_ms.basis == "model" and (finding.saving_ms.low or 0.0) > 0
     assert "exposed for 40.0 ms per step" in finding.saw
+    assert " With 8 ranks " in finding.saw
     text = " ".join(finding.caveats)
     assert "Each GPU then holds 1/2 of the layers and not 1/4" in text and "GB" in text
     assert "Compared at the same GPUs and tokens per step" in text

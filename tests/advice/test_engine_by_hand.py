@@ -123,10 +123,7 @@ def test_what_lacks_is_said_with_its_remedy() -> None:
     assert for_shapes([replace(hidden, op=None)]).startswith(
         "no operator is known for these kernels (a CUDA graph"
     )
-    assert (
-        not_known("hidden size", Known(None, "not known: no part"))
-        == "The hidden size is not known: no part."
-    )
+    assert not_known("hidden size", Known(None, "no part")) == "The hidden size is not known: no part."
 
 
 def covered(known: float, other: float, opaque: float, attention: float | None = None) -> Coverage:

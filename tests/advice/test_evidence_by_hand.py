@@ -19,9 +19,9 @@ from tracelens.rules.engine.candidate import Answer
 from tracelens.rules.evidence.attention_kernels import efficient_rows, kept_of
 from tracelens.rules.evidence.dimensions import Target, flops_growth, target
 from tracelens.rules.evidence.lengths import bounds_of, near, need_length, saw_of
-from tracelens.rules.evidence.mixtures import evidence, saw, unfilled
+from tracelens.rules.evidence.mixtures import evidence, packed, saw, unfilled
 from tracelens.rules.evidence.slices import copied_ms, need_slices
-from tracelens.rules.evidence.views import saving_of, view_of
+from tracelens.rules.evidence.views import View, saving_of, view_of
 from tracelens.rules.evidence.vocabulary import columns, need_vocabulary, vocabulary, vocabulary_rows
 from tracelens.step.experts import Mixture
 from tracelens.step.stalls import call_us_of
@@ -177,7 +177,7 @@ def test_a_length_is_needed_and_packed_sequences_have_none() -> None:
     packed = replace(attention(2, 64), attention=AttentionDims(tokens=64))
     assert answer(need_length, facts(ROW, packed), None)[2].startswith("Sequences are packed")
     for value in (None, 0):
-        unknown = facts(ROW, dims=replace(model(), sequence=Known(value, "not known: nothing shows it")))
+        unknown = facts(ROW, dims=replace(model(), sequence=Known(value, "nothing shows it")))
         state, absent, why = answer(need_length, unknown, None)
         assert (state, absent, why) == (
             "not_applicable", True, "The sequence length is not known: nothing shows it.",
@@ -319,6 +319,11 @@ def test_an_aligned_view_saves_its_time_less_a_copy_at_worst() -> None:
     copied = 8 * 2 * 2 * 10240 * 2560 / 3350e6
     assert free is not None and free.low is not None and free.low - found.low == pytest.approx(copied)
     assert free.mid == pytest.approx(found.mid)
+    twice = replace(row, batch=2, time_ms_per_step=2 * row.time_ms_per_step)
+    two, _ = saving_of(replace(step, gemms=[twice]), View(twice, "a", 2560, 2561))
+    none, _ = saving_of(replace(bare, gemms=[twice]), View(twice, "a", 2560, 2561))
+    assert two is not None and none is not None and two.low is not None and none.low is not None
+    assert none.low - two.low == pytest.approx(2 * copied)
     anchored: Any = SimpleNamespace(by_dtype={"bf16": (1.25, 0.0)})
     ours = replace(step, step=replace(step.step, anchors=anchored))
     slower, said = saving_of(ours, view)
@@ -342,6 +347,7 @@ def test_attention_in_the_memory_efficient_kernel_by_size_and_mask() -> None:
     assert [row.id for row in found] == ["g1", "g5"]
     assert [[row.id for row in one.rows] for one in kept_of(step, found)] == [["g1", "g5"]]
     (plain,) = kept_of(step, found)
+    assert kept_of(step, found[:1])[0].mask is None
     assert (plain.mask, plain.why, plain.can_change) == (None, "", True)
     sized = AttentionDims(1, 32, 32, 2048, 2048, 64)
     for mask, can in (("mask", True), ("bias", False)):
@@ -398,3 +404,10 @@ def test_the_last_tile_of_each_expert_is_half_empty_in_the_mean() -> None:
     assert found is not None and found.ms == pytest.approx(10 * 254 / 1254)
     for given in ({"groups": None}, {"groups": Groups("k", 4)}, {"m": None}, {"tile_m": None}):
         assert unfilled(facts(row), replace(row, **given)) is None
+
+
+def test_of_an_expert_that_nothing_predicts_all_that_kernels_need_can_go() -> None:
+    """128 rows of 1024 x 1024 need 0.27 us at the peak; of fewer kernels not each has its start."""
+    row = gemm(1, 128, 1024, 1024, component="moe.experts", time_us=20.0)
+    floor = max(2 * 128 * 1024**2 / 989e9, (row.bytes or 0.0) / 3350e6)
+    assert packed(facts(row), row, 8).ms == pytest.approx(0.02 - floor)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.advice.advice_facts import other
+from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100, UNKNOWN_GPU, attention, facts, flash2, gemm, model
 from tracelens.results import Estimate, GemmRow, OtherRow
@@ -420,6 +420,7 @@ def test_memory_and_operations_of_fusing() -> None:
     assert none.delta is None and none.how.startswith(
         "no scores in memory: 32 × 128 × 256 × 2 B = 2.10 MB less"
     )
+    assert none.states == found.states == 0.0
     again = memory_of_fusing(facts(replace(SCORES, phase="recompute")), [core])
     assert again.delta is None and again.how.startswith("recomputed layers keep no scores")
     back = replace(SCORES, phase="backward", flops=4e9)
@@ -572,6 +573,18 @@ def test_weights_of_a_wider_mlp_are_counted() -> None:
     assert bytes_.how.startswith("weights with their states take 16 B in mixed precision as in fp32")
 
 
+def test_a_weight_is_as_wide_as_what_most_time_computes_with() -> None:
+    """Two rows in fp32 take 2 ms together, one in bf16 takes 1.5: inference holds 4 B a weight."""
+    rows = [replace(ROW, dtype=dtype, time_ms_per_step=ms)
+            for dtype, ms in (("fp32", 1.0), ("bf16", 1.5), ("fp32", 1.0))]  # fmt: skip
+    sizes = {"hidden": 1024, "heads": 16, "kv_heads": 16, "head_dim": 64, "ffn": 4096, "layers": 2}
+    for given, width in ((rows, 4), (rows[:2], 2), ([replace(ROW, dtype="fp8")], 2)):
+        step = facts(*given, dims=model(vocab=50257, **sizes))
+        known = sizes_of(step, {"ffn": [4096, 4160]})
+        found = memory(step, {"ffn": [4096, 4160]}, known, parameters(known, counted=None))
+        assert found.states == width * 2 * 2 * 1024 * 64
+
+
 def test_operations_of_named_rows_count_by_their_share() -> None:
     rows = [replace(ROW, flops=1e9, calls_per_step=3.0), replace(ROW, id="g2", flops=1e9, calls_per_step=1.0),
             replace(ROW, flops=None)]  # fmt: skip
@@ -614,3 +627,14 @@ def test_megatron_is_told_the_first_multiple_that_gives_the_vocabulary(then: int
     assert [line for line in lines if "divisible" in line] == (
         [f"+ --make-vocab-size-divisible-by {by}"] if by else []
     )
+
+
+def test_a_vocabulary_that_ranks_hold_a_part_of_is_written_whole() -> None:
+    """Two ranks with 500 words each: a configuration has 1000, and 1024 then."""
+    dims = model(vocab=500, tensor_parallel=2, hidden=64)
+    step = step_of([ROW], dims=dims)
+    assert step.step is not None
+    split = replace(step, step=replace(step.step, now=replace(step.step.now, vocab_split=True)))
+    found = config_diffs(sizes_of(split, {"vocab_size": [500, 512]}))
+    lines = next(one.lines for one in found if one.framework.startswith("Hugging Face"))
+    assert ["1000" in lines[0], "1024" in lines[1]] == [True, True], lines

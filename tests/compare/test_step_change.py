@@ -172,3 +172,10 @@ def test_up_to_sixty_steps_are_counted_and_more_are_taken_as_normal() -> None:
     # of 40 and 40, 1600 / 2 - 1.96 x sqrt(1600 x 81 / 12) is 596; 595 differences are -6 or less, 630 -5
     forty = judged([*times, *range(31, 40)], [*times, *range(31, 40)])
     assert (forty.shift_low_ms, forty.shift_high_ms) == (-5.0, 5.0)
+
+
+def test_short_and_long_steps_in_no_order_are_no_turns() -> None:
+    """The same order twice, but within neither side does it come again."""
+    times = [59.0, 59.1, 62.0, 59.0, 62.1, 62.0, 62.1]
+    assert judged(times, times).kinds == []
+    assert judged(times[2:4] * 3, times[2:4] * 3).kinds != []
