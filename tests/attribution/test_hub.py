@@ -46,6 +46,8 @@ def test_architectures_of_transformers(
         ("bitnet", "a normalization between the products of a gated MLP"),
         ("beit", "whole samples are dropped, by a number drawn for each"),
         ("qwen2_moe", "an expert of all tokens before the router, and its gate"),
+        ("mamba", "a convolution over the sequence, and a scan that decays"),
+        ("bamba", "the same between layers of attention"),
     ],
 )
 def test_without_shapes_order_tells_the_parts_of_a_layer(tmp_path: Path, name: str, why: str) -> None:

@@ -256,7 +256,8 @@ OF_FRAMEWORKS = {
     "symm_mem::one_shot_all_reduce vllm::flashinfer_trtllm_fused_allreduce_norm trtllm::allreduce",
     "core": "vllm::unified_attention_with_output _vllm_fa3_C::fwd _vllm_fa2_C::varlen_fwd FusedAttnFunc "
     "FusedAttnFunc_qkvpacked flex_attention customflash::custom_flash_aligned _C::paged_attention_v2 "
-    "_C::merge_attn_states _C::sm100_cutlass_mla_decode vllm::torch_sdpa_wrapper",
+    "_C::merge_attn_states _C::sm100_cutlass_mla_decode vllm::torch_sdpa_wrapper "
+    "aiter::mha_batch_prefill",
     "norm": "Fast_RMS_Layernorm LigerRMSNormFunctionBackward _C::rms_norm "
     "_C::fused_add_rms_norm sgl_kernel::fused_add_rmsnorm vllm::rocm_aiter_rms_norm",
     "activation": "_C::silu_and_mul _C::gelu_tanh_and_mul _C::silu_and_mul_nvfp4_quant",

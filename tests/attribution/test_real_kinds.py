@@ -272,10 +272,13 @@ def test_order_alone_tells_layers_of_several_kinds(tmp_path: Path, name: str) ->
         ("pooled", None, "4 and 3"),
         ("two models", None, "3 and 4"),
         ("encoder and decoder", 6, "in the step"),
+        ("layers ahead", None, "behind GEMMs"),
     ],
 )
 def test_layers_are_those_of_one_model(tmp_path: Path, name: str, layers: int | None, says: str) -> None:
-    trace, links, found = attributed(tmp_path, written(WITHOUT_SHAPES[name], shapes=False))
+    # hybrids: MLPs of layers without attention stand ahead of it
+    ahead = {"layers ahead": WORDS + 2 * _mlp() + 4 * (_attention("q", "k", "v") + _mlp()) + HEAD}
+    trace, links, found = attributed(tmp_path, written((WITHOUT_SHAPES | ahead)[name], shapes=False))
     counted = model_dims(found, find_calls(trace, links, found)).layers
     assert counted.value == layers
     assert says in counted.source

@@ -199,6 +199,8 @@ def _of_one_model(attribution: Attribution, layers: Collection[int], source: str
     """How many layers a model has: of several, where each has as many."""
     edges = sorted({0, *attribution.further} if not attribution.layers_named else {0})
     counts = Counter(sum(edge <= layer for edge in edges) for layer in layers)
+    if attribution.further.get(0) is not None:
+        return Known(None, f"{len(layers)} layers are counted, behind GEMMs that are in none")
     if len(counts) == 1:
         return Known(len(layers), source)
     sizes = [counts[at] for at in sorted(counts)]

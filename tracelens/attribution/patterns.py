@@ -42,12 +42,13 @@ OPERATORS: tuple[Row, ...] = (
         "core",
         (
             r"(?!aten::|c10d)\w++::(?!\w*(cache|norm|rope|rotary|mask|metadata|plan|proj|bias|quant|index|gate))"
-            r"(?!\w*(linear_att|gdn|kda|delta|lightning|mamba))\w*(flash(?!infer)|attention|attn|sdpa|fmha|_mla)"
+            r"(?!\w*(linear_att|gdn|kda|delta|lightning|mamba))\w*(flash(?!infer)|attention|attn|sdpa|mha|_mla)"
             r"\w*"
         ),
         (
             "pytorch-labs/segment-anything-fast flash_4.py (customflash), facebookresearch/xformers fmha, "
-            "flashinfer-ai/flashinfer flashinfer/prefill.py, vllm-project/vllm csrc/torch_bindings.cpp"
+            "flashinfer-ai/flashinfer flashinfer/prefill.py, vllm-project/vllm csrc/torch_bindings.cpp, "
+            "ROCm/aiter aiter/ops/mha.py"
         ),
     ),
     (

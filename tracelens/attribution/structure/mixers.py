@@ -63,8 +63,11 @@ def _part(run: Run, at: int) -> str:
 
 
 def _is_short_convolution(run: Run, at: int) -> bool:
-    """Over the sequence, of each channel by itself: weight [channels, 1, taps]."""
+    """Over the sequence, of each channel by itself: weight [channels, 1, taps]; without shapes any over one
+    dimension."""
     kind = run.kinds[at]
+    if not kind.tensors:
+        return kind.what == "convolution" and kind.name == "conv1d"
     wide = [t for t in kind.tensors if len(t) == 3]
     if kind.what != "convolution" or len(wide) < 2:
         return False
@@ -75,30 +78,47 @@ def _is_short_convolution(run: Run, at: int) -> bool:
 def _mixer(run: Run, conv: int) -> range | None:
     """From the first product of the stream to the one that comes back to it, around a convolution."""
     opens = _opens(run, conv)
-    width = run.shape(opens[0]) if opens else None
-    if width is None:
-        return None
-    for at in range(conv + 1, len(run)):
-        kind, shape = run.kinds[at], run.shape(at)
+    for at in range(conv + 1, len(run)) if opens else ():
+        kind = run.kinds[at]
         if kind.what in _NONE_INSIDE:
             return None
-        if kind.what == "gemm" and shape is not None and shape.n == width.k:
+        if kind.what == "gemm" and _comes_back(run, opens[0], at):
             decays = any(run.kinds[p].name in _DECAYS for p in range(opens[0], at))
             return range(opens[0], at + 1) if decays else None
     return None
 
 
+def _comes_back(run: Run, first: int, at: int) -> bool:
+    """As wide as what the first product takes; without shapes: added to something, scaled or not, and that is
+    no bias before an activation."""
+    width, shape = run.shape(first), run.shape(at)
+    if width is not None:
+        return shape is not None and shape.n == width.k
+    behind = (
+        kind.what
+        for kind in run.kinds[at + 1 :]
+        if kind.what not in ("copy", "dropout") and kind.name != "mul"
+    )
+    return next(behind, "") == "add" and next(behind, "") != "activation"
+
+
 def _opens(run: Run, conv: int) -> list[int]:
     """The products of one input before the convolution, one of them as wide as it at least."""
-    channels = next(t[1] for t in run.kinds[conv].tensors if len(t) == 3)
+    channels = next((t[1] for t in run.kinds[conv].tensors if len(t) == 3), None)
     found: list[int] = []
     for at in range(conv - 1, -1, -1):
         kind, shape = run.kinds[at], run.shape(at)
         if kind.what in _NONE_INSIDE or kind.what in ("norm", "bmm", "softmax", "activation"):
             break
-        if kind.what == "gemm":
+        if channels is None and kind.what == "add":
+            break  # of the normalization before, or of the layer
+        if kind.what == "gemm" and channels is None:
+            found.insert(0, at)
+        elif kind.what == "gemm":
             first = run.shape(found[0]) if found else shape
             if shape is None or first is None or (shape.m, shape.k) != (first.m, first.k):
                 break
             found.insert(0, at)
+    if channels is None:
+        return found
     return found if any((s := run.shape(at)) is not None and s.n >= channels for at in found) else []

@@ -129,8 +129,10 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     whole = [pattern for pattern in patterns if _ends_layer(pattern)] or patterns
     layer_end = tuple(component for component in _once(whole[-1]) if component != "attention.qkv")
     queries = whole[0].count("attention.qkv")
-    for at in [at for at in products if at < cores[0].first][-queries:]:
-        run.labels[at] = Label("attention.qkv", 0)
+    ahead = [at for at in products if at < cores[0].first]
+    run.labels |= {at: Label("attention.qkv", 0) for at in ahead[-queries:]}
+    if len(ahead) > queries + 1:  # more than what makes the stream: layers that are not read
+        run.joints.add(0)
     rest = [at for at in products if at > cores[-1].last]
     behind_last: _Pattern = _read(run, rest, last=True) or ()
     most = max(pattern.count("mlp.down") for pattern in patterns)

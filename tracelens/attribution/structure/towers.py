@@ -122,13 +122,14 @@ def further_models(run: Run) -> dict[int, bool]:
     picture comes in between two layers, perhaps (another stage, an unusual layer) where a convolution without
     a shape stands there, or products that no layer has.
 
-    A decoder that attends to what was encoded is of the same model.
+    A decoder that attends to what was encoded is of the same model. The first layer is one of them only where
+    products that are in no layer stand before it.
     """
     multiply = {at for at, kind in enumerate(run.kinds) if kind.what in ("gemm", "bmm", "core")}
     labels = {at: label.layer for at, label in run.labels.items() if at in multiply}
     placed = sorted((at, layer) for at, layer in labels.items() if layer is not None)
     attends = Counter(label.layer for core in run.cores if (label := run.labels.get(core.first)) is not None)
-    found: dict[int, bool] = {}
+    found = {layer: False for layer in run.joints if layer == 0}
     for (before, layer), (at, following) in pairwise(placed):
         if following <= layer:
             continue
