@@ -86,7 +86,7 @@ def _what_is_there(trace: Trace, links: Links, attribution: Attribution) -> dict
     return {
         "file": f"whole, {trace.events:,} events",
         "launches": f"{share(links.kernel_node >= 0)} has its launch",
-        "shapes": "operators have the shapes of their inputs",
+        "shapes": "operators have the shapes of their inputs" if len(trace.ops) else "",
         "modules": f"{share(named)} has a module" if time[named].sum() > time.sum() / 2 else "",
         "steps": f"{len(links.steps.index)} steps are marked",
         "gpu": device_name(trace.metadata) or "",

@@ -45,6 +45,8 @@ def test_what_is_missing_is_named_with_the_argument_that_gives_it(
     found = tracelens.doctor(path)
     assert found.verdict == verdict
     missing = {check.code: check.remedy for check in found.checks if check.state != "good"}
+    good = {check.code for check in found.checks if check.state == "good"}
+    assert ("shapes" in good) == (code not in ("shapes", "gpu-events") and "events" not in options)
     assert remedy in missing.get(code, "")
     done = run("doctor", path, cwd=tmp_path, COLUMNS="80")
     assert done.returncode == {"good": 0, "poor": 1, "unusable": 3}[verdict]

@@ -72,7 +72,7 @@ def control(found: Noise, step: StepChange | None) -> str:
     """What the GEMMs did that the change did not touch, and whether the step did no more."""
     said = (
         f"As a control, GEMMs that did the same work on both sides ({f.pct(found.share_frac)} of the GPU "
-        f"time) changed by {signed_pct(found.mid_frac)}"
+        f"time) changed by {signed_pct(found.mid_frac)} at the median"
     )
     if step is not None and step.diff_frac and 0.75 < found.mid_frac / step.diff_frac < 1.25:
         return f"{said}, as the step did: the pace of the GPU can be all of it."
