@@ -220,9 +220,13 @@ class _Reader:
             self._start, first = self._start + len(_BYTE_ORDER_MARK), first[len(_BYTE_ORDER_MARK) :]
         first = first.lstrip()
         if first and first[:1] not in b"{[" and not _BYTE_ORDER_MARK.startswith(first):
-            raise InputError(
-                f"{self.source.name} is not JSON: torch.profiler traces are .json or .json.gz; {RECORD_ONE}"
-            )
+            name = self.source.name
+            if ".pftrace" in name:  # as torch 2.14's cupti_monitor backend tells by the name what to write
+                raise InputError(
+                    f"{name} is not JSON: Perfetto's own format is not read;"
+                    " export_chrome_trace('trace.json.gz') writes the same events"
+                )
+            raise InputError(f"{name} is not JSON: torch.profiler traces are .json or .json.gz; {RECORD_ONE}")
         found = find_events(self._buffer, self._start, self._end, searched=self._searched)
         if found is None:
             self._searched = self._end - self._start
