@@ -67,7 +67,8 @@ def found(
     rows: Sequence[Call],
     *,
     transformer: bool = True,
-    named: bool = False,
+    named: bool | Collection[int] = False,  # layers with a number of their own
+    further: dict[int, bool] | None = None,
     sharded: bool = False,
     tables: Collection[tuple[int, int]] = (),
     choices: Collection[tuple[int, int]] = (),
@@ -86,7 +87,8 @@ def found(
         evidence=nothing, components=[()], fused=codes, candidates=codes,
         layer=np.array([one.layer for one in rows]), module=nothing, modules=[], forward_op=nothing,
         reason=nothing, transformer=transformer, role=nothing, names=[],
-        like=nothing, layers_named=named,
+        like=nothing, further=further or {},
+        named=np.array([named if isinstance(named, bool) else one.layer in named for one in rows]),
     )  # fmt: skip
     return model_dims(attribution, calls, sharded=sharded, tables=tables, choices=choices)
 
@@ -385,3 +387,13 @@ def test_the_hidden_size_is_an_activation_over_the_tokens_of_the_loss() -> None:
     assert exchanged(*layers, *loss, how="all_gather").hidden.value is None
     known = found(MODEL)
     assert exchanged(*layers, *loss, dims=known) == known
+
+
+def test_counted_layers_of_one_model_are_not_those_that_another_names() -> None:
+    """A text encoder that numbers its layers, and a wider model whose second pass begins at layer 1."""
+    rows = [*MODEL, *layer(7, 32), *layer(8, 32)]
+    twice = found(rows, named={7, 8}, further={1: True})
+    assert twice.hidden.value == 64 and twice.layers.value == 1
+    assert found(rows, named={0, 1, 7, 8}, further={1: True}).layers.value == 2
+    uneven = [*MODEL, *layer(2), *layer(7, 32)]
+    assert found(uneven, named={7}, further={1: True}).layers.value is None

@@ -171,7 +171,10 @@ def _layers(attribution: Attribution, calls: Calls, forward: _Forward) -> Known:
         main = calls.main[np.array(forward.streams[forward.stream], np.int64)]
         found = np.unique(attribution.layer[main][numbered[main]])
         if len(found):
-            return _of_one_model(attribution, found.tolist(), f"layers whose stream is {forward.stream} wide")
+            source = f"layers whose stream is {forward.stream} wide"
+            if attribution.named[main].any():
+                return Known(len(found), source)
+            return _of_one_model(attribution, found.tolist(), source)
     layers = {int(layer) for layer in attribution.layer[numbered]}
     if not layers:
         return Known(None, "no layer is named, and nothing tells layers from passes of the model")
@@ -190,14 +193,14 @@ def _layers(attribution: Attribution, calls: Calls, forward: _Forward) -> Known:
         if len(layers) == 1 and len(here) > _PER_LAYER * steps:
             return Known(None, f"layers not told apart: {len(here)} calls of {component} in {steps} steps")
         break
-    if attribution.layers_named:
+    if attribution.named.any():
         return Known(len(layers), "layers named in the trace")
     return _of_one_model(attribution, layers, "layers counted in the step")
 
 
 def _of_one_model(attribution: Attribution, layers: Collection[int], source: str) -> Known:
     """How many layers a model has: of several, where each has as many."""
-    edges = sorted({0, *attribution.further} if not attribution.layers_named else {0})
+    edges = sorted({0, *attribution.further})
     counts = Counter(sum(edge <= layer for edge in edges) for layer in layers)
     if attribution.further.get(0) is not None:
         return Known(None, f"{len(layers)} layers are counted, behind GEMMs that are in none")
@@ -205,11 +208,9 @@ def _of_one_model(attribution: Attribution, layers: Collection[int], source: str
         return Known(len(layers), source)
     sizes = [counts[at] for at in sorted(counts)]
     each = " and ".join(map(str, sizes))
-    if not all(attribution.further.values()):
-        return Known(None, f"{each} layers are counted: of {len(sizes)} models, or of parts of one")
-    if len({*sizes}) > 1:
-        return Known(None, f"{len(sizes)} models in a step: {each} layers are counted")
-    return Known(sizes[0], f"{source}, in each of {len(sizes)} models")
+    if len({*sizes}) > 1 or not all(attribution.further.values()):
+        return Known(None, f"{each} layers are counted: of several models, or of parts or passes of one")
+    return Known(sizes[0], f"{source}, in each of {len(sizes)} models or passes")
 
 
 def _conflict(forward: _Forward, hidden: Known, heads: Known, head_dim: Known) -> str | None:

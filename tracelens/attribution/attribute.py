@@ -175,7 +175,7 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
         role=role,
         names=names,
         like=np.full(size, -1, np.int32),
-        layers_named=bool((layers >= 0).any()),
+        named=(layers[path] >= 0) & named,
         further=inferred.further,
     )
 

@@ -71,6 +71,7 @@ class Attribution:
     fused: IntArray  # index into components
     candidates: IntArray  # index into components: it is one of these, and nothing tells which
     layer: IntArray  # -1 = unknown or none
+    named: BoolArray  # its layer is numbered by a module or range; else it was counted
     module: IntArray  # index into modules; -1
     modules: list[str]
     forward_op: IntArray  # row of Trace.ops: the forward operator behind it (its own, in the forward); -1
@@ -80,7 +81,6 @@ class Attribution:
     names: KernelNames  # by Trace.symbols: what kernels are by their names
     like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
     loan: Loan | None = None  # what a reference trace lent
-    layers_named: bool = False  # modules or ranges number the layers; else they were counted
     further: dict[int, bool] = field(default_factory=dict)  # counted layers that begin another model: surely?
 
     @property
