@@ -31,7 +31,7 @@ MISSING = -1
 
 
 class Symbols:
-    """Distinct strings, each known by its code (its position)."""
+    """Strings, each known by its code (its position); distinct but for names that were mended alike."""
 
     def __init__(self, texts: list[str]):
         self._texts = texts
