@@ -130,7 +130,7 @@ def _parents_but_ranges(trace: Trace, links: Links, phases: Phases) -> IntArray:
     """
     parent = links.forest.parent
     code = {text: at for at, text in enumerate(trace.symbols)}
-    called = np.full(len(trace.symbols), -2, np.int32)  # per name of an engine's range: the name of what it calls
+    called = np.full(len(trace.symbols), -2, np.int32)  # per name of the engine: what it calls
     for text, at in code.items():
         if text.startswith(EVALUATE):
             called[at] = code.get(text.removeprefix(EVALUATE), -2)
