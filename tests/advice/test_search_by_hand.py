@@ -14,7 +14,7 @@ from tracelens.errors import InputError
 from tracelens.results import Estimate, Span
 from tracelens.step.planned_step import PlannedStep, compare
 from tracelens.step.reasons import PlannedPart, in_ms, why
-from tracelens.step.search import FRONT, Found, search
+from tracelens.step.search import FRONT, Combination, Found, _front, search
 from tracelens.step.search_space import SearchLimits
 from tracelens.step.shape_search import claim, none_faster, nothing_faster, other_heads, picks_of
 from tracelens.step.step import Change, PartChange
@@ -53,6 +53,10 @@ def test_a_products_ratio_is_known_to_twelve_percent() -> None:
     assert ends(found.saving_frac) == pytest.approx((low / 110, 40 / 110, high / 110))
     (one,) = found.parts
     assert (one.time_ms, one.then_ms, one.saving_ms) == (100.0, 60.0, 40.0)
+    slight = compared(part(100.0, *SIZES), part(99.0, 4096, 2048, 4096), BESIDE)
+    assert slight.saving_frac.low == pytest.approx(
+        (1 - 99 * math.expm1(NEAR)) / 110
+    )  # a loss, of the step now
     far = compared(part(100.0, *SIZES), part(60.0, 4096, 1024, 4096))
     assert far.saving_ms.low == pytest.approx(40 - 60 * math.expm1(FAR))
 
@@ -188,6 +192,14 @@ def test_reasons_are_per_token() -> None:
     """Twice the operations of twice the tokens are the same: then it is the rate."""
     old, new = part(10.0, 8, 8, 8, flops=1e12), part(16.0, 16, 8, 8, flops=2e12)
     assert why(old, new, 10.0, 8.0) == "at 125 instead of 100 TFLOP/s"
+
+
+def test_a_front_gains_a_ten_thousandth_with_each_point() -> None:
+    points = [(0.0, 1.0), (-0.01, 0.99995), (-0.02, 0.9998), (-0.03, 0.9998), (-0.04, 0.95), (0.0, 0.99999)]
+    found = _front([Combination(NOW, time, weights) for weights, time in points])
+    assert [(one.parameters_frac, one.time_frac) for one in found] == [
+        (0.0, 0.99999), (-0.02, 0.9998), (-0.04, 0.95)
+    ]  # fmt: skip
 
 
 # --- the search -------------------------------------------------------------------------------------------

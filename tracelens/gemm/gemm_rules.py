@@ -28,7 +28,7 @@ NOT_GEMM = re.compile(
 )
 #: Convolutions run as implicit GEMMs; they are not matrix products of the model and are not judged here.
 CONVOLUTION = re.compile(
-    r"implicit_gemm|convol|[fdw]grad|fprop|_conv\d?_|_conv_|conv_fwd|conv_bwd|cudnn|igemm_(?:fwd|bwd|wrw)"
+    r"implicit_gemm|convol|[fdw]grad(?!_gemm)|fprop|_conv\d?_|_conv_|conv_fwd|conv_bwd|cudnn|igemm_(?:fwd|bwd|wrw)"
     r"|[Ww]inograd|miopen",
 )
 
