@@ -125,6 +125,9 @@ def test_a_carve_out_is_paid_by_every_call() -> None:
     assert net(tiles=660, split_k=2) == pytest.approx((0.0, 4.0, 5.0))
     assert net(tiles=1201, alone=2000.0) == pytest.approx((0.0, 3.0, 5.0))
     assert net(tiles=1200, ctas=72) == pytest.approx((-5.0, -5.0, 5.0))  # 60 SMs: 20 waves, 10 ms more
+    assert net(tiles=1201, split_k=None) == pytest.approx((0.0, 4.0, 5.0))
+    assert net(tiles=1320, ctas=None) == pytest.approx((0.0, 5.0, 5.0))  # all of the SMs
+    assert net(tiles=1321, ctas=None) == pytest.approx((0.0, 4.0, 5.0))
     assert net(tiles=1201, calls=5.0) == pytest.approx((0.0, 4.5, 5.0))
     assert net(tiles=10, waves=1, ctas=131) == pytest.approx((-85.0, -85.0, 5.0))  # 1 SM, 10 waves
     for given in ({"waves": None}, {"alone": None}, {"ctas": 132}, {"calls": 0.0}):
@@ -395,12 +398,13 @@ def test_rows_without_a_token_are_a_share_of_each_linear_layer() -> None:
     [
         ([linear(1, 1000), flash(2, 1000)], "1,000 rows, and packed attention 1,000 tokens in the mean."),
         ([linear(1, 1000), flash(2, 1001), flash(3, 9)], "1,000 rows, and packed attention 505 tokens in"),
-        ([linear(1, 1000), flash(2, 0, calls=0.0)], None),
+        ([linear(1, 1000), flash(2, 0, calls=0.0)], 0.0),
+        ([linear(1, 1000), flash(2, 1000), flash(3, 500)], 750.0),
     ],
 )
-def test_as_many_tokens_as_rows_pass(rows: list[GemmRow], said: str | None) -> None:
-    if said is None:
-        assert only(PADDED, batch_of(*rows)).evidence["tokens"] == 0.0
+def test_as_many_tokens_as_rows_pass(rows: list[GemmRow], said: str | float) -> None:
+    if isinstance(said, float):
+        assert only(PADDED, batch_of(*rows)).evidence["tokens"] == said
         return
     found = answer(PADDED, batch_of(*rows))
     assert found.state == "passed" and said in found.why
