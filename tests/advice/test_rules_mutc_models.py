@@ -449,6 +449,9 @@ def test_without_rows_their_work_and_bytes_go_and_the_weights_stay(row: GemmRow,
     assert found.row is slow and found.ms == pytest.approx(0.2 * floor_ms)
     computed = tiles._without(replace(slow, flops=4e9), 0.25, replace(BARE, peak_tflops={"bf16": 1000.0}))
     assert computed.ms == pytest.approx(max(0.0, min(0.25 * 1.2 * floor_ms, 1.2 * floor_ms - 0.003)))
+    # 4 TFLOP at 1,000 TFLOP/s: three quarters of 4 ms are the floor of 3.5 ms
+    long = replace(slow, flops=4e12, time_ms_per_step=3.5)
+    assert tiles._without(long, 0.25, replace(BARE, peak_tflops={"bf16": 1000.0})).ms == pytest.approx(0.5)
     assert tiles._without(replace(slow, time_ms_per_step=9.0), 0.25, gpu).ms == pytest.approx(2.25)
 
 
@@ -495,7 +498,7 @@ def trial(value: int, low: float, mid: float) -> Trial:
     return Trial(value, found)
 
 
-def heads_step(row: GemmRow, ranks: int = 1, kv_heads: int = 4) -> Any:
+def heads_step(row: GemmRow, ranks: int | None = 1, kv_heads: int = 4) -> Any:
     return facts(row, step_ms=100.0, dims=model(heads=32, kv_heads=kv_heads, tensor_parallel=ranks))
 
 
@@ -548,7 +551,8 @@ def test_key_value_heads_of_ranks_are_counted_in_the_model(monkeypatch: pytest.M
     _, copied = judged_heads(monkeypatch, [trial(16, 0.5, 1.0)], ranks=2, kv_heads=1)
     assert copied.saw.startswith("1 key-value head for 32 heads on each of 2 ranks. ")
     assert " With fewer than 2 in the model, ranks hold copies;" in copied.saw
-    _, alone = judged_heads(monkeypatch, [trial(2, 0.5, 1.0)], kv_heads=1)
+    _, alone = judged_heads(monkeypatch, [trial(2, 0.5, 1.0)], kv_heads=1, ranks=None)
+    assert alone.saw.startswith("1 key-value head for 32 heads. The GEMMs")
     assert "With fewer than" not in alone.saw
 
 
