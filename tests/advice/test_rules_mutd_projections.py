@@ -159,6 +159,9 @@ def test_why_there_is_nothing_to_put_together() -> None:
         "The 48 forward GEMMs for q, k and v and the 16 that end their blocks do not show which of them"
         " read one tensor: not judged."
     )
+    for calls in (0.5, 1.0):
+        few = [replace(row, calls_per_step=calls) for row in (one, OUT)]
+        assert why_none(facts(*few), QKV)[1]
     assert not why_none(facts(), QKV)[1] and "The 0 forward GEMMs" in why_none(facts(), QKV)[0]
     down = gemm(3, 512, 512, 1408, component="mlp.down", calls=4.0)
     up = gemm(2, 512, 2816, 512, component="mlp.up", calls=4.0)

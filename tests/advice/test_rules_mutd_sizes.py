@@ -14,7 +14,7 @@ from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100 as H100_INFO
 from tests.advice.advice_rows import SIMT, attention, cutlass, facts, gemm, model
 from tracelens.gemm.predict import predict_gemm
-from tracelens.results import GemmRow, Known
+from tracelens.results import Estimate, GemmRow, Known
 from tracelens.results.row_sizes import AttentionDims, Groups
 from tracelens.rules.engine.candidate import Answer
 from tracelens.rules.evidence.block_scales import block_fit, misfits
@@ -220,16 +220,13 @@ def test_a_view_without_all_its_sizes_is_none() -> None:
                       kernel_family="cutlass2")  # fmt: skip
     found = view_of(row)
     assert found is not None and (found.operand, found.width, found.stride) == ("a", 1024, 1025)
-    for given in ({"n": None}, {"k": None}):
-        none = view_of(replace(row, **given))  # type: ignore[arg-type]
-        assert none is None or none.operand == "", given
-    unknown = view_of(replace(row, layout=None, kernel_layout=None))
-    assert unknown is None or unknown.operand == ""
+    for told in (replace(row, n=None), replace(row, k=None), replace(row, layout=None, kernel_layout=None)):
+        assert view_of(told) == View(told, "", None, None)
     by_name = view_of(replace(row, layout=None, kernel_layout="TN"))
     assert by_name is not None and by_name.operand == "a"
     assert view_of(replace(row, alignment_bytes={"a": 15, "b": 16, "c": 16})) is not None
-    fine = view_of(replace(row, alignment_bytes={"a": 16, "b": 16, "c": 16}))
-    assert fine is None or fine.operand == ""
+    fine = replace(row, alignment_bytes={"a": 16, "b": 16, "c": 16})
+    assert view_of(fine) == View(fine, "", None, None)
     half = replace(row, out_dtype="fp32", alignment_bytes={"a": 16, "b": 16, "c": 8}, n=1028,
                    leading={"a": 1024, "b": 1024, "c": 1030})  # fmt: skip
     stepped = view_of(half)
@@ -386,11 +383,17 @@ def test_twice_the_ranks_leave_fewer_tiles() -> None:
                 component="mlp.down")]  # fmt: skip
     dims = model(hidden=1024, heads=16, kv_heads=16, head_dim=64, ffn=4096, layers=2, tensor_parallel=2,
                  sequence=2048, micro_batch=1)  # fmt: skip
-    said = need_slices(step_of(rows, dims=dims)).saw(step_of(rows, dims=dims))
-    assert " With 4 ranks " in said or " 4 ranks would not do: " in said
-    odd = replace(dims, heads=Known(3, ""), kv_heads=Known(3, ""))
-    told = need_slices(step_of(rows, dims=odd)).saw(step_of(rows, dims=odd))
-    assert " 4 ranks" in told and " 6 ranks" not in told
+
+    def said(**given: Any) -> str:
+        step = step_of(rows, dims=replace(dims, **given))
+        return need_slices(step).saw(step)
+
+    # of 2048 rows: 128 tiles of 128 x 256 for 2048 columns of the MLP, and fewer for the others
+    assert said().endswith(" With 4 ranks 3 of 3 GEMM shapes are predicted to have fewer tiles than SMs.")
+    assert said(heads=Known(3, ""), kv_heads=Known(3, "")).endswith(
+        " 4 ranks would not do: heads = 6 does not divide over 4 tensor-parallel ranks."
+    )
+    assert "With" not in need_slices(facts(*rows, dims=dims)).saw(facts(*rows, dims=dims))
 
 
 def test_every_rank_computes_the_logits_of_the_whole_vocabulary() -> None:
@@ -475,6 +478,26 @@ def test_splits_of_unknown_heads_are_sizes_alone(
 ) -> None:
     found = [(one.head_dim, one.heads) for one in by_saving(facts(ROW), HeadsRun(head_dim, heads, [], []))]
     assert found == [one for one in splits if one[1] != 1 or len(splits) == 1]
+
+
+@pytest.mark.parametrize(
+    ("savings", "order"),
+    [
+        ({128: (1.0, 2.0), 64: (1.0, 3.0)}, [64, 128]), ({128: (1.0, 3.0), 64: (1.0, 2.0)}, [128, 64]),
+        ({128: (-5.0, 3.0), 64: (1.0, 2.0)}, [64]), ({128: (-5.0, -3.0), 64: (-5.0, -2.0)}, [64]),
+        ({128: (1.0, 2.0)}, [128, 64]),  # the other is not predicted: as they stand
+    ],
+)  # fmt: skip
+def test_splits_that_pay_come_by_their_saving(
+    monkeypatch: pytest.MonkeyPatch, savings: dict[int, tuple[float, float]], order: list[int]
+) -> None:
+    def made(_: Any, change: Any) -> Any:
+        found = savings.get(change["head_dim"])
+        return "no" if found is None else SimpleNamespace(saving_ms=Estimate(*found, 9.0, "model"))
+
+    monkeypatch.setattr("tracelens.rules.evidence.heads.simulate", made)
+    step = facts(ROW, dims=model(heads=32, head_dim=80))
+    assert [one.head_dim for one in by_saving(step, HeadsRun(80, 32, [], []))] == order
 
 
 def test_groups_of_heads_are_in_order_those_of_unknown_number_first() -> None:
