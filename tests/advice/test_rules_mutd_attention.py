@@ -109,7 +109,9 @@ def test_the_memory_efficient_kernel_takes_16_bytes(
     assert found.unfit == (said if step else "")
 
 
-@pytest.mark.parametrize(("backward", "kernels"), [(0.0, ("flash",)), (2.0, ("efficient",))])
+@pytest.mark.parametrize(
+    ("backward", "kernels"), [(0.0, ("flash",)), (0.5, ("efficient",)), (2.0, ("efficient",))]
+)
 def test_a_wide_head_has_no_backward_in_little_shared_memory(
     backward: float, kernels: tuple[str, ...]
 ) -> None:

@@ -17,10 +17,18 @@ from tracelens.gemm.predict import predict_gemm
 from tracelens.results import Amount, Estimate
 from tracelens.rules.engine.amounts import memory, operations, parameters
 from tracelens.rules.engine.bounds import Bound, bound_of_row
-from tracelens.rules.engine.candidate import Answer, Candidate
+from tracelens.rules.engine.candidate import (
+    Answer,
+    Candidate,
+    absent,
+    could_not_run,
+    not_applicable,
+    passed,
+)
 from tracelens.rules.engine.conclude import conclude
 from tracelens.rules.engine.diffs import config_diffs
 from tracelens.rules.engine.effects import effects_of
+from tracelens.rules.engine.predictions import moving_ms, saved
 from tracelens.rules.engine.simulated import derivation, pays, simulate, together, why_not
 from tracelens.rules.engine.sizes import ChangedSizes, size_name, sizes_of
 from tracelens.rules.engine.trials import in_words, likely, nearly_best, need_likely, surely, try_values
@@ -579,6 +587,33 @@ def test_ranks_need_their_multiple() -> None:
     assert not any("not predicted" in text for text in plain.caveats) and plain.parameter_delta is None
     (own,) = concluded(candidate(2.0, parameter_delta=0, gemms=[replace(ROW, id="g7")])).findings
     assert own.parameter_delta == 0 and own.gemms == ["g7"]
+
+
+def test_units_are_exact() -> None:
+    """989 TFLOP/s and 3350 GB/s: so much in a millisecond, to the last digit."""
+    gpu = facts(ROW).gpu
+    for given in ({"flops": 989e9, "bytes": None}, {"flops": None, "bytes": 3350e6}):
+        row: Any = replace(ROW, time_ms_per_step=3.0, **given)  # type: ignore[arg-type]
+        assert bound_of_row(row, gpu=gpu).ms == pytest.approx(1.0, rel=1e-12)
+    short = replace(ROW, flops=None, bytes=None, calls_per_step=1.0, time_ms_per_step=1.0)
+    assert bound_of_row(short, gpu=replace(gpu, gemm_floor_us=250.0)).ms == pytest.approx(0.75, rel=1e-12)
+    assert moving_ms(3350e6, facts=facts(ROW)) == pytest.approx(1.0, rel=1e-12)
+    half = saved(replace(ROW, calls_per_step=2.0, time_ms_per_step=3.0), span(250.0, 500.0, 1000.0))
+    assert (half.low, half.mid, half.high) == pytest.approx((1.0, 2.0, 2.5), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("made", "state", "absent_", "attention"),
+    [
+        (passed("x"), "passed", False, False), (not_applicable("x"), "not_applicable", False, False),
+        (could_not_run("x"), "could_not_run", False, False), (absent("x"), "not_applicable", True, False),
+        (absent("x", attention=True), "not_applicable", True, True),
+    ],
+)  # fmt: skip
+def test_answers_say_what_was_not_seen(made: Answer, state: str, absent_: bool, attention: bool) -> None:
+    found = made.outcome
+    assert (found.state, found.absent, found.attention) == (state, absent_, attention)
+    assert (found.why, found.findings, found.bounds_ms) == ("x", (), {})
 
 
 def test_a_quarter_of_the_operations_needs_a_quarter_of_the_time() -> None:
