@@ -193,6 +193,9 @@ def test_activations_are_kept_for_the_backward_alone() -> None:
     assert kept(back, replace(ROW, phase="recompute"), micro_batch=8)[0] is None
     assert kept(back, now=replace(NOW, experts=8), micro_batch=8)[0] is None
     assert kept(back, now=ModelConfig(hidden=64), micro_batch=8)[0] is None
+    assert kept(back, now=ModelConfig(hidden=64), micro_batch=8)[1].endswith(
+        "; activations: not known (heads is not known)"
+    )
     staged = kept(back, now=replace(NOW, pipeline_parallel=2), micro_batch=8)
     assert staged[1].endswith(" of one micro-batch; with 1F1B the first of 2 stages keeps 2 at once")
     none = memory(facts(back), {}, ChangedSizes(NOW, None, ("ffn",), "no way"), Amount(1, 0.0, ""))
