@@ -798,3 +798,23 @@ def test_the_last_layers_stay_in_bf16(layers: int, stages: int | None, text: str
     back = replace(LINEAR, phase="backward")
     assert less_of_nvfp4(facts(back, dims=dims), span(1.0, 10.0, 20.0)).startswith(text)
     assert less_of_nvfp4(facts(LINEAR, dims=dims), span(1.0, 10.0, 20.0)) == ""
+
+
+def test_a_part_of_a_row_gains_its_part() -> None:
+    """Half of a row's products save half of what they all do; both halves are one bound."""
+    step = step_of([LINEAR], dims=WHOLE)
+    made = step.step
+    assert made is not None
+    (product,) = (one for one in made.work.products if one.row.id == "g1")
+
+    def gained(*weights: float) -> Any:
+        work = replace(made.work, products=tuple(replace(product, weight=one) for one in weights))
+        (gain,) = gains(step, replace(made, work=work), "fp8")
+        (bound,) = gain.bounds
+        return pytest.approx((gain.saving.low, gain.saving.mid, gain.saving.high, bound.ms))
+
+    (whole,) = gains(step, made, "fp8")
+    saved_ms = (whole.saving.low, whole.saving.mid, whole.saving.high, whole.bounds[0].ms)
+    assert gained(0.5) == tuple((one or 0.0) / 2 for one in saved_ms)
+    for weights in ((0.5, 0.5), (0.25, 0.75)):
+        assert gained(*weights) == saved_ms
