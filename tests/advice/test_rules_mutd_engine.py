@@ -32,7 +32,14 @@ from tracelens.rules.engine.predictions import moving_ms, saved
 from tracelens.rules.engine.simulated import derivation, pays, simulate, together, why_not
 from tracelens.rules.engine.sizes import ChangedSizes, size_name, sizes_of
 from tracelens.rules.engine.trials import in_words, likely, nearly_best, need_likely, surely, try_values
-from tracelens.rules.evidence.low_precisions import casts_to_fp8, gains, less_of_nvfp4, losses, types_of
+from tracelens.rules.evidence.low_precisions import (
+    TypeGain,
+    casts_to_fp8,
+    gains,
+    less_of_nvfp4,
+    losses,
+    types_of,
+)
 from tracelens.rules.evidence.precision import Precision, need_precisions, on_tensor_cores
 
 ROW = gemm(1, 1000, 1000, 1000, time_us=100.0, calls=2.0)
@@ -818,3 +825,8 @@ def test_a_part_of_a_row_gains_its_part() -> None:
     assert gained(0.5) == tuple((one or 0.0) / 2 for one in saved_ms)
     for weights in ((0.5, 0.5), (0.25, 0.75)):
         assert gained(*weights) == saved_ms
+
+
+@pytest.mark.parametrize(("low", "sure"), [(None, False), (0.0, False), (-0.1, False), (0.1, True)])
+def test_a_gain_is_sure_where_its_low_end_is_one(low: float | None, sure: bool) -> None:
+    assert TypeGain("mlp.up", "fp8", (), span(low, 2.0, 3.0)).sure is sure
