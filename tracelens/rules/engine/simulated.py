@@ -34,7 +34,7 @@ def simulate(facts: StepFacts, changes: Mapping[str, int] | None) -> WhatIf | st
 
 def pays(saving: Estimate) -> bool:
     """Is it faster, and no range that reaches as far into slower as the saving into faster?"""
-    return saving.mid is not None and saving.low is not None and saving.mid > 0 and -saving.low < saving.mid
+    return saving.mid is not None and saving.low is not None and -saving.low < saving.mid
 
 
 def why_not(saving: Estimate, change: WhatIf | str, whole: str) -> str:

@@ -9,7 +9,7 @@ from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import CAST, LAYOUT, MATMUL
 from tracelens.results import GemmRow, OtherRow
 from tracelens.rules.engine.needs import for_shapes
-from tracelens.rules.engine.rows import calls_of, time_of
+from tracelens.rules.engine.rows import calls_of, sizes_of, time_of
 from tracelens.rules.evidence.fused_attention import CAUSAL, NO_MASK, TENSOR, CoreCalls, Mask
 
 CORE = ("attention.scores", "attention.softmax", "attention.values")
@@ -165,7 +165,10 @@ def cores_of(products: Sequence[GemmRow], chain: Chain) -> list[CoreCalls] | str
     values = [row for row in forward if row.component == "attention.values"]
     found: dict[tuple[int, int, int, int, int, str], CoreCalls] = {}
     for row in scores:
-        heads, q, k, d = row.batch or 1, row.m or 0, row.n or 0, row.k or 0
+        sizes = sizes_of(row)
+        if sizes is None:
+            continue  # whose chain is not judged
+        q, k, d, heads = sizes
         pair = next((one for one in values if (one.batch or 1, one.m, one.k) == (heads, q, k)), None)
         if pair is None or row.dtype is None:
             return (

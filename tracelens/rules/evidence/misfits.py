@@ -72,7 +72,9 @@ class Case:
         """Its GEMM by shape and component: the longest forward one, of which the others are gradients."""
         row = max(self.rows, key=lambda one: (one.role == "forward", one.time_ms_per_step))
         part = "" if row.component in _NAMELESS else f" of {row.component.removesuffix('.other')}"
-        sizes = {tuple(sorted((one.m or 0, one.n or 0, one.k or 0))) for one in self.rows}
+        sizes = {
+            tuple(sorted(size for size in (one.m, one.n, one.k) if size is not None)) for one in self.rows
+        }
         more = f" and {plural(len(sizes) - 1, 'more shape')}" if len(sizes) > 1 else ""
         return f"the {mnk(row.m, row.n, row.k) or ''} GEMM{part}{more}"
 

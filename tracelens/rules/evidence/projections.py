@@ -95,10 +95,10 @@ def groups_of(facts: StepFacts, family: SharedInput) -> list[Group]:
         of_phase = [row for row in facts.gemms if row.phase == phase]
         ends = calls_of(forward(of_phase, family.after))
         parts = _parts(facts, family, forward(of_phase, *family.components), ends)
-        if not parts or _crosses(facts, family, phase, ends):
+        sizes = sizes_of(parts[0].row) if parts else None
+        if sizes is None or _crosses(facts, family, phase, ends):
             continue
-        first = parts[0].row
-        tokens, into = first.m or 0, first.k or 0
+        tokens, _, into, _ = sizes
         groups.append(Group("forward", parts, tokens, into, ends))
         if phase == "forward":
             groups += [
@@ -121,7 +121,7 @@ def _crosses(facts: StepFacts, family: SharedInput, phase: str, ends: float) -> 
 
 
 def _parts(facts: StepFacts, family: SharedInput, rows: Sequence[GemmRow], ends: float) -> tuple[Part, ...]:
-    if not rows or ends <= 0 or any(sizes_of(row) is None for row in rows):
+    if not rows or ends <= 0:
         return ()
     shapes = {(row.m, row.k, row.dtype, row.batch or 1) for row in rows}
     hidden = facts.model.hidden.value
@@ -129,10 +129,10 @@ def _parts(facts: StepFacts, family: SharedInput, rows: Sequence[GemmRow], ends:
         return ()
     parts = []
     for row in rows:
-        share = row.calls_per_step / ends
-        if not math.isclose(share, round(share), abs_tol=1e-6) or round(share) < 1:
+        sizes, share = sizes_of(row), row.calls_per_step / ends
+        if sizes is None or not math.isclose(share, round(share), abs_tol=1e-6) or round(share) < 1:
             return ()
-        parts.append(Part(row, row.n or 0, round(share)))
+        parts.append(Part(row, sizes[1], round(share)))
     return tuple(parts) if sum(part.count for part in parts) in family.counts else ()
 
 
@@ -195,11 +195,12 @@ def fused_saving(facts: StepFacts, group: Group) -> tuple[Estimate, str] | None:
     """
     one = predicted(group.parts[0].row, facts=facts, sizes=group.sizes)
     parts = [(predicted(part.row, facts=facts), part.count) for part in group.parts]
-    if isinstance(one, str) or any(isinstance(found, str) for found, _ in parts):
+    times_us = [found.time_us.mid * many for found, many in parts
+                if not isinstance(found, str) and found.time_us.mid is not None]  # fmt: skip
+    if isinstance(one, str) or one.time_us.mid is None or len(times_us) < len(parts):
         return None
-    apart_us = sum((found.time_us.mid or 0.0) * many for found, many in parts if not isinstance(found, str))
-    mid = one.time_us.mid or 0.0
-    ratio = mid / apart_us if apart_us else 1.0
+    mid, apart_us = one.time_us.mid, sum(times_us)
+    ratio = mid / apart_us
     error = ratio_error(math.log(group.width / max(part.width for part in group.parts)))
     now = group.time_us * group.calls / 1e3
     low, high = now * ratio * math.exp(-error), now * ratio * math.exp(error)

@@ -12,6 +12,7 @@ from tracelens.results import Estimate, GemmRow
 from tracelens.rules.engine.bounds import name
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.predictions import minus, moving_ms, predicted, saved
+from tracelens.rules.engine.rows import sizes_of
 from tracelens.step.alignment import (
     GRID_BYTES,
     fp32_on_cuda_cores,
@@ -84,9 +85,9 @@ def saving_of(facts: StepFacts, view: View) -> tuple[Estimate | None, str]:
     At worst the operand is copied first: its bytes, read and written, come off the low end.
     """
     row = view.row
-    found = predicted(row, facts=facts)
-    if isinstance(found, str):
-        return None, found
+    found, sizes = predicted(row, facts=facts), sizes_of(row)
+    if isinstance(found, str) or sizes is None:
+        return None, str(found)
     anchors = facts.step.anchors.by_dtype if facts.step is not None else {}
     factor, width = anchors.get(row.math_dtype or row.dtype or "", (1.0, 0.0))
     time, mid = found.time_us, (found.time_us.mid or 0.0) * factor
@@ -95,8 +96,8 @@ def saving_of(facts: StepFacts, view: View) -> tuple[Estimate | None, str]:
         width = max(width, NEAR_ERROR)
         time = Estimate(mid * math.exp(-width), mid, mid * math.exp(width), time.basis)
     size = bytes_per_element(row.dtype) or 0.0
-    elements = max((row.m or 0) * (row.k or 0), (row.n or 0) * (row.k or 0)) * (row.batch or 1)
-    copied = row.calls_per_step * moving_ms(2 * size * elements, facts=facts)
+    m, n, k, batch = sizes
+    copied = row.calls_per_step * moving_ms(2 * size * max(m, n) * k * batch, facts=facts)
     ours = f" × {factor:.4g} (this trace's aligned GEMMs over their predictions)" if factor != 1.0 else ""
     how = (
         f"{name(row)}: {sig(call_us_of(row))} µs measured; aligned {sig(found.time_us.mid)} µs"
