@@ -13,9 +13,11 @@ from tracelens.gemm import GemmShape, parse_kernel_name, shape_of
 from tracelens.gemm.clock import step_paces
 from tracelens.gemm.ladder import _partner, alignment_ladder
 from tracelens.gemm.overlap import _excess, _from_shares, beside, paces
+from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.calibration import _bandwidth_bounds, _mask, _tile_rates, _tiles, _usable
 from tracelens.gemm.predict.experts import ExpertLayer, predict_experts
 from tracelens.gemm.predict.experts_study import experts_changes
+from tracelens.gemm.predict.gemm import _Asked
 from tracelens.gemm.predict.tiles import Tile
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
@@ -221,6 +223,22 @@ def test_a_fitted_bandwidth_is_near_a_copys_or_below_the_datasheets() -> None:
     without = replace(own, bandwidth_gbps=None)
     assert _bandwidth_bounds(without, A100) == (0.0, 2039.0)
     assert _bandwidth_bounds(without, replace(A100, bandwidth_gbps=None)) == (0.0, math.inf)
+
+
+@pytest.mark.parametrize(("n", "in_cache"), [(512, True), (32768, False)])
+@pytest.mark.parametrize(("multiply", "fastest"), [(500.0, 989.4), (1200.0, 1200.0)])
+def test_no_product_is_faster_than_the_peak_or_what_was_measured_above_it(
+    n: int, in_cache: bool, multiply: float, fastest: float
+) -> None:
+    """And than its operands across memory, where 50 MB of cache cannot hold them."""
+    asked = _Asked(16, n, 4096, 1, "bf16", "bf16", "bf16", "TN", 2, 2, replace(H100, l2_mb=50.0), {"a": 128})
+    chosen = predict_gemm(16, n, 4096, gpu=H100).chosen
+    assert chosen is not None
+    compute = 2 * 16 * n * 4096 / (fastest * 1e6)
+    moved = 2 * (16 * 4096 + 4096 * n + 16 * n) / 3350e3
+    found = asked.fastest_us(replace(chosen.rates, multiply_tflops=multiply))
+    assert found == pytest.approx(compute if in_cache else moved, rel=2e-3) and compute < moved
+    assert asked.floor_us == pytest.approx(moved)
 
 
 # --- changes of a layer of experts --------------------------------------------------------------------------

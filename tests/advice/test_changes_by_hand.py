@@ -1,0 +1,165 @@
+"""What a change does to an attention call, what is said beside it, and what is searched, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_rows import attention
+from tracelens.config import config_from_flags
+from tracelens.config.model_config import ModelConfig
+from tracelens.errors import UsageError
+from tracelens.hardware import find_gpu
+from tracelens.step.planned_step import Planner
+from tracelens.step.predicted_attention import AttentionSizes, _dtype_of, attention_sizes
+from tracelens.step.search_space import BY_DEFAULT
+from tracelens.step.suggestion import _components, _unknowns, limits_of
+from tracelens.step.whatif_notes import notes_of
+from tracelens.step.work import AttentionCall
+
+NOW = ModelConfig(hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocab=32000, layers=32,
+                  sequence=1024, micro_batch=2, tensor_parallel=2, dtype="bf16", tied=False)  # fmt: skip
+CALL = AttentionCall(attention(1, head_dim=128), 2, 2048, 1024, 1024, False)
+PACKED = replace(CALL, seq_q=None, seq_k=None)
+CROSS = replace(CALL, seq_k=512)
+
+
+@pytest.mark.parametrize(
+    ("call", "then", "sizes"),
+    [
+        (CALL, {}, (2, 16, 4, 1024, 1024, 128)),
+        (CALL, {"heads": 64, "kv_heads": 16, "head_dim": 64}, (2, 32, 8, 1024, 1024, 64)),
+        (CALL, {"kv_heads": 1}, (2, 16, 1, 1024, 1024, 128)),
+        (CALL, {"kv_heads": None}, (2, 16, 16, 1024, 1024, 128)),
+        (CALL, {"kv_repeated": True}, (2, 16, 16, 1024, 1024, 128)),
+        (CALL, {"tensor_parallel": None}, (2, 32, 8, 1024, 1024, 128)),
+        (CALL, {"tensor_parallel": 3}, None),
+        (CALL, {"heads": None}, None),
+        (CALL, {"head_dim": None}, None),
+        (CALL, {"micro_batch": 6}, (6, 16, 4, 1024, 1024, 128)),
+        (CALL, {"micro_batch": 1}, (1, 16, 4, 1024, 1024, 128)),
+        (replace(CALL, batch=1), {"micro_batch": 3}, None),  # one and a half calls
+        (replace(CALL, batch=1), {"micro_batch": 4}, (2, 16, 4, 1024, 1024, 128)),
+        (CALL, {"micro_batch": None}, None),
+        (CALL, {"sequence": 2048}, (2, 16, 4, 2048, 2048, 128)),
+        (CALL, {"sequence": None}, None),
+        (CROSS, {}, (2, 16, 4, 1024, 512, 128)),
+        (CROSS, {"sequence": 2048}, None),  # keys of something else
+        (PACKED, {}, (4, 16, 4, 512, 512, 128)),  # 2048 tokens in sequences of 512
+        (PACKED, {"micro_batch": 6}, (12, 16, 4, 512, 512, 128)),
+        (PACKED, {"sequence": 2048}, None),
+        (replace(PACKED, tokens=100), {}, (1, 16, 4, 512, 512, 128)),
+    ],
+)
+def test_an_attention_call_on_a_rank(
+    call: AttentionCall, then: dict[str, Any], sizes: tuple[int, ...] | None
+) -> None:
+    found = attention_sizes(call, replace(NOW, **then), NOW, 512)
+    assert found == (None if sizes is None else AttentionSizes(*sizes))
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "row", "dtype"),
+    [
+        ("bf16", "bf16", "bf16", "bf16"), ("bf16", "fp16", "bf16", "fp16"), ("bf16", "fp32", "bf16", "fp32"),
+        ("bf16", "fp16", "fp32", "fp32"),  # not of the model's type
+        ("bf16", None, "bf16", "bf16"), ("bf16", "fp8", "bf16", "bf16"), ("bf16", "nvfp4", "bf16", "bf16"),
+        ("tf32", "bf16", "fp32", "bf16"), ("bf16", "tf32", "bf16", "fp32"), ("fp32", "tf32", "fp32", "fp32"),
+    ],
+)  # fmt: skip
+def test_the_type_of_attention(now: str, then: str | None, row: str, dtype: str) -> None:
+    call = replace(CALL, row=replace(CALL.row, dtype=row))
+    assert _dtype_of(call, replace(NOW, dtype=then), replace(NOW, dtype=now)) == dtype
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "words"),
+    [
+        ({}, {}, []),
+        ({}, {"hidden": 5120}, ["ffn stays 14336"]),
+        ({}, {"hidden": 5120, "ffn": 16384}, []),
+        ({"tensor_parallel": None}, {}, ["tensor parallelism is not known"]),
+        ({}, {"vocab": 32064}, ["vocab is what this rank's logits have: 32000 columns"]),
+        ({"tensor_parallel": 1}, {"vocab": 32064}, []),
+        ({"vocab_split": False}, {"tensor_parallel": 4}, ["every rank computes logits of the whole"]),
+        ({"vocab_split": True}, {"tensor_parallel": 4}, []),
+        ({"tied": None, "tensor_parallel": 1}, {"vocab": 32064}, ["once"]),
+        ({"pipeline_parallel": 4}, {"layers": 34}, ["the longest has 9, 5.9% more"]),
+        ({"pipeline_parallel": 4}, {"layers": 36}, ["36 layers over 4 stages: the longest has 9"]),
+        ({"pipeline_parallel": 1}, {"layers": 34}, []),
+        ({"capacity": 64}, {"capacity": 32},
+         ["experts are taken as evenly loaded", "capacity changes which tokens"]),
+        ({"capacity": 64, "top_k": 2}, {"capacity": 32, "top_k": 1}, ["experts are taken as evenly loaded"]),
+        ({"capacity": 64, "experts": 8}, {"capacity": 32, "experts": 16},
+         ["experts are taken as evenly loaded", "moving tokens to their experts stays"]),
+        ({}, {"row_multiple": 16}, ["rows of padding hold no token"]),
+        ({}, {"imbalance": 10}, ["GEMMs of the fullest rank"]),
+        ({}, {"dtype": "fp16"}, ["the optimizer's state keeps its type"]),
+        ({}, {"dtype": "fp8"}, ["the optimizer's state", "fp8 is taken for the linear layers"]),
+        ({"dtype": "fp8"}, {"dtype": "bf16"}, ["the optimizer's state", "casts, scales and transposes"]),
+        ({"dtype": "fp8"}, {"dtype": "nvfp4"}, ["the optimizer's state", "nvfp4 is taken for the linear"]),
+    ],
+)  # fmt: skip
+def test_what_is_said_beside_a_change(now: dict[str, Any], then: dict[str, Any], words: list[str]) -> None:
+    before = replace(NOW, **now)
+    found = notes_of(before, replace(before, **then), communicates=False, work_ms=None)
+    assert len(found) == len(words), found
+    for note, word in zip(found, words, strict=True):
+        assert word in note
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [({}, False), ({"ffn": 16384}, True), ({"micro_batch": 4}, True), ({"top_k": 1}, True),
+     ({"capacity": 9}, True), ({"row_multiple": 16}, False), ({"dtype": "fp16"}, False)],
+)  # fmt: skip
+def test_messages_that_change_their_size_stay_as_measured(then: dict[str, Any], said: bool) -> None:
+    found = notes_of(NOW, replace(NOW, **then), communicates=True, work_ms=None)
+    assert any(note.startswith("communication stays as measured") for note in found) == said
+
+
+@pytest.mark.parametrize(
+    ("fix", "free", "searched", "any_heads"),
+    [
+        ((), (), BY_DEFAULT, False),
+        (("heads",), (), {"hidden", "ffn", "vocab"}, False),
+        (("head_dim",), (), BY_DEFAULT - {"head_dim"}, False),
+        ((), ("heads",), BY_DEFAULT, True),
+        (("vocab", "ffn"), ("layers",), {"hidden", "heads", "head_dim", "layers"}, False),
+    ],
+)
+def test_what_is_fixed_and_free(
+    fix: tuple[str, ...], free: tuple[str, ...], searched: set[str], any_heads: bool
+) -> None:
+    found = limits_of(0.03, fix=fix, free=free, memory_gb=None)
+    assert found.free == frozenset(searched)
+    assert (found.any_heads, found.parameters_frac) == (any_heads, 0.03)
+    for wrong in ((*fix, "ffm"), (*fix, *(free or ("layers",)))):
+        with pytest.raises(UsageError):
+            limits_of(0.03, fix=wrong, free=(*free, "layers"), memory_gb=None)
+
+
+def test_components_of_a_planned_step_by_their_time() -> None:
+    config = config_from_flags({"hidden": 1024, "heads": 16, "layers": 2, "vocab": 50257, "sequence": 512,
+                                "micro_batch": 2})  # fmt: skip
+    present = Planner(config.layout, gpu=find_gpu(None, override="h100-sxm")).step(config.model)
+    rows = _components(present)
+    assert sum(row.frac for row in rows) == pytest.approx(1)
+    assert [row.frac for row in rows] == sorted((row.frac for row in rows), reverse=True)
+    (logits,) = (row for row in rows if row.component == "logits")
+    assert logits.shapes == ["1024 x 50257 x 1024"] and logits.tflops is not None
+    assert logits.tflops == pytest.approx(6 * 1024 * 50257 * 1024 / logits.time_ms.mid / 1e9)
+    assert all((row.tflops is None) == (row.component in ("norm", "residual", "loss", "embedding",
+               "mlp.activation", "attention.rope")) for row in rows)  # fmt: skip
+    parts = [
+        replace(one, unknown="no one knows" if one.component == "logits" else None) for one in present.parts
+    ]
+    said = _unknowns(replace(present, parts=tuple(parts)))
+    assert said[0] == "logits: no one knows; taken at its least, so savings are at least these"
+    assert said[1].startswith("vocab 50257 → 50304 costs 0.09% of the logits") and len(said) == 2
+    ranks = replace(present, parts=tuple(parts), model=replace(present.model, tensor_parallel=4))
+    assert _unknowns(ranks)[1].startswith("vocab 50257 → 50432")
+    even = replace(present, parts=tuple(parts), model=replace(present.model, vocab=50304))
+    assert len(_unknowns(even)) == 1 and _unknowns(present) == []
