@@ -17,7 +17,7 @@ from itertools import chain
 
 import msgspec
 
-from tracelens.errors import InputError
+from tracelens.errors import RECORD_ONE, InputError
 from tracelens.trace.protobuf import (
     BROKEN,
     annotation,
@@ -144,7 +144,7 @@ class _Converter:
 
     def convert(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """The whole file as JSON, in pieces."""
-        read = 0
+        read, is_whole = 0, True
         try:
             for packet in packets(blocks):
                 yield from self._packet(packet)
@@ -153,9 +153,15 @@ class _Converter:
                 raise ValueError("its last ranges have no end")
             yield from self._close_group()
         except BROKEN as error:
+            is_whole = False
             self._lost(f"the Perfetto trace is cut off or damaged, {read:,} bytes into its packets: {error}")
             if self._group.is_paired() and not self._strange:
                 yield from self._ranges()
+        if not self._events and not is_whole:
+            raise InputError(
+                f"{self._name} is cut off or damaged before the first whole event of its Perfetto trace;"
+                f" copy it again, or {RECORD_ONE}"
+            )
         if not self._events:
             raise InputError(
                 f"{self._name} is a Perfetto trace without a whole event of PyTorch's profiler:"
