@@ -74,12 +74,6 @@ def test_refused_with_one_line_that_names_the_file(tmp_path: Path, case: str, na
     assert refusal.value.exit_code == 3
 
 
-@pytest.mark.parametrize("name", ["trace.pftrace", "trace.pftrace.gz"])
-def test_a_perfetto_trace_is_told_how_to_be_exported(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match=r"export_chrome_trace\('trace.json.gz'\)"):
-        read(tmp_path, gzip.compress(b"\x0a\x20\x08\x01" * 50), name=name)
-
-
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
 @pytest.mark.parametrize("case", REFUSED)
 def test_the_refusal_does_not_hang_on_how_the_bytes_come(

@@ -135,7 +135,7 @@ _GROUPS = {
 @click.option("-v", "--verbose", is_flag=True, help="The summary with GEMMs, communication and coverage.")
 @taking(AnalyzeOptions)
 def analyze(options: AnalyzeOptions) -> None:
-    """Analyze TRACE, a torch.profiler trace (.json, .json.gz or .json.zst; '-' reads standard input).
+    """Analyze TRACE, a torch.profiler trace (.json, .json.gz, .json.zst, .pftrace; '-' reads standard input).
 
     Prints a summary and writes one self-contained HTML page. A report that --json wrote is shown again,
     without its trace: what needs the trace is refused. Several traces, a folder or a pattern are the ranks of

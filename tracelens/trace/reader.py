@@ -52,7 +52,7 @@ def _damaged(one: Damage) -> str:
 def read_trace(
     path: str | Path, *, processes: int | None = None, progress: Callable[[float], None] | None = None
 ) -> Trace:
-    """Read ``.json`` or ``.json.gz`` (or ``-``, standard input) into columnar tables.
+    """Read ``.json``, ``.json.gz`` or ``.pftrace`` (or ``-``, standard input) into columnar tables.
 
     Memory is bounded by the tables, about 60 bytes an event, and not by the file. A damaged or cut
     off file gives every event that is whole; ``damage``, ``truncated`` and ``warnings`` say what is
@@ -220,13 +220,10 @@ class _Reader:
             self._start, first = self._start + len(_BYTE_ORDER_MARK), first[len(_BYTE_ORDER_MARK) :]
         first = first.lstrip()
         if first and first[:1] not in b"{[" and not _BYTE_ORDER_MARK.startswith(first):
-            name = self.source.name
-            if ".pftrace" in name:  # as torch 2.14's cupti_monitor backend tells by the name what to write
-                raise InputError(
-                    f"{name} is not JSON: Perfetto's own format is not read;"
-                    " export_chrome_trace('trace.json.gz') writes the same events"
-                )
-            raise InputError(f"{name} is not JSON: torch.profiler traces are .json or .json.gz; {RECORD_ONE}")
+            raise InputError(
+                f"{self.source.name} is not JSON: torch.profiler traces are .json, .json.gz or .pftrace;"
+                f" {RECORD_ONE}"
+            )
         found = find_events(self._buffer, self._start, self._end, searched=self._searched)
         if found is None:
             self._searched = self._end - self._start

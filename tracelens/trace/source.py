@@ -1,4 +1,4 @@
-"""The bytes of a trace: plain, gzip or zstd, file or standard input, unpacked as they are read.
+"""The JSON of a trace: plain, gzip, zstd or protobuf, file or standard input, unpacked as it is read.
 
 isal unpacks at more than 2 GB/s, ten times as fast as events are decoded, so it is done in line: a
 thread for it would spend its time waiting for Python's lock.
@@ -21,6 +21,7 @@ from isal.igzip_lib import IsalError
 
 from tracelens.errors import InputError
 from tracelens.files import cannot_read
+from tracelens.trace import pftrace
 from tracelens.trace.tables import TraceSource
 
 BLOCK = 384 * 1024
@@ -65,11 +66,13 @@ class ByteSource:
 
     def is_plain_file(self) -> bool:
         """A file that can be read at any place, and holds JSON as it is."""
-        return self._is_file() and not self._first().startswith((_GZIP, _ZSTD, *_OTHER_PACKERS))
+        packed = (_GZIP, _ZSTD, *_OTHER_PACKERS)
+        return self._is_file() and not self._first().startswith(packed) and not self._is_protobuf()
 
     def packed_path(self) -> str:
-        """The path of a gzip file that others can read too; empty where it is none."""
-        return str(self.path) if self._is_file() and self._first().startswith(_GZIP) else ""
+        """The path of a gzip file that others can read too; empty where it is none, or holds no JSON."""
+        is_packed = self._is_file() and self._first().startswith(_GZIP) and not self._is_protobuf()
+        return str(self.path) if is_packed else ""
 
     def _is_file(self) -> bool:
         try:
@@ -81,6 +84,10 @@ class ByteSource:
         with _open(Path(self.path)) as stream:
             return _read(stream, _MAGIC_BYTES)
 
+    def _is_protobuf(self) -> bool:
+        with _open(Path(self.path)) as stream:
+            return pftrace.is_protobuf(next(ByteSource(self.path)._unpacked(stream), b""))
+
     def describe(self, json_bytes: int) -> TraceSource:
         """What was read, once it has been. A file's SHA-256 is taken when somebody asks for it."""
         digest = self._hash.hexdigest() if self._hash else None
@@ -91,10 +98,14 @@ class ByteSource:
     def __iter__(self) -> Iterator[bytes]:
         stream = sys.stdin.buffer if self.from_stdin else _open(Path(self.path))
         try:
-            yield from self._unpacked(stream)
+            yield from pftrace.as_json(self._unpacked(stream), self.name, self._lose)
         finally:
             if not self.from_stdin:
                 stream.close()
+
+    def _lose(self, why: str) -> None:
+        """Events are missing; a fault of the packing, found before, is the reason for it."""
+        self.whole, self.fault = False, self.fault or why
 
     def _raw(self, stream: BinaryIO) -> Iterator[bytes]:
         while block := _read(stream, BLOCK):
