@@ -158,8 +158,13 @@ def test_the_critical_path_of_a_step_is_its_own(path: Path) -> None:
         pytest.skip("no step is marked, and it would take the whole file")
     window = (int(steps.start_ns[0]), int(steps.end_ns[0]))
     ours = path_frame(built.analysis(library(), built.in_ticks(*window)))
-    theirs = path_frame(_own(path), annotation=f"ProfilerStep#{steps.index[0]}", unit_ns=1000)
     assert ours["frac"].sum() == pytest.approx(1)
+    try:
+        theirs = path_frame(_own(path), annotation=f"ProfilerStep#{steps.index[0]}", unit_ns=1000)
+    except AssertionError as why:
+        if "Could not find runtime index" not in str(why):
+            raise
+        pytest.skip("its own loader finds no launch of a copy in this file")
     if len(theirs):
         assert dict(zip(ours["bound_by"], ours["time_ms"], strict=True)) == pytest.approx(
             dict(zip(theirs["bound_by"], theirs["time_ms"], strict=True)), abs=1e-5
