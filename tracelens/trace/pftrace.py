@@ -94,7 +94,7 @@ def _double(data: bytes) -> str:
     return msgspec.json.encode(struct.unpack("<d", data)[0]).decode()
 
 
-class _Group:
+class _Ranges:
     """Ranges that begin, and behind them their ends in the same order; texts of millions wait packed."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class _Converter:
         self._names: dict[int, dict[int, str]] = {1: {}, 2: {}, 24: {}, 1001: {}}  # by InternedData's field
         self._counters: dict[int, tuple[int, dict[int, str]]] = {}  # device, and names
         self._tracks: dict[int, tuple[int, int]] = {}  # pid, tid
-        self._group = _Group()
+        self._group = _Ranges()
         self._strange = False  # a packet that may have been something else before it was damaged
         self._out: list[str] = []
         self._size = self._events = 0
@@ -286,7 +286,7 @@ class _Converter:
             yield from self._ranges()
 
     def _ranges(self) -> Iterator[bytes]:
-        group, self._group = self._group, _Group()
+        group, self._group = self._group, _Ranges()
         for text, start, end in zip(group.texts(), group.starts, group.ends, strict=False):
             self._add(f"{text}{_us(end - start)}}}")
             if self._size > _PIECE:
