@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.advice.advice_answers import outcome_of
 from tests.advice.advice_rows import H100, gemm, model
 from tracelens.results import ComponentRow, Coverage, Estimate, GemmRow, Known
 from tracelens.results.row_sizes import AttentionDims, Groups
 from tracelens.rules.advise import advise
 from tracelens.rules.engine.bounds import Bound, bound_of_row, name
-from tracelens.rules.engine.candidate import Answer, Candidate
+from tracelens.rules.engine.candidate import Candidate
 from tracelens.rules.engine.conclude import conclude
 from tracelens.rules.engine.facts import Outcome, StepFacts
 from tracelens.rules.engine.needs import (
@@ -90,29 +91,25 @@ def test_what_is_no_time_bounds_nothing_and_rows_are_named() -> None:
 # what a rule asks for
 
 
-def answer(call: Any, *given: Any) -> Outcome:
-    with pytest.raises(Answer) as found:
-        call(*given)
-    return found.value.outcome
-
-
 def test_what_lacks_is_said_with_its_remedy() -> None:
-    none = answer(need_kernels, facts())
+    none = outcome_of(need_kernels, facts())
     assert (none.state, none.absent, none.attention) == ("not_applicable", True, False)
     for step_ms in (None, 0.0):
-        assert answer(need_kernels, facts(ROW, step_ms=step_ms)).why.startswith("No step time is known")
-    amd = answer(need_kernels, facts(ROW, gpu=replace(H100, vendor="amd")))
+        assert outcome_of(need_kernels, facts(ROW, step_ms=step_ms)).why.startswith("No step time is known")
+    amd = outcome_of(need_kernels, facts(ROW, gpu=replace(H100, vendor="amd")))
     assert amd.state == "could_not_run" and "NVIDIA GPUs" in amd.why
     need_kernels(facts(ROW))
-    absent = answer(need_model, facts(ROW, model=model(False)))
+    absent = outcome_of(need_model, facts(ROW, model=model(False)))
     assert (absent.state, absent.absent, absent.attention) == ("not_applicable", True, True)
-    parts = answer(need_model, facts(ROW, model=replace(model(), found="parts")))
+    parts = outcome_of(need_model, facts(ROW, model=replace(model(), found="parts")))
     assert parts.state == "could_not_run" and "with_stack=True" in parts.why
     need_model(facts(ROW))
-    assert answer(need_others, facts(ROW)).why.startswith("The kernels between the GEMMs were not summed up")
+    assert outcome_of(need_others, facts(ROW)).why.startswith(
+        "The kernels between the GEMMs were not summed up"
+    )
     need_others(facts(ROW, others=[]))
     hidden = replace(ROW, n=None, op="aten::mm")
-    assert answer(need_shapes, [hidden, hidden], "GEMM").why == (
+    assert outcome_of(need_shapes, [hidden, hidden], "GEMM").why == (
         "None of the 2 GEMMs has a shape: record with record_shapes=True."
     )
     need_shapes([hidden, ROW], "GEMM")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import answer
 from tests.advice.advice_facts import H100 as H100_GPU
 from tests.advice.advice_facts import step_of
 from tests.advice.advice_messages import message
@@ -15,7 +16,6 @@ from tests.advice.advice_rows import H100, attention, cutlass, facts, gemm, mode
 from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.results import Known
 from tracelens.results.row_sizes import AttentionDims, Groups
-from tracelens.rules.engine.candidate import Answer
 from tracelens.rules.evidence.attention_kernels import efficient_rows, kept_of
 from tracelens.rules.evidence.dimensions import Target, flops_growth, target
 from tracelens.rules.evidence.lengths import bounds_of, near, need_length, saw_of
@@ -27,13 +27,6 @@ from tracelens.step.experts import Mixture
 from tracelens.step.stalls import call_us_of
 
 ROW = gemm(1, 2048, 10240, 2560)
-
-
-def answer(call: Any, *given: Any) -> tuple[str, bool, str]:
-    with pytest.raises(Answer) as found:
-        call(*given)
-    outcome = found.value.outcome
-    return outcome.state, outcome.absent, outcome.why
 
 
 # dimensions

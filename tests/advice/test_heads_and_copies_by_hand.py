@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import answer
 from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100, UNKNOWN_GPU, attention, facts, flash2, gemm, model
 from tracelens.results import Estimate, GemmRow, OtherRow
 from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules.engine.amounts import memory, operations, parameters
-from tracelens.rules.engine.candidate import Answer
 from tracelens.rules.engine.diffs import config_diffs
 from tracelens.rules.engine.sizes import sizes_of
 from tracelens.rules.evidence import copies
@@ -30,13 +30,6 @@ from tracelens.rules.evidence.precision import Precision, need_precisions, on_te
 from tracelens.step.alignment import Misfit
 
 ROW = gemm(1, 2048, 10240, 2560)
-
-
-def answer(call: Any, *given: Any) -> tuple[str, bool, str]:
-    with pytest.raises(Answer) as found:
-        call(*given)
-    outcome = found.value.outcome
-    return outcome.state, outcome.absent, outcome.why
 
 
 # heads

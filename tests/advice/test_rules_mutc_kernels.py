@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import only, outcome_of
 from tests.advice.advice_facts import other
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100, attention, cutlass, facts, gemm, model
@@ -26,9 +27,6 @@ from tracelens.rules.align_dimensions import _fix as lines_of
 from tracelens.rules.align_dimensions import _simulate, _title
 from tracelens.rules.collectives_in_line import CollectivesInLine
 from tracelens.rules.engine.bounds import Bound
-from tracelens.rules.engine.candidate import Answer, Candidate
-from tracelens.rules.engine.facts import Outcome
-from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.trials import Trial
 from tracelens.rules.evidence.attention_kernels import Kept
 from tracelens.rules.evidence.dimensions import Target
@@ -45,17 +43,6 @@ from tracelens.rules.unfused_optimizer import UnfusedOptimizer
 from tracelens.step.alignment import Misfit
 
 BARE = replace(H100, gemm_floor_us=0.0, bandwidth_gbps=None)
-
-
-def answer(rule: Rule, step: StepFacts) -> Outcome:
-    with pytest.raises(Answer) as found:
-        rule.look(step)
-    return found.value.outcome
-
-
-def only(rule: Rule, step: StepFacts) -> Candidate:
-    (candidate,), _ = rule.look(step)
-    return candidate
 
 
 # TL125: kernels of attention
@@ -84,10 +71,10 @@ def test_a_backward_of_three_times_its_forward_has_blocks_to_tune() -> None:
     assert found.evidence == {"backward_over_forward": 3.0} and found.parameter_delta == 0
     assert (found.why, found.confidence, found.effort) == ("blocks", "low", "code")
     for step in (flex(4.0, 11.99), flex(4.0, 12.0, back=98.9), flex(4.0, 12.0, ahead=98.9)):
-        assert answer(backend.AttentionBackend(), step).state == "passed"
+        assert outcome_of(backend.AttentionBackend().look, step).state == "passed"
     assert only(backend.AttentionBackend(), flex(4.0, 12.0, back=99.5))
     for rows in (flex(4.0, 12.0).gemms[:1], flex(4.0, 12.0).gemms[1:]):
-        assert answer(backend.AttentionBackend(), facts(*rows)).state == "passed"
+        assert outcome_of(backend.AttentionBackend().look, facts(*rows)).state == "passed"
 
 
 @pytest.mark.parametrize(
@@ -290,7 +277,7 @@ def test_kinds_of_messages_are_added_up(paced: list[tuple[int, float, int]]) -> 
             # 8 MB in one bucket: 7 starts of 20 µs
             assert only(SMALL, step).elsewhere_ms == pytest.approx(0.14)
         else:
-            assert answer(SMALL, step).state == state
+            assert outcome_of(SMALL.look, step).state == state
 
 
 # TL120, TL126 and others of messages
@@ -309,8 +296,8 @@ def test_exchanges_in_line_are_summed_by_time() -> None:
     assert [one["in_line_ms"] for one in found.evidence["collectives"]] == [3.0, 2.0]
     first = only(CollectivesInLine(), facts(step_ms=100.0, communication=rows[:1]))
     assert first.fix[0] == "- dist.all_reduce(grad)"
-    assert answer(CollectivesInLine(), facts(communication=rows[2:])).state == "passed"
-    assert answer(CollectivesInLine(), facts(communication=[message()])).state == "not_applicable"
+    assert outcome_of(CollectivesInLine().look, facts(communication=rows[2:])).state == "passed"
+    assert outcome_of(CollectivesInLine().look, facts(communication=[message()])).state == "not_applicable"
 
 
 def test_the_fullest_rank_above_the_mean() -> None:
@@ -395,7 +382,7 @@ def test_copies_of_padding_are_counted_by_what_else_they_do() -> None:
 def test_without_padding_the_reason_is_given() -> None:
     rule = padding.CompiledPadding()
     plain, blind = gemm(1, 64, 64, 64), gemm(2, None, None, None)
-    assert answer(rule, facts(blind)).state == "could_not_run"
+    assert outcome_of(rule.look, facts(blind)).state == "could_not_run"
     for rows, others, ends in (
         ([plain, blind], [], "which alone pads by itself."),
         ([], [], "which alone pads by itself."),
@@ -403,7 +390,7 @@ def test_without_padding_the_reason_is_given() -> None:
         ([plain], [pad()], "torch.compile padded. 100 µs of padding kernels belong to none."),
         ([plain], [pad(op="aten::pad")], "which alone pads by itself."),
     ):
-        found = answer(rule, facts(*rows, others=others))
+        found = outcome_of(rule.look, facts(*rows, others=others))
         assert found.absent and found.why.endswith(ends)
 
 
@@ -535,7 +522,7 @@ def test_what_the_gpu_waits_for(kind: Any, alone: str, why: str, components: lis
     for mean, says in ((200.0, "(2.5% of the step's 200 ms on average)."), (100.0, "(5% of the step).")):
         assert only(HostWaits(), replace(step, mean_ms=mean)).saw.endswith(says)
     assert only(HostWaits(), replace(step, step_ms=None, mean_ms=50.0)).saw.endswith("(10.0% of the step).")
-    assert answer(HostWaits(), replace(step, marked=False)).state == "not_applicable"
+    assert outcome_of(HostWaits().look, replace(step, marked=False)).state == "not_applicable"
 
 
 # TL114: views
@@ -625,10 +612,10 @@ def test_a_length_near_by(trials: list[Trial], then: int, monkeypatch: pytest.Mo
         assert found.caveats[0].startswith(f"{1000 - then} positions of each sample fall away;")
     monkeypatch.setattr(sequences, "bounds_of", lambda *_: [Bound(row, 1.0)])
     monkeypatch.setattr(sequences, "try_values", lambda *_: ([], "made up"))
-    at = answer(sequences.OddSequence(), facts(row, step_ms=100.0))
+    at = outcome_of(sequences.OddSequence().look, facts(row, step_ms=100.0))
     assert at.state == "could_not_run" and at.why.endswith(" Other lengths: made up.")
     monkeypatch.setattr(sequences, "bounds_of", lambda *_: [Bound(row, 0.99)])
-    assert answer(sequences.OddSequence(), facts(row, step_ms=100.0)).state == "passed"
+    assert outcome_of(sequences.OddSequence().look, facts(row, step_ms=100.0)).state == "passed"
     assert sequences._caveats(1025, 1024)[0].startswith("1 position of each sample falls away;")
 
 
@@ -675,6 +662,6 @@ def test_attention_without_sizes_cannot_be_judged() -> None:
     """Heads of all are told by sizes; a row that lacks them leaves open whether a mask is there."""
     row = replace(attention(1, 64), kernel_family="mem_efficient", dtype="bf16")
     blind = replace(row, attention=None)
-    assert answer(backend.AttentionBackend(), facts(blind)).state == "could_not_run"
+    assert outcome_of(backend.AttentionBackend().look, facts(blind)).state == "could_not_run"
     part = replace(row, attention=AttentionDims(1, None, None, 8, 8, 64))
-    assert answer(backend.AttentionBackend(), facts(part)).state == "could_not_run"
+    assert outcome_of(backend.AttentionBackend().look, facts(part)).state == "could_not_run"

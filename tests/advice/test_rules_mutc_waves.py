@@ -8,31 +8,17 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import only, outcome_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100, NVJET, attention, cutlass, facts, gemm, model
 from tracelens.results import Beside, Estimate, GemmRow, Known, Lost, PaddedBatch
 from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules import StepFacts
 from tracelens.rules import wave_cliffs as cliffs
-from tracelens.rules.engine.candidate import Answer, Candidate
-from tracelens.rules.engine.facts import Outcome
-from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.trials import Trial
 from tracelens.rules.gemms_beside_collectives import GemmsBesideCollectives, _carved, _second_wave
 from tracelens.rules.pad_vocabulary import PadVocabulary
 from tracelens.rules.padded_tokens import PaddedTokens
-
-
-def answer(rule: Rule, step: StepFacts) -> Outcome:
-    with pytest.raises(Answer) as found:
-        rule.look(step)
-    return found.value.outcome
-
-
-def only(rule: Rule, step: StepFacts) -> Candidate:
-    (candidate,), _ = rule.look(step)
-    return candidate
-
 
 # TL118: GEMMs beside collectives
 
@@ -65,26 +51,26 @@ RULE = GemmsBesideCollectives()
 def test_a_hundredth_of_the_step_is_worth_a_word() -> None:
     """5 ms of 500 ms are 1 %; of 500.1 ms they are less."""
     assert only(RULE, beside(slowed(ctas=None))).elsewhere_ms == 5.0
-    below = answer(RULE, beside(slowed(), step_ms=500.1))
+    below = outcome_of(RULE.look, beside(slowed(), step_ms=500.1))
     assert (below.state, below.why) == (
         "passed", "Beside collectives GEMMs take 5.00 ms longer than alone, 1% of the step."
     )  # fmt: skip
-    two = answer(RULE, beside(slowed(excess=2.0), slowed(2, excess=2.5)))
+    two = outcome_of(RULE.look, beside(slowed(excess=2.0), slowed(2, excess=2.5)))
     assert two.state == "passed" and "4.50 ms longer" in two.why
-    even = answer(RULE, beside(slowed(excess=0.0)))
+    even = outcome_of(RULE.look, beside(slowed(excess=0.0)))
     assert even.why == "GEMMs ran beside collectives, and took no longer there than alone."
-    assert answer(RULE, beside(slowed(excess=-1.0))).why == even.why
+    assert outcome_of(RULE.look, beside(slowed(excess=-1.0))).why == even.why
 
 
 def test_time_of_which_nothing_is_told_counts_from_a_hundredth_on() -> None:
     unknown = slowed(excess=None, time_ms_per_step=5.0)
-    told = answer(RULE, beside(unknown))
+    told = outcome_of(RULE.look, beside(unknown))
     assert told.state == "could_not_run" and told.why.startswith(
         "GEMMs of 5.00 ms (1% of the step) run beside"
     )
-    assert answer(RULE, beside(unknown, step_ms=501.0)).state == "passed"
+    assert outcome_of(RULE.look, beside(unknown, step_ms=501.0)).state == "passed"
     half = replace(unknown, time_ms_per_step=2.5)
-    assert answer(RULE, beside(half, replace(half, id="g2"))).why.startswith("GEMMs of 5.00 ms")
+    assert outcome_of(RULE.look, beside(half, replace(half, id="g2"))).why.startswith("GEMMs of 5.00 ms")
     # what is known is enough for a finding whatever is not
     assert only(RULE, beside(unknown, slowed(2))).gemms[0].id == "g2"
 
@@ -220,7 +206,7 @@ def trial(value: int, low: float, mid: float) -> Trial:
 
 def test_last_waves_count_from_a_hundredth_of_the_step_on() -> None:
     """1 ms of 100; what cannot be simulated is then said, and below it the check passes."""
-    at = answer(CLIFFS, tokens(lossy()))
+    at = outcome_of(CLIFFS.look, tokens(lossy()))
     assert at.state == "could_not_run"
     assert at.why.startswith(
         "micro_batch 4 × sequence 256 is 1024 tokens. The GEMMs with a row per token take 10.0 ms per step"
@@ -228,9 +214,9 @@ def test_last_waves_count_from_a_hundredth_of_the_step_on() -> None:
         " 1024 × 4096 × 4096 bf16 (g1): 140 tiles in 2 waves, 53.0% of the SMs' time used."
         " Other micro-batches could not be simulated: "
     )
-    below = answer(CLIFFS, tokens(lossy(wave=0.99)))
+    below = outcome_of(CLIFFS.look, tokens(lossy(wave=0.99)))
     assert below.state == "passed" and "lose 990 µs" in below.why and "Most in" not in below.why
-    summed = answer(CLIFFS, tokens(lossy(wave=0.4), lossy(2, wave=0.6)))
+    summed = outcome_of(CLIFFS.look, tokens(lossy(wave=0.4), lossy(2, wave=0.6)))
     assert summed.state == "could_not_run" and "lose 1.00 ms" in summed.why and "(g2): 140" in summed.why
 
 
@@ -253,7 +239,7 @@ def test_last_waves_count_from_a_hundredth_of_the_step_on() -> None:
     ],
 )  # fmt: skip
 def test_what_can_be_judged_of_last_waves(rows: list[GemmRow], state: str, words: str) -> None:
-    found = answer(CLIFFS, tokens(*rows))
+    found = outcome_of(CLIFFS.look, tokens(*rows))
     assert found.state == state and words in found.why
 
 
@@ -262,10 +248,10 @@ def test_rows_are_those_whose_output_has_the_tokens() -> None:
     sideways = replace(lossy(2, 0.7), m=4096, n=1024)
     inner = replace(lossy(3), m=4096, n=4096, k=1024)
     wgrad = replace(lossy(4), role="wgrad")
-    assert answer(CLIFFS, tokens(deep, inner, wgrad)).why == (
+    assert outcome_of(CLIFFS.look, tokens(deep, inner, wgrad)).why == (
         "No GEMM of the step has the 1024 tokens of its micro-batch as a side of its output."
     )
-    assert "lose 700 µs" in answer(CLIFFS, tokens(deep, sideways, inner, wgrad)).why
+    assert "lose 700 µs" in outcome_of(CLIFFS.look, tokens(deep, sideways, inner, wgrad)).why
 
 
 @pytest.mark.parametrize(
@@ -279,7 +265,7 @@ def test_rows_are_those_whose_output_has_the_tokens() -> None:
     ],
 )
 def test_the_row_that_loses_most_is_described(given: dict[str, Any], ends: str) -> None:
-    assert f"{ends} Other micro-batches" in answer(CLIFFS, tokens(lossy(**given))).why
+    assert f"{ends} Other micro-batches" in outcome_of(CLIFFS.look, tokens(lossy(**given))).why
 
 
 @pytest.mark.parametrize(
@@ -299,7 +285,7 @@ def test_neighbours_are_a_quarter_and_at_most_four_away(
         return [], "made up"
 
     monkeypatch.setattr(cliffs, "try_values", none)
-    found = answer(CLIFFS, tokens(lossy(), batch=batch))
+    found = outcome_of(CLIFFS.look, tokens(lossy(), batch=batch))
     assert seen == ["micro_batch", *near]
     assert found.why.endswith("Other micro-batches could not be simulated: made up.")
 
@@ -347,7 +333,7 @@ def test_a_step_needs_a_micro_batch_and_a_length() -> None:
     dims = tokens(row).model
     for name, words in (("micro_batch", "micro-batch"), ("sequence", "sequence length")):
         none_of: dict[str, Any] = {name: Known(0, "made up")}
-        none = answer(CLIFFS, facts(row, dims=replace(dims, **none_of)))
+        none = outcome_of(CLIFFS.look, facts(row, dims=replace(dims, **none_of)))
         assert none.state == "not_applicable" and words in none.why and none.absent
     assert cliffs._need_batch(tokens(row, batch=1)) == (1, 1024)
     assert cliffs._need_batch(tokens(row, batch=1024)) == (1024, 1)
@@ -406,7 +392,7 @@ def test_as_many_tokens_as_rows_pass(rows: list[GemmRow], said: str | float) -> 
     if isinstance(said, float):
         assert only(PADDED, batch_of(*rows)).evidence["tokens"] == said
         return
-    found = answer(PADDED, batch_of(*rows))
+    found = outcome_of(PADDED.look, batch_of(*rows))
     assert found.state == "passed" and said in found.why
 
 
@@ -423,7 +409,7 @@ def test_only_packed_forwards_of_the_models_own_heads_tell_tokens(row: GemmRow, 
     if seen:
         assert only(PADDED, step).evidence["tokens"] == 500.0
     else:
-        assert answer(PADDED, step).absent
+        assert outcome_of(PADDED.look, step).absent
 
 
 def test_means_are_by_calls() -> None:
@@ -437,7 +423,7 @@ def test_means_are_by_calls() -> None:
         if told:
             assert only(PADDED, batch_of(*many)).evidence["tokens"] == pytest.approx(300.0)
         else:
-            out = answer(PADDED, batch_of(*many))
+            out = outcome_of(PADDED.look, batch_of(*many))
             assert out.state == "could_not_run" and out.why.startswith("Linear layers have 2 numbers of rows")
     # of one number of rows it does not matter how often attention ran
     assert only(PADDED, batch_of(linear(1, 1000), flash(3, 300, calls=9.0))).evidence["tokens"] == 300.0
@@ -452,7 +438,7 @@ def test_batches_that_an_operator_pads_have_their_own_tokens() -> None:
     assert "700 rows, and the batches that an operator pads to as many 550 tokens in the mean." in found.saw
     single = only(PADDED, batch_of(linear(1, 1000), padded=padded))
     assert "1,000 rows, and the batches that an operator pads to as many 400 tokens." in single.saw
-    assert answer(PADDED, batch_of(linear(1, 1000), padded=padded[1:])).why == (
+    assert outcome_of(PADDED.look, batch_of(linear(1, 1000), padded=padded[1:])).why == (
         "No linear layer has as many rows as a batch that an operator pads."
     )
 
@@ -486,7 +472,7 @@ def test_without_a_forward_layer_of_known_rows_nothing_is_compared() -> None:
         [linear(1, 1000, component="logits")],
         [replace(linear(1, 1000), n=1152, k=1152)],
     ):
-        found = answer(PADDED, batch_of(*rows, flash(9, 100)))
+        found = outcome_of(PADDED.look, batch_of(*rows, flash(9, 100)))
         assert found.state == "could_not_run" and found.why.startswith("No linear layer shows how many rows")
     wide = replace(linear(1, 1000), n=1152, k=1152)
     assert only(PADDED, batch_of(wide, flash(9, 100), hidden=None)).evidence["rows"] == 1000

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import answer
 from tests.advice.advice_facts import step_of
 from tests.advice.advice_rows import attention, cutlass, facts, gemm, model
 from tracelens.results import GemmRow, PaddedBatch
 from tracelens.results.row_sizes import AttentionDims
-from tracelens.rules.engine.candidate import Answer
 from tracelens.rules.engine.predictions import predicted
 from tracelens.rules.evidence.dimensions import Target
 from tracelens.rules.evidence.misfits import Case, OffGrid, component_of, need_misfits, owner
@@ -23,13 +23,6 @@ from tracelens.step.alignment import Misfit
 from tracelens.step.predicted import NEAR_ERROR
 
 ROW = gemm(1, 2048, 10240, 2560, time_us=1000.0)
-
-
-def answer(call: Any, *given: Any) -> tuple[str, bool, str]:
-    with pytest.raises(Answer) as found:
-        call(*given)
-    outcome = found.value.outcome
-    return outcome.state, outcome.absent, outcome.why
 
 
 # stages
