@@ -18,7 +18,7 @@ WRONG = {
     "analyze trase.json.gz": (3, "did you mean trace.json.gz?"),
     "analyze nowhere.json": (3, "check the path"),
     "analyze empty": (3, "tracelens capture -- train.py"),
-    "analyze notes.txt": (3, "torch.profiler traces are .json or .json.gz; record one with"),
+    "analyze notes.txt": (3, "torch.profiler traces are .json, .json.gz or .pftrace; record one with"),
     "analyze other.json": (3, "export_chrome_trace writes one"),
     "analyze cpu.json": (3, "ProfilerActivity.CUDA"),
     "analyze trace.json.gz --gpu h100x": (2, "h100-sxm"),
