@@ -123,7 +123,7 @@ def colour_of(key: str) -> str:
 
 
 def _shares(parts: list[tuple[str, str, str, float]]) -> list[Share]:
-    total = sum(part[3] for part in parts)
+    total = sum(max(part[3], 0.0) for part in parts)
     shares: list[Share] = []
     start = 0.0
     for key, title, short, per_step in parts:
