@@ -51,6 +51,8 @@ class Curve:
             same_length(values=self.values, alignment_bytes=self.alignment_bytes)
         if self.values and not {self.now, *(one.value for one in self.suggested)} <= {*self.values}:
             raise ValueError("now or a suggested value is none of values")
+        if self.why is None and all(time is None for time in self.mid_ms):
+            raise ValueError("a curve without times has no reason")
 
 
 @dataclass(frozen=True, slots=True)
