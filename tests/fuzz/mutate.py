@@ -135,7 +135,8 @@ def _events_changed(rnd: random.Random, events: list[Any]) -> None:
             name = rnd.choice(ARGUMENTS) if rnd.random() < 0.5 or not args else rnd.choice(list(args))
             args[name] = value(rnd) if rnd.random() < 0.5 else anywhere(rnd, [args.get(name)], 2)
         elif kind < 0.55:
-            event["name"] = text(rnd, str(event.get("name", "")))
+            name = event.get("name")  # another value's text holds Python's None
+            event["name"] = text(rnd, name if isinstance(name, str) else "")
         elif kind < 0.6:
             event["cat"] = rnd.choice(CATEGORIES)
         elif kind < 0.7:

@@ -88,7 +88,7 @@ def _rows(trace: Trace, table: Table) -> list[tuple[Any, ...]]:
     for field in fields(table):
         values = getattr(table, field.name).tolist()
         match field.name:
-            case "name" | "category":
+            case "name" | "category" | "label":
                 values = [trace.symbols[code] for code in values]
             case "thread":
                 values = [trace.threads[code] for code in values]

@@ -94,6 +94,7 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     fused = np.zeros(size, np.int32)
     lists: list[tuple[str, ...]] = [()]
     phase = phases.of(np.where(op_node >= 0, op_node, links.kernel_node).astype(np.int32))
+    phase[trace.kernels.marked_backward] = _PHASE["backward"]
     through_sequence = (origin != op_node) & (origin >= 0)
 
     which = look_up(sites.decision, origin)
@@ -130,7 +131,10 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["local"]
     # a forward that is not trained on
     updates = np.isin(component, [_COMPONENT["optimizer"], _COMPONENT["grad_clip"]])
-    phase[(phase == _PHASE["other"]) & (inferred.of_kernel() >= 0) & ~updates] = _PHASE["forward"]
+    part = inferred.of_kernel() >= 0
+    if trace.kernels.marked_backward.any():  # then what is marked and not so is of the forward
+        part |= paths.of_label >= 0
+    phase[(phase == _PHASE["other"]) & part & ~updates] = _PHASE["forward"]
     # a product of the forward that a compiled backward computes again
     again = (role == _ROLE["forward"]) & (phase == _PHASE["backward"])
     stretch = np.where(again, -2 - np.arange(size), look_up(phases.evaluate, links.kernel_node))
@@ -147,12 +151,12 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     phase[stepping & (phase == _PHASE["other"])] = _PHASE["optimizer"]
 
     place = np.where(origin >= 0, origin, links.kernel_node)
-    path = look_up(paths.of_node, place)
+    path = np.where(paths.of_label >= 0, paths.of_label, look_up(paths.of_node, place))
     path[component == _COMPONENT["communication"]] = -1  # a bucket of gradients belongs to no one module
     layers = np.array([p.layer if p.layer is not None else -1 for p in paths.paths] + [-1], np.int32)
     # its own name is better than the order; names that number no layer leave it to that
     named = (layers >= 0).any() & (path >= 0) & (evidence < _EVIDENCE["structure"])
-    named |= (layers[path] >= 0) & (layer >= 0)
+    named |= (layers[path] >= 0) & ((layer >= 0) | (paths.of_label >= 0))
     forward_op = np.where(origin >= 0, origin - links.ops_at.start, -1).astype(np.int32)
     return Attribution(
         step=links.kernel_step,

@@ -1,4 +1,4 @@
-"""Launches that no operator encloses and a module or a range does: custom code that calls CUDA itself.
+"""Launches that no operator encloses and a module or a range does, and kernels marked in their graph.
 
 The range says which block it is (``mlp(F)``, ``attn``), the kernel's name whether it is a product, and its
 place before or behind the attention core which product. What the name alone says is not repeated here.
@@ -37,11 +37,12 @@ def decide_launches(
     ``backward`` is per host node: there a block's parts run in another order, and only the block is said.
     """
     which = np.full(len(trace.kernels), -1, np.int32)
-    path = look_up(paths.of_node, links.kernel_node)
+    marked = paths.of_label >= 0
+    path = np.where(marked, paths.of_label, look_up(paths.of_node, links.kernel_node))
     one = ~look_up(
         trace.replays, links.kernel_launch, False
     )  # a range around a graph is around all its parts
-    rows = np.flatnonzero((links.kernel_op < 0) & (path >= 0) & one)
+    rows = np.flatnonzero((links.kernel_op < 0) & (path >= 0) & (one | marked))
     decisions: list[Decision] = []
     if not len(rows):
         return which, decisions
@@ -52,7 +53,7 @@ def decide_launches(
         for text, name in zip(texts, (names[int(code)] for code in trace.kernels.name[rows]), strict=True)
     ]
     after = _after_core(links, paths, rows, np.array([text == "attention.core" for text in stated]))
-    after[look_up(backward, links.kernel_node[rows], False)] = -1
+    after[look_up(backward, links.kernel_node[rows], False) | marked[rows]] = -1
     experts = _every_mlp_is_of_experts(trace, links, paths)
     known: dict[tuple[object, ...], int] = {}
     for at, row in enumerate(rows.tolist()):

@@ -62,6 +62,7 @@ class Paths:
 
     paths: list[Path]
     of_node: npt.NDArray[np.int32]  # per node: the path around it; -1 outside every module and range
+    of_label: npt.NDArray[np.int32]  # per kernel: the path that marks it in its CUDA graph; -1 for none
     context: npt.NDArray[np.int32]  # per node: the nearest module or range node; -1
     attention: npt.NDArray[np.int32]  # per node: the outermost attention block around it; -1
     mlp: npt.NDArray[np.int32]  # per node: the outermost MLP around it; -1
@@ -96,6 +97,13 @@ def find_paths(trace: Trace, links: Links) -> Paths:
                 paths.append(_extend(paths[outer] if outer >= 0 else None, text, named=bool(is_range[node])))
             of_context[node] = known[key]
 
+    marks = trace.kernels.label
+    marked = np.full(len(marks), -1, np.int32)
+    for code in np.unique(marks).tolist():
+        if texts[code] and not _NOT_MODEL.match(texts[code]):
+            marked[marks == code] = len(paths)
+            outers.append(-1)
+            paths.append(_extend(None, texts[code], named=True))
     paths = _by_what_they_hold(paths, outers)
     lookup = np.full(len(wanted) + 1, -1, np.int32)
     for node, path in of_context.items():
@@ -103,6 +111,7 @@ def find_paths(trace: Trace, links: Links) -> Paths:
     return Paths(
         paths=paths,
         of_node=lookup[nearest],
+        of_label=marked,
         context=nearest,
         attention=links.forest.outermost(_blocks(paths, of_context, above, "attention", len(wanted))),
         mlp=links.forest.outermost(_blocks(paths, of_context, above, "mlp", len(wanted))),

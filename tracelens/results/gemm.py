@@ -167,7 +167,7 @@ class GemmRow:
     tile_m: int | None
     tile_n: int | None
     tile_k: int | None
-    cluster: Annotated[str, says('CTAs: "2x1"', pattern=r"^\d{1,3}(x\d{1,3}){1,2}$")] | None
+    cluster: Annotated[str, says('CTAs: "2x1"', pattern=r"^[1-9]\d{0,2}(x[1-9]\d{0,2}){1,2}$")] | None
     split_k: int | None
     scheduler: str | None
     tiles: int | None

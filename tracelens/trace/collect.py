@@ -10,7 +10,7 @@ import numpy as np
 from tracelens.trace.columns import Chunk, Column
 from tracelens.trace.tables import Counters, Flows, Frames, Kernels, Launches, Ops, Ranges, Syncs
 
-_CODES = {"name", "category", "thread", "device", "inputs", "launch", "collective"}
+_CODES = {"name", "category", "thread", "device", "inputs", "launch", "collective", "label"}
 _TABLES: dict[str, type[Any]] = {
     "ops": Ops,
     "kernels": Kernels,
@@ -21,7 +21,11 @@ _TABLES: dict[str, type[Any]] = {
     "syncs": Syncs,
     "counters": Counters,
 }
-_DTYPES: dict[str, type[Any]] = {"start": np.bool_, "value": np.float64} | dict.fromkeys(_CODES, np.int32)
+_DTYPES: dict[str, type[Any]] = {
+    "start": np.bool_,
+    "marked_backward": np.bool_,
+    "value": np.float64,
+} | dict.fromkeys(_CODES, np.int32)
 
 
 class Collector:

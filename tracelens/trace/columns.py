@@ -23,12 +23,14 @@ from msgspec import Raw
 from tracelens.trace import collectives
 from tracelens.trace.decode import (
     INPUT_FIELDS,
+    LABEL_FIELDS,
     LAUNCH_FIELDS,
     NO_ARGS,
     NOT_JSON,
     Event,
     ExactEvent,
     as_int,
+    clean_text,
     decode_events,
     decode_exact,
 )
@@ -216,9 +218,22 @@ class ChunkDecoder:
             "correlation": integers[2],
             "external_id": _first_known(integers[0], integers[1]),
             "launch": self.details.codes(launch, len(events)),
-            "graph_node": integers[3],
+            **self._labels(events, np.flatnonzero(integers[3] > 0).tolist()),
             "collective": self._collectives(events, collective),
         }
+
+    def _labels(self, events: list[Any], replayed: list[int]) -> dict[str, Column]:
+        """What marks the kernels of CUDA graphs: only these rows have it."""
+        label = np.full(len(events), self.names[""], np.int32)
+        backward = np.zeros(len(events), np.bool_)
+        for row in replayed:
+            for text in map(bytes, _LABELS(events[row].args)):
+                if text.startswith(b'"'):
+                    with suppress(*NOT_JSON):
+                        label[row] = self.names[clean_text(msgspec.json.decode(text, type=str))]
+                        backward[row] = b"backward" in bytes(events[row].args.autograd_phase)
+                        break
+        return {"label": label, "marked_backward": backward}
 
     def _collectives(self, events: list[Any], rows: Iterable[int]) -> Column:
         """Codes of the arguments of collectives, which only these rows can have."""
@@ -336,6 +351,7 @@ def _thread_names(events: list[Any]) -> dict[tuple[Any, Any], str]:
 
 _TS, _DUR, _CAT, _PH = map(attrgetter, ("ts", "dur", "cat", "ph"))
 _PID_TID, _SPAN = attrgetter("pid", "tid"), attrgetter("name", "pid", "tid", "ts", "dur")
+_LABELS = attrgetter(*LABEL_FIELDS)
 _COMPLETE = {"X"}
 
 

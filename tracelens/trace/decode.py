@@ -47,7 +47,10 @@ class Args(Struct, gc=False):
     module_id: Number | None = renamed(default=-1, name="Python module id")
     collective: Raw = renamed(default=collectives.NO_TEXT, name=collectives.NAME)
     record: Number = renamed(default=-1, name="wait_on_cuda_event_record_corr_id")
-    name: Raw = NO_TEXT  # of a metadata event: the thread's or process's name
+    name: Raw = NO_TEXT  # of a metadata event: the thread's or process's name; a label of a graph's kernel
+    module: Raw = renamed(default=NO_TEXT, name="module_fqn")
+    label: Raw = renamed(default=NO_TEXT, name="str")
+    autograd_phase: Raw = NO_TEXT
     value: Raw = renamed(default=NO_TEXT, name="")  # of a counter
 
 
@@ -56,6 +59,10 @@ NO_ARGS = Args()
 #: Fields kept together as raw text, because they repeat together: parsed when asked for.
 INPUT_FIELDS = ("dims", "dims_2021", "types", "strides", "concrete")
 LAUNCH_FIELDS = ("grid", "block", "shared_memory", "registers")
+
+#: What ``torch.cuda.graph_annotations.mark_kernels`` says of a kernel in a CUDA graph, the most telling
+#: first: the module (torchtitan graph_trainer), the text as torch 2.14 and 2.13 call it.
+LABEL_FIELDS = ("module", "name", "label")
 
 
 class Event(Struct, gc=False):

@@ -23,6 +23,7 @@ from tracelens.trace.pieces import Piece, forget
 _COLUMN_CODES = {
     "name": "names",
     "category": "names",
+    "label": "names",
     "thread": "threads",
     "inputs": "details",
     "launch": "details",

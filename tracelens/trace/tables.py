@@ -25,6 +25,7 @@ from tracelens.trace.door import Door
 
 IntArray = npt.NDArray[np.int64]
 CodeArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
 
 #: A missing number: no correlation, no sequence number, no stream.
 MISSING = -1
@@ -168,7 +169,8 @@ class Kernels(Table):
     correlation: IntArray
     external_id: IntArray
     launch: CodeArray  # code for Trace.details.config
-    graph_node: IntArray
+    label: CodeArray  # what marks it in its CUDA graph (``mark_kernels``); empty: nothing
+    marked_backward: BoolArray  # the label is of the forward, this its backward
     collective: CodeArray  # code for Trace.details.collective
 
 
