@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 
 from tracelens.errors import InputError
+from tracelens.gemm import words
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.efficiency import BEST_ALIGNMENT_BYTES, alignment_bytes
 from tracelens.gemm.ladder_published import Published, Step, published
@@ -138,16 +139,15 @@ _TENSOR_CORE_DTYPES = frozenset({"bf16", "fp16", "tf32", "fp8", "fp8-block", "nv
 
 
 def _step(size: int, known: Published, gpu: Gpu, dtype: str) -> LadderStep:
-    nothing: Step = (None, None, None, "heuristic", f"nothing published for {dtype} on {gpu.title}")
+    nothing: Step = (None, None, None, "heuristic", words.nothing_published(dtype, gpu.title))
     low, mid, high, basis, source = known.get(size, nothing)
     if size == BEST_ALIGNMENT_BYTES:
-        low, mid, high, basis, source = 1.0, 1.0, 1.0, "model", "the reference of the ladder"
+        low, mid, high, basis, source = 1.0, 1.0, 1.0, "model", words.REFERENCE
     elif dtype in ("fp8", "fp8-block", "nvfp4", "int8") and size < _GRID_BYTES:
         low, mid, high = None, None, None
-        basis, source = "heuristic", f"the libraries take {dtype} only in multiples of 16 bytes"
+        basis, source = "heuristic", words.in_multiples_of_16(dtype)
     elif dtype == "tf32" and size < _GRID_BYTES and known:
-        low, mid, basis = None, None, "heuristic"
-        source = "measured for 2-byte types only; no faster than those"
+        low, mid, basis, source = None, None, "heuristic", words.TWO_BYTE_TYPES_ONLY
     return LadderStep(size, low, mid, high, basis, source)
 
 
@@ -171,8 +171,9 @@ def _measured_steps(measured: Measurements, dtype: str) -> dict[int, LadderStep]
             continue
         cuts = quantiles(found, n=10, method="inclusive")
         low, mid, high = (min(value, 1.0) for value in (cuts[0], median(found), cuts[-1]))
-        source = f"measured on this GPU: median of {len(found)} pairs of like with like"
-        steps[alignment] = LadderStep(alignment, low, mid, high, "calibrated", source)
+        steps[alignment] = LadderStep(
+            alignment, low, mid, high, "calibrated", words.measured_pairs(len(found))
+        )
     return steps
 
 

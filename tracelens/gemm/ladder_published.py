@@ -63,6 +63,11 @@ _A100_BOTH = f"A100, fp16: rows of both operands misaligned, one of the {_PAPER}
 _V100 = f"V100, fp16: 27648 x 4096 by n among the {_PAPER}"
 _H100 = "H100, fp16: d_ff search in stas00/ml-engineering (cuBLAS of 2024)"
 _NARROW = "H100: sm80 kernels in a d_ff search and public traces, over today's aligned ones"
+_NARROW_BOTH = f"{_NARROW}, less as both operands cost on an A100"
+_TMA = "not measured: TMA takes it, at no more than A100's cost"
+_LIKE_A100 = "as A100, whose kernels it runs"
+_UP_TO_A100 = "not measured: between A100's, whose kernels it runs, and no cost"
+_LIKE_H100 = "Blackwell: not measured; no better than H100's"
 
 SM80: Published = {
     64: (0.98, 1.0, 1.0, "model", _A100),
@@ -88,14 +93,13 @@ SM70: Published = {
 #: Same sm80 kernels on GPUs with less tensor throughput per byte loaded: A100's cost is the worst case,
 #: none the best.
 SM86: Published = {
-    64: (0.98, 1.0, 1.0, "heuristic", "as A100, whose kernels it runs"),
-    32: (0.87, 1.0, 1.0, "heuristic", "as A100, whose kernels it runs"),
-    16: (0.88, 0.983, 1.0, "heuristic", "as A100, whose kernels it runs"),
-    8: (0.54, None, 1.0, "heuristic", "not measured: between A100's, whose kernels it runs, and no cost"),
-    4: (0.54, None, 1.0, "heuristic", "not measured: between A100's, whose kernels it runs, and no cost"),
-    2: (0.27, None, 1.0, "heuristic", "not measured: between A100's, whose kernels it runs, and no cost"),
+    64: (0.98, 1.0, 1.0, "heuristic", _LIKE_A100),
+    32: (0.87, 1.0, 1.0, "heuristic", _LIKE_A100),
+    16: (0.88, 0.983, 1.0, "heuristic", _LIKE_A100),
+    8: (0.54, None, 1.0, "heuristic", _UP_TO_A100),
+    4: (0.54, None, 1.0, "heuristic", _UP_TO_A100),
+    2: (0.27, None, 1.0, "heuristic", _UP_TO_A100),
 }
-_TMA = "not measured: TMA takes it, at no more than A100's cost"
 #: Ends below 16 bytes: with the range of any prediction they hold the costliest and the cheapest case above.
 #: 0.72 is the ratio of March 2024, for libraries whose aligned kernels are as slow as those.
 SM90: Published = {
@@ -108,16 +112,16 @@ SM90: Published = {
 }
 #: Of one misaligned operand's, A100's share: its kernels run here.
 SM90_BOTH: Published = {
-    8: (0.16, 0.25, 0.59, "model", f"{_NARROW}, less as both operands cost on an A100"),
-    4: (0.16, 0.25, 0.59, "model", f"{_NARROW}, less as both operands cost on an A100"),
+    8: (0.16, 0.25, 0.59, "model", _NARROW_BOTH),
+    4: (0.16, 0.25, 0.59, "model", _NARROW_BOTH),
 }
 SM100: Published = {
     64: (0.98, 1.0, 1.0, "heuristic", "not measured: taken from H100"),
     32: (0.87, 0.98, 1.0, "heuristic", _TMA),
     16: (0.87, 0.95, 1.0, "heuristic", _TMA),
-    8: (None, None, 0.72, "heuristic", "Blackwell: not measured; no better than H100's"),
-    4: (None, None, 0.72, "heuristic", "Blackwell: not measured; no better than H100's"),
-    2: (None, None, 0.72, "heuristic", "Blackwell: not measured; no better than H100's"),
+    8: (None, None, 0.72, "heuristic", _LIKE_H100),
+    4: (None, None, 0.72, "heuristic", _LIKE_H100),
+    2: (None, None, 0.72, "heuristic", _LIKE_H100),
 }
 _BY_CAPABILITY: Mapping[tuple[int, int], Published] = {
     (7, 0): SM70, (8, 0): SM80, (8, 6): SM86, (8, 9): SM86, (9, 0): SM90, (10, 0): SM100,

@@ -59,6 +59,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tracelens.gemm import words
 from tracelens.results.gemm import Unsplit
 
 #: Losses of the kernel's own time, in the order in which they are taken.
@@ -134,7 +135,7 @@ def split_time(facts: CallFacts) -> LossSplit:
     if split.other is None:
         return split
     other = split.other + facts.stall_us
-    said = {"overlap": facts.why.get("overlap", "not known")} if overlap is None else {}
+    said = {"overlap": facts.why.get("overlap", words.NOT_KNOWN)} if overlap is None else {}
     why = {**split.why, **said}
     return replace(split, overlap=overlap, clock=facts.clock_us, other=other, why=why)
 
@@ -143,23 +144,17 @@ def _split_alone(facts: CallFacts) -> LossSplit:
     """The split of a call beside nothing, at the pace of the fastest step, that did not stall."""
     time, math, why = facts.time_us, facts.math_us, dict(facts.why)
     if math is None or time <= 0:
-        return LossSplit(why={"useful": why.get("useful", "no time was measured")})
+        return LossSplit(why={"useful": why.get("useful", words.NO_TIME)})
     if math > time:
         return _faster(time, math)
     useful = LossSplit(useful=math)
     moved = facts.memory_us
     if moved is not None and moved > time:
-        reason = (
-            f"its {_us(time)} are under the {_us(moved)} that its operands need from memory: part of them "
-            "came from the cache"
-        )
+        reason = words.from_cache(time, moved)
         return _with_rest(replace(useful, why=dict.fromkeys(("memory", *FACTORS), reason)), facts, floor=math)
     floor = math if moved is None else max(math, moved)
     if floor < facts.fixed_us:
-        reason = (
-            f"too small: {_us(floor)} of work in a kernel that takes {_us(facts.fixed_us)} however little it "
-            "computes"
-        )
+        reason = words.too_small(floor, facts.fixed_us)
         return _with_rest(
             replace(useful, unsplit="too_small", why=dict.fromkeys(("memory", *FACTORS), reason)),
             facts,
@@ -186,30 +181,26 @@ def _losses(facts: CallFacts, math: float, floor: float) -> _Losses:
         slowed /= factor if factor else 1.0
     moved = facts.memory_us
     if moved is not None and moved >= slowed:
-        need = f"its operands need {_us(moved)}, the arithmetic {_us(slowed)} with every known loss"
-        return dict.fromkeys(FACTORS), None, dict.fromkeys(FACTORS, f"memory-bound: {need}")
+        return dict.fromkeys(FACTORS), None, dict.fromkeys(FACTORS, words.memory_bound(moved, slowed))
     left = facts.working_us
     losses: dict[str, float | None] = {}
     said: dict[str, str] = {}
     for name, factor in factors.items():
         if factor is None:
             losses[name] = None
-            said[name] = facts.why.get(name, "not known")
+            said[name] = facts.why.get(name, words.NOT_KNOWN)
             continue
         losses[name] = left * (1.0 - factor)
         left *= factor
     claimed = sum(loss for loss in losses.values() if loss)
-    least, source = _least(facts, floor)
+    least, whose = _least(facts, floor)
     room = max(0.0, facts.working_us - least)
     if claimed <= room:
         return losses, None, said
     for name, loss in losses.items():
         if loss:
             losses[name] = loss * room / claimed
-            said[name] = (
-                f"cut from {_us(loss)}: the losses together come to {_us(claimed)}, but {source} needs "
-                f"{_us(least)} of the {_us(facts.working_us)}"
-            )
+            said[name] = words.cut(loss, claimed, whose, least, facts.working_us)
     return losses, (room, claimed), said
 
 
@@ -217,10 +208,10 @@ def _least(facts: CallFacts, floor: float) -> tuple[float, str]:
     """Y: what the call takes without these losses, and whose time that is."""
     best = facts.ceiling_us
     if best is not None and floor < best < facts.working_us:
-        return best, "the best matmul measured"
+        return best, words.BEST_MATMUL
     if facts.memory_us is not None and facts.memory_us >= floor:
-        return floor, "moving its operands"
-    return floor, "its FLOP at the datasheet peak"
+        return floor, words.MOVING_OPERANDS
+    return floor, words.FLOP_AT_PEAK
 
 
 def _with_rest(split: LossSplit, facts: CallFacts, *, floor: float) -> LossSplit:
@@ -235,17 +226,9 @@ def _with_rest(split: LossSplit, facts: CallFacts, *, floor: float) -> LossSplit
 
 
 def _faster(time: float, math: float) -> LossSplit:
-    reason = f"faster than its ceiling: {_us(time)}, but its FLOP need {_us(math)} at the datasheet peak"
-    if math > time * (1.0 + CLOCK_MARGIN):
-        return LossSplit(why={"useful": f"{reason}; sparsity, or a wrong shape"}, unsplit="faster")
-    reason += "; the clocks were above the datasheet's"
-    return LossSplit(
-        useful=time,
-        other=0.0,
-        helpers=0.0,
-        why={"useful": reason} | dict.fromkeys(("memory", *FACTORS), reason),
-    )
-
-
-def _us(value: float) -> str:
-    return f"{value:.2f} µs"
+    by_clock = math <= time * (1.0 + CLOCK_MARGIN)
+    reason = words.faster_than_peak(time, math, by_clock=by_clock)
+    if not by_clock:
+        return LossSplit(why={"useful": reason}, unsplit="faster")
+    why = dict.fromkeys(("useful", "memory", *FACTORS), reason)
+    return LossSplit(useful=time, other=0.0, helpers=0.0, why=why)

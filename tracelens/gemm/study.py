@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracelens.errors import UsageError
+from tracelens.gemm import words
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.efficiency import BEST_ALIGNMENT_BYTES
 from tracelens.gemm.gain import Gain, gain, told_apart
@@ -162,7 +163,7 @@ def _around(
         raise UsageError(f"the span {low}:{high} must hold {word} = {size}, and sizes from 1 to 2^40")
     tried, tried_step = _tried(low, high, size, grid)
     if present.time_us.low is None or (present.chosen is None and not _any_known(asked, dimension, tried)):
-        nothing = f"Nothing to compare: {present.unknown}"
+        nothing = words.nothing_to_compare(present.unknown)
         return Around(dimension, low, high, 0, tried_step, (), (), nothing)
     neighbours = _worth_having(asked, present, dimension, tried)
     why = _none_why(present, dimension, (low, high, tried_step), misaligned) if not neighbours else None
@@ -218,18 +219,10 @@ def _gained(mid: float | None, high: float | None) -> float:
 def _none_why(
     present: Prediction, dimension: Axis, tried: tuple[int, int, int], misaligned: tuple[Axis, ...]
 ) -> str:
-    low, high, step = tried
-    word = dimension.upper()
     if present.time_us.mid is None:
-        return f"What another {word} saves hangs on the present time"
-    why = (
-        f"No multiple of {step} from {low} to {high} is better for {word} by more than these predictions err"
-    )
-    others = [one for one in misaligned if one != dimension]
-    if others and dimension not in misaligned:
-        names = " and ".join(f"{one.upper()} = {_size(present, one)}" for one in others)
-        why += f"; what misaligns an operand is {names}"
-    return why
+        return words.hangs_on_the_present(dimension)
+    others = () if dimension in misaligned else misaligned
+    return words.none_better(dimension, *tried, [(one, _size(present, one)) for one in others])
 
 
 def _window(size: int, period: float | None) -> tuple[int, int]:

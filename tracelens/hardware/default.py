@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracelens.hardware import words
 from tracelens.hardware.gpu import Gpu, find_gpu, list_gpus
 from tracelens.hardware.measurements import user_file
 
@@ -15,8 +16,8 @@ def default_gpu() -> tuple[Gpu, str]:
     """
     measured = _written()
     if measured:
-        return find_gpu(None, override=max(measured)[1]), "is the one `tracelens bench` measured last"
-    return find_gpu(None, override=_FALLBACK), "is assumed: no --gpu was given, and none was measured here"
+        return find_gpu(None, override=max(measured)[1]), words.MEASURED_LAST
+    return find_gpu(None, override=_FALLBACK), words.ASSUMED
 
 
 def measured_gpus() -> set[str]:

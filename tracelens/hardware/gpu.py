@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracelens.errors import UsageError
+from tracelens.hardware import words
 from tracelens.hardware.measurements import Measurements
 from tracelens.hardware.table import TableCell, TablePart, load_rows
 from tracelens.results import GpuInfo
@@ -72,7 +73,7 @@ class Gpu:
             best[one.dtype] = max(best.get(one.dtype, 0.0), one.tflops)
         sources = {label: _cite(cell) for label, cell in self.cells.items()}
         if measured is not None:
-            sources["measured"] = f"tracelens bench on this GPU, {measured.date}"
+            sources["measured"] = words.measured_on(measured.date)
         return GpuInfo(
             name=self.name,
             title=self.title,
@@ -163,15 +164,10 @@ def _why_unknown(name: str) -> str:
     if (mig := _MIG.fullmatch(name)) is not None:
         rows = [row for row in load_rows() if row.matches(mig["parent"])]
         whole = rows[0].title if rows else mig["parent"]
-        return (
-            f"this is the MIG slice {mig['slice']} of {whole}: its part of the compute and bandwidth is not"
-            " in the trace, so no peaks, no roofline"
-        )
+        return words.mig_slice(mig["slice"], whole)
     if re.search(r"\b(?:Laptop|Mobile|Max-Q)\b", name, re.IGNORECASE):
-        return (
-            "laptop GPUs have other SMs and clocks than the board of the same number: no peaks, no roofline"
-        )
-    return "this GPU is not in the table: no peaks, no roofline"
+        return words.LAPTOP
+    return words.NOT_IN_TABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +226,11 @@ def _from_row(row: TablePart, *, device_name: str | None, matched_by: GpuMatch, 
     peaks: Mapping[str, TableCell] = row.peak_tflops
     ceilings: Mapping[str, TableCell] = row.ceiling_tflops
     if traced.sms is not None and table_sms is not None and traced.sms != table_sms:
-        told = f"the trace reports {traced.sms} SMs, a {row.title} has {table_sms}"
-        if matched_by != "--gpu":
-            told += ": a MIG slice or another variant, so no peaks or bandwidth are applied"
+        dropped = matched_by != "--gpu"
+        if dropped:
             peaks, ceilings = {}, {}
             table = {**dict.fromkeys(table), "sms": row.sms}
-        notes.append(told)
+        notes.append(words.other_sms(traced.sms, row.title, table_sms, dropped=dropped))
     if matched_by != "--gpu" and (other := _other_memory(table["memory_gb"], traced)):
         notes.append(other)
         table["memory_gb"] = table["bandwidth_gbps"] = None
@@ -277,7 +272,7 @@ def _unknown_notes(row: TablePart, traced: _Traced) -> list[str]:
     for column, reason in row.unknown.items():
         if column in _MISSED and not (column == "sms" and traced.sms is not None):
             by_reason.setdefault(reason, []).append(_MISSED[column])
-    return [f"{', '.join(missing)} unknown: {reason}" for reason, missing in by_reason.items()]
+    return [words.unknown(missing, reason) for reason, missing in by_reason.items()]
 
 
 def _other_memory(printed: TableCell | None, traced: _Traced) -> str | None:
@@ -286,10 +281,7 @@ def _other_memory(printed: TableCell | None, traced: _Traced) -> str | None:
         return None
     if abs(traced.memory_gb - printed.value) <= _MEMORY_TOLERANCE * printed.value:
         return None
-    return (
-        f"the trace reports {traced.memory_gb:.0f} GB, the table's board has {printed.value:g}:"
-        " bandwidth unknown"
-    )
+    return words.other_memory(traced.memory_gb, printed.value)
 
 
 #: The part that people mean by a chip's name alone: the one that most training runs on.
@@ -307,8 +299,7 @@ def taken_as(override: str) -> str | None:
     if usual is None:
         return None
     others = [row.key for row in load_rows() if row.key.startswith(f"{wanted}-") and row.key != usual]
-    told = f" (others: {', '.join(others)})" if others else ""
-    return f"is taken for {wanted}, the usual part{told}"
+    return words.usual_part(wanted, others)
 
 
 def _row_by_key(override: str) -> TablePart:

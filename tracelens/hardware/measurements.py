@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files import write_bytes
+from tracelens.hardware import words
 from tracelens.words import Direction
 
 SCHEMA = "tracelens.measurements/1"
@@ -154,7 +155,7 @@ def of_kernels(measured: Measurements) -> Measurements:
         attention=tuple(replace(one, time_us=without(one.time_us)) for one in measured.attention),
         launch_floor_us=without(floor) if floor is not None else None,
         call_gap_us=None,
-        notes=(*measured.notes, f"the gap of {gap:.3g} us between calls is taken out of every time"),
+        notes=(*measured.notes, words.gap_taken_out(gap)),
     )
 
 

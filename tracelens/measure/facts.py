@@ -12,6 +12,7 @@ import torch
 
 from tracelens.capture.system import versions
 from tracelens.hardware import Gpu, find_gpu
+from tracelens.measure import words
 from tracelens.measure.cases import CannotMeasure, GemmCase, MeasureOptions
 from tracelens.measure.devices import guarded
 from tracelens.measure.gemms import prepare_gemm
@@ -69,11 +70,11 @@ def read_clocks(device: Device) -> dict[str, Any]:
     """
     names = ("sm_mhz", "sm_mhz_max", "memory_mhz", "temperature_c", "power_w")
     if device.kind != "cuda":
-        return dict.fromkeys(names) | {"why": "a CPU was measured"}
+        return dict.fromkeys(names) | {"why": words.CPU_MEASURED}
     # Visible devices are renumbered by CUDA_VISIBLE_DEVICES: the UUID is not.
     uuid = getattr(torch.cuda.get_device_properties(device.torch_device), "uuid", None)
     if uuid is None:
-        return dict.fromkeys(names) | {"why": "this PyTorch does not tell which of the GPUs it uses"}
+        return dict.fromkeys(names) | {"why": words.GPU_NOT_TOLD}
     name = str(uuid) if str(uuid).startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
     command = ["nvidia-smi", "-i", name, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
     try:
@@ -81,7 +82,7 @@ def read_clocks(device: Device) -> dict[str, Any]:
             command, capture_output=True, text=True, timeout=_NVIDIA_SMI_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return dict.fromkeys(names) | {"why": f"nvidia-smi: {type(error).__name__}"}
+        return dict.fromkeys(names) | {"why": words.nvidia_smi_failed(error)}
     return dict(zip(names, parse_clocks(said.stdout), strict=True))
 
 

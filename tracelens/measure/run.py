@@ -19,6 +19,7 @@ from tracelens.hardware.measurements import (
     user_file,
     write_measurements,
 )
+from tracelens.measure import words
 from tracelens.measure.attention import measure_attention
 from tracelens.measure.cases import AttentionCase, CannotMeasure, CaseOutcome, GemmCase, MeasureOptions
 from tracelens.measure.facts import (
@@ -33,14 +34,6 @@ from tracelens.measure.gemms import measure_gemms
 from tracelens.measure.journal import METHOD_VERSION, Journal, Measurement, beside, identity_of, key_of
 from tracelens.measure.timing import Device
 
-METHOD = (
-    "CUDA events around batches of calls that were queued while the GPU was held back, so host gaps are not"
-    " in the times; L2 filled with other data before each batch and operands rotated over three times its"
-    " size; standard normal data; the median over at least seven batches (three where a"
-    " call takes over 20 ms) after a discarded one. Kernel"
-    " names and grids from a separate profiler run. Part of each result is compared with float64."
-)
-CPU_METHOD = "the host's clock on a CPU: a test of the program, no measurement of any GPU"
 #: Products and attention take turns, so that a run that is cut off has some of both.
 _TURNS = 4
 _T = TypeVar("_T", GemmCase, AttentionCase)
@@ -131,7 +124,7 @@ def run(
             clocks=_clocks(clocks | after),
             date=datetime.now(UTC).date().isoformat(),
             command=settings.command,
-            method=METHOD if device.kind == "cuda" else CPU_METHOD,
+            method=words.METHOD if device.kind == "cuda" else words.CPU_METHOD,
             method_version=METHOD_VERSION,
             gemms=tuple(row for row in journal.rows.values() if isinstance(row, GemmMeasurement)),
             attention=tuple(row for row in journal.rows.values() if isinstance(row, AttentionMeasurement)),
@@ -226,11 +219,11 @@ def _notes(journal: Journal, device: Device) -> tuple[str, ...]:
     for case, why in journal.refused.items():
         alike.setdefault(re.sub(r"\d[\d.,]*", "#", why), []).append((case, why))
     notes = [
-        f"{len(refused)} not measured: {refused[0][1]} ({refused[0][0]}{', ...' if len(refused) > 1 else ''})"
+        words.not_measured(len(refused), why=refused[0][1], case=refused[0][0])
         for refused in sorted(alike.values(), key=len, reverse=True)
     ]
     if device.kind == "cuda" and not any(row.kernels for row in journal.rows.values()):
-        notes.append("no kernel names: the profiler recorded no kernel")
+        notes.append(words.NO_KERNEL_NAMES)
     return tuple(notes)
 
 

@@ -19,6 +19,8 @@ from tracelens.gemm.predict.attention_rates import Rate, kernel_rate
 from tracelens.gemm.predict.attention_terms import Derivation, number, rounded_value
 from tracelens.gemm.predict.attention_unfused import unfused_prediction
 from tracelens.gemm.predict.rates import least_us
+from tracelens.gemm.predict.words import attention as words
+from tracelens.gemm.predict.words.gemm import bandwidth_unknown
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Basis, Estimate
@@ -51,12 +53,12 @@ def predict_attention(
             seq_k=call.seq_k, torch_version=torch_version,
         )  # fmt: skip
     else:
-        name, why = backend_name(backend), "asked for"
+        name, why = backend_name(backend), words.ASKED_FOR
     if name == "math":
         if backend is None and call.dtype in ("fp16", "bf16"):
             # aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math: q, k and v
             # become float unless allow_fp16_bf16_reduction_math_sdp is set.
-            call, why = replace(call, dtype="fp32"), f"{why}; it computes {call.dtype} in fp32"
+            call, why = replace(call, dtype="fp32"), words.computed_in_fp32(why, call.dtype)
         return unfused_prediction(call, why=why, gpu=gpu, measured=measured)
     kernel = _kernel(call, name, gpu)
     ceilings = _ceilings(call, gpu, measured)
@@ -79,8 +81,7 @@ def _open_to(other: AttentionPrediction, found: AttentionPrediction) -> Attentio
     if low is None or found.time_us.mid is None or least is None or mid is None or least >= low:
         return found
     time_us = replace(found.time_us, low=least)
-    note = f"{other.backend}, which torch does not pick by itself, takes {mid:.4g} us"
-    return replace(found, time_us=time_us, notes=(*found.notes, note))
+    return replace(found, time_us=time_us, notes=(*found.notes, words.faster_by_library(other.backend, mid)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,9 @@ def _ceilings(call: AttentionProblem, gpu: Gpu, measured: Measurements | None) -
         twin = {"bf16": "fp16", "fp16": "bf16"}.get(call.dtype)
         peak = gpu.peak(call.dtype) or (gpu.peak(twin) if twin else None)
     if peak is None:
-        return f"the peak of {gpu.title} for {call.dtype} is not known"
+        return words.peak_unknown(gpu.title, call.dtype)
     if gpu.bandwidth_gbps is None:
-        return f"the memory bandwidth of {gpu.title} is not known"
+        return bandwidth_unknown(gpu.title)
     copy = measured.bandwidth_gbps if measured is not None else None
     return _Ceilings(
         rounded_value(peak),
@@ -167,18 +168,18 @@ class _KernelRun:
         if correction is not None:
             factor = _correct(correction, lines)
             basis, range_frac = "calibrated", correction.range_frac
-            notes = [f"measured: {correction.how}, {correction.held_out} held out for the range"]
+            notes = [words.measured(correction.how, correction.held_out)]
         elif self.measured is not None:
-            notes.append("no measurements of this kind of call: the model stands")
+            notes.append(words.NOTHING_LIKE_IT_MEASURED)
         mid = lines.add(
             "predicted",
             f"max({number(modelled.time_us)} * {number(factor)}, {number(floor)})",
             max(modelled.time_us * factor, floor),
             "us",
-            "the middle of the range",
+            words.MIDDLE,
         )
         if self.gpu.sms is None:
-            notes.append("the number of SMs is not known: waves are left out")
+            notes.append(words.WAVES_LEFT_OUT)
         return replace(
             _unknown(self.call, self.kernel, why, ""),
             time_us=Estimate(max(mid / (1 + range_frac), floor), mid, mid * (1 + range_frac), basis),
@@ -200,7 +201,7 @@ class _KernelRun:
             f" {number(moved)} / ({number(ceilings.bandwidth_gbps)} * 1e3))",
             max(flops / (ceilings.peak_tflops * 1e6), moved / (ceilings.bandwidth_gbps * 1e3)),
             "us",
-            "useful operations at the peak, or each tensor once at the bandwidth: no kernel is faster",
+            words.NO_KERNEL_FASTER,
         )
 
 
@@ -213,9 +214,7 @@ def _correct(correction: Correction, lines: Derivation) -> float:
         f"({formula}) / ({' + '.join(number(weight) for _, weight in pairs)})",
         sum(ratio * weight for ratio, weight in pairs) / weights,
         "",
-        "measured over modelled time of "
-        + "; ".join(neighbour.shape for neighbour in correction.neighbours)
-        + ", by likeness",
+        words.corrected(neighbour.shape for neighbour in correction.neighbours),
     )
 
 

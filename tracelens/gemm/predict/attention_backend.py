@@ -13,6 +13,7 @@ import re
 from typing import NamedTuple
 
 from tracelens.errors import InputError
+from tracelens.gemm.predict.words import attention as words
 from tracelens.hardware import Gpu
 
 CUDNN_MAX_HEAD_DIM = 128  # above needs a cuDNN after 9.22, which no wheel is known to carry
@@ -64,23 +65,18 @@ def likely_backend(
             return LikelyBackend("cudnn", first)
         small = training and capability in _SMALL_MEMORY and 192 < head_dim <= 224
         if head_dim <= _FLASH_MAX_HEAD_DIM and square and not small:
-            why = "flash is torch's first choice for fp16 and bf16 from compute capability 8.0 on"
-            if first is not None:
-                why = f"cuDNN takes head dimensions up to {CUDNN_MAX_HEAD_DIM} in steps of 8; flash is next"
+            why = words.flash_after_cudnn(CUDNN_MAX_HEAD_DIM) if first is not None else words.FLASH_FIRST
             return LikelyBackend("flash", why)
     alignment = _efficient_alignment(capability, half=dtype in ("fp16", "bf16"))
     if (half or dtype == "fp32") and head_dim % alignment == 0:
-        why = (
-            f"flash does not take {dtype}" if not half or capability < (8, 0) else "flash does not take this"
+        of_flash = half and capability >= (8, 0)
+        why = words.efficient_after_flash(
+            dtype=None if of_flash else dtype,
+            unequal=of_flash and not square,
+            widest=_FLASH_MAX_HEAD_DIM if head_dim > _FLASH_MAX_HEAD_DIM else None,
         )
-        if half and capability >= (8, 0) and not square:
-            why = "flash does not take is_causal with unequal lengths"
-        elif head_dim > _FLASH_MAX_HEAD_DIM:
-            why = f"flash takes head dimensions up to {_FLASH_MAX_HEAD_DIM}"
-        return LikelyBackend("efficient", f"{why}; memory-efficient is next")
-    return LikelyBackend(
-        "math", f"no fused kernel of torch takes {dtype} with a head dimension of {head_dim}"
-    )
+        return LikelyBackend("efficient", why)
+    return LikelyBackend("math", words.none_fused(dtype, head_dim))
 
 
 def _cudnn_first(capability: tuple[int, int], torch_version: str | None) -> str | None:
@@ -88,17 +84,17 @@ def _cudnn_first(capability: tuple[int, int], torch_version: str | None) -> str 
     if capability not in ((9, 0), (10, 0), (10, 3)):
         return None
     if torch_version is None:
-        return "cuDNN is torch's first choice on Hopper and data-centre Blackwell from torch 2.11 on"
+        return words.CUDNN_FIRST_IN_RECENT_TORCH
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", torch_version)
     if found is None:
         raise InputError(f"torch version {torch_version!r} is none")
     version = (int(found[1]), int(found[2]), int(found[3] or 0))
     if version >= (2, 11, 0):
-        return "cuDNN is torch's first choice on Hopper and data-centre Blackwell from 2.11 on"
+        return words.CUDNN_FIRST_FROM_2_11
     if (2, 9, 0) <= version < (2, 10, 0) and capability[1] == 0:
-        return "cuDNN was torch's first choice on Hopper and data-centre Blackwell in 2.9"
+        return words.CUDNN_FIRST_IN_2_9
     if version == (2, 5, 0) and capability[0] == 9:
-        return "cuDNN was torch's first choice on Hopper in 2.5.0"
+        return words.CUDNN_FIRST_IN_2_5
     return None
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tracelens.errors import InputError
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import backend_name, padded_head_dim
+from tracelens.gemm.predict.words import attention as words
 from tracelens.hardware.measurements import AttentionMeasurement, Measurements
 
 _NEIGHBOURS = 4
@@ -28,11 +29,7 @@ _MASK = 1.0  # another mask or window
 _TOGETHER = 0.1  # measurements closer than this weigh alike
 #: How a row was found, best first.
 _SAME, _OTHER_MASK, _OTHER_HEAD_DIM = range(3)
-_LEVELS = (
-    "the same kernel and mask",
-    "the same kernel with another mask",
-    "other head dimensions of the same backend",
-)
+_LEVELS = (words.SAME_KERNEL, words.OTHER_MASK, words.OTHER_HEAD_DIM)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,9 +81,11 @@ def attention_kernel(
     if capability is None:
         raise InputError(f"which attention kernels run on {gpu.title} is not known")
     padded = padded_head_dim(backend, head_dim, backward=backward)
-    why = _cannot(backend, capability, dtype, padded is None, backward)
-    if why is not None or padded is None:
-        raise InputError(why or f"{backend} attention has no kernel for a head dimension of {head_dim}")
+    _check(backend, capability, dtype, backward)
+    if padded is None:
+        raise InputError(
+            f"{backend} attention has no kernel for head dimensions above {max(_HEAD_DIMS[backend])}"
+        )
     if backend == "flash":
         block_q, block_k, ctas = _flash2_blocks(padded, capability, causal, backward)
         source = "flash-attention csrc/flash_attn/src/flash_*_launch_template.h"
@@ -103,9 +105,8 @@ def attention_kernel(
     return Kernel(backend, backward, padded, block_q, block_k, ctas, longest_first, source)
 
 
-def _cannot(
-    backend: str, capability: tuple[int, int], dtype: str, too_wide: bool, backward: bool
-) -> str | None:
+def _check(backend: str, capability: tuple[int, int], dtype: str, backward: bool) -> None:
+    """``InputError`` where the backend has nothing for the type, or for this GPU."""
     half = dtype in ("fp16", "bf16")
     fp8_forward = backend == "flash3" and dtype == "fp8" and not backward
     if backend == "efficient":
@@ -114,16 +115,15 @@ def _cannot(
         bad_dtype = not half and not fp8_forward
     if bad_dtype:
         what = f"{backend} attention {'backward' if backward else 'forward'}"
-        return f"{what} has no kernel for {dtype} at compute capability {capability[0]}.{capability[1]}"
+        raise InputError(
+            f"{what} has no kernel for {dtype} at compute capability {capability[0]}.{capability[1]}"
+        )
     first = {"flash": (8, 0), "cudnn": (8, 0), "flash3": (9, 0), "flash4": (9, 0), "efficient": (5, 0)}
     if capability < first[backend]:
         needed, here = (".".join(map(str, one)) for one in (first[backend], capability))
-        return f"{backend} attention needs compute capability {needed}, this GPU has {here}"
+        raise InputError(f"{backend} attention needs compute capability {needed}, this GPU has {here}")
     if backend == "flash3" and capability[0] != 9:
-        return "FlashAttention-3 runs on Hopper only (compute capability 9.0)"
-    if too_wide:
-        return f"{backend} attention has no kernel for head dimensions above {max(_HEAD_DIMS[backend])}"
-    return None
+        raise InputError("FlashAttention-3 runs on Hopper only (compute capability 9.0)")
 
 
 def _flash2_blocks(

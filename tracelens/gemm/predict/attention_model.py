@@ -15,6 +15,7 @@ from tracelens.gemm.predict.attention_kernels import Kernel
 from tracelens.gemm.predict.attention_rates import Rate, exp_cost
 from tracelens.gemm.predict.attention_terms import Derivation, number
 from tracelens.gemm.predict.attention_work import HeadBlocks, blocks
+from tracelens.gemm.predict.words import attention as words
 from tracelens.hardware import Gpu
 
 #: Share of the datasheet bandwidth that a copy reaches: 3016 of 3350 GB/s on an H100.
@@ -62,7 +63,7 @@ def model(
         number(kernel.head_dim),
         kernel.head_dim,
         "elements",
-        f"{call.head_dim} as the kernel computes it ({kernel.source})",
+        words.padded_head_dim(call.head_dim, kernel.source),
     )
     own, block = (call.seq_k, block_k) if call.backward else (call.seq_q, block_q)
     tiles = lines.add(
@@ -70,22 +71,21 @@ def model(
         f"{call.batch} * {call.heads} * ceil({own} / {block})" + (f" * {splits}" if splits > 1 else ""),
         heads * cut.tiles,
         "thread blocks",
-        f"each takes {block} {'keys' if call.backward else 'queries'} of one head"
-        + (f"; the keys are split in {splits} to fill the SMs" if splits > 1 else ""),
+        words.tile_takes(block, backward=call.backward, splits=splits),
     )
     block_us = _block_us(call, rate, gpu, peak_tflops, block_q, block_k, padded, lines)
     busiest = _busiest(call, kernel, rate, gpu, cut, tiles, lines)
     main = lines.add(
-        "compute", f"{number(block_us)} * {number(busiest)}", block_us * busiest, "us", "the busiest SM"
+        "compute", f"{number(block_us)} * {number(busiest)}", block_us * busiest, "us", words.BUSIEST_SM
     )
     moved = lines.add(
         "memory",
         f"{number(call.bytes_moved)} / ({number(bandwidth_gbps)} * 1e3)",
         call.bytes_moved / (bandwidth_gbps * 1e3),
         "us",
-        "every tensor once, at the bandwidth a copy reaches",
+        words.TENSORS_ONCE,
     )
-    launch = lines.add("launch", number(launch_us), launch_us, "us", "no kernel is shorter")
+    launch = lines.add("launch", number(launch_us), launch_us, "us", words.NO_KERNEL_SHORTER)
     helpers = _helpers(call, kernel, splits, bandwidth_gbps, lines)
     kernel_us = launch + max(main, moved)
     time = lines.add(
@@ -93,7 +93,7 @@ def model(
         f"{number(launch)} + max({number(main)}, {number(moved)}) + {number(helpers)}",
         kernel_us + helpers,
         "us",
-        "launch, the slower of compute and memory, helpers",
+        words.LAUNCH_WORK_HELPERS,
     )
     computed = heads * cut.total * block_q * block_k * kernel.head_dim * (10 if call.backward else 4)
     return Modelled(time, kernel_us, int(tiles), tiles / gpu.sms if gpu.sms else None, float(computed))
@@ -151,7 +151,7 @@ def _block_us(
         number(exp_cost(gpu, peak_tflops)),
         exp_cost(gpu, peak_tflops),
         "operations",
-        "what the tensor cores do while the special function units do one",
+        words.EXPONENTIAL,
     )
     per_score = 10 if call.backward else 4
     score = lines.add(
@@ -160,7 +160,7 @@ def _block_us(
         f" + {number(rate.exposed_exp_frac)} * {number(exp)}) * {number(rate.slowdown)}",
         (per_score * padded / rate.mma_frac + rate.exposed_exp_frac * exp) * rate.slowdown,
         "operations",
-        f"GEMMs at {rate.mma_frac:.3g} of the peak, then the exponential ({rate.source})",
+        words.score(rate.mma_frac, rate.source),
     )
     sms = gpu.sms or 1
     return lines.add(
@@ -168,7 +168,7 @@ def _block_us(
         f"{block_q} * {block_k} * {number(score)} / ({number(peak_tflops)} * 1e6 / {sms})",
         block_q * block_k * score / (peak_tflops * 1e6 / sms),
         "us",
-        "one block of scores on one SM" if gpu.sms else "one block of scores; SMs unknown, so on all of them",
+        words.BLOCK_ON_ONE_SM if gpu.sms else words.BLOCK_ON_ALL_SMS,
     )
 
 
@@ -187,27 +187,27 @@ def _busiest(
         f"{cut.longest} + {number(rate.overhead_blocks)}",
         cut.longest + rate.overhead_blocks,
         "blocks",
-        "the longest tile: its blocks, and prologue and epilogue in the time of blocks",
+        words.LONGEST_TILE,
     )
     total = call.batch * call.heads * cut.total
     everything = f"({total} + {number(tiles)} * {number(rate.overhead_blocks)})"
     work = total + tiles * rate.overhead_blocks
     if gpu.sms is None:
-        return lines.add("work", everything, work, "blocks", "all tiles; SMs unknown, so no waves")
+        return lines.add("work", everything, work, "blocks", words.NO_WAVES)
     rounds = math.ceil(tiles / gpu.sms)
     alone = _ALONE_FRAC if kernel.ctas_per_sm > 1 else 1.0
     one = f"{number(tile)} / {number(alone)}" if alone < 1.0 else number(tile)
     if rounds < kernel.ctas_per_sm:
         formula, value = one, tile / alone
-        why = f"one tile on an SM, alone at {alone} of the speed that {kernel.ctas_per_sm} reach together"
+        why = words.alone(alone, kernel.ctas_per_sm)
     elif cut.equal or rounds == 1:
         formula, value = f"ceil({number(tiles)} / {gpu.sms}) * {number(tile)}", rounds * tile
-        why = f"waves: {tiles / gpu.sms:.3g} tiles for each of {gpu.sms} SMs, rounded up"
+        why = words.waves(tiles / gpu.sms, gpu.sms)
     else:
         tail = 0.0 if kernel.longest_first else _TAIL_FRAC
         formula = f"max({one}, {everything} / {gpu.sms} + {number(tail)} * {number(tile)})"
         value = max(tile / alone, work / gpu.sms + tail * tile)
-        why = "tiles of unequal length" + (", longest first" if kernel.longest_first else " and a tail")
+        why = words.LONGEST_FIRST if kernel.longest_first else words.WITH_A_TAIL
     return lines.add("busiest SM", formula, value, "blocks", why)
 
 
@@ -224,12 +224,12 @@ def _helpers(
             f"{number(_HELPER_LAUNCH_US)} + 8 * {splits} * {call.rows} * {kernel.head_dim} / {rate}",
             _HELPER_LAUNCH_US + moved / (bandwidth_gbps * 1e3),
             "us",
-            "fp32 partial outputs written and read to combine the splits",
+            words.SPLITS_COMBINED,
         )
     if not call.backward:
         rest = call.head_dim % 8
         if kernel.backend != "flash" or not rest:
-            return lines.add("helpers", "0", 0, "us", "the forward is one kernel")
+            return lines.add("helpers", "0", 0, "us", words.ONE_KERNEL)
         # pad_last_dim<8> in aten/src/ATen/native/transformers/attention.cpp; flash_attn pads the same.
         elements = call.rows + 2 * call.batch * call.kv_heads * call.seq_k
         wider = call.head_dim + 8 - rest
@@ -239,21 +239,20 @@ def _helpers(
             3 * _HELPER_LAUNCH_US
             + call.element_bytes * elements * (call.head_dim + wider) / (bandwidth_gbps * 1e3),
             "us",
-            f"q, k and v copied to a head dimension of {wider}: flash takes multiples of 8",
+            words.heads_padded(wider),
         )
     formula = f"3 * {size} * {call.rows} * {call.head_dim} + 8 * {call.rows} * {kernel.head_dim}"
     moved = 3 * call.element_bytes * call.rows * call.head_dim + 8 * call.rows * kernel.head_dim
-    why = "out * grad_out summed; the fp32 gradient of q cleared, read and converted"
-    if call.kv_heads != call.heads:
+    shared = call.kv_heads != call.heads
+    if shared:
         keys = call.batch * call.seq_k * call.head_dim
         both = call.heads + call.kv_heads
         formula += f" + 2 * {size} * {keys} * ({call.heads} + {call.kv_heads})"
         moved += 2 * call.element_bytes * keys * both
-        why += "; gradients of k and v summed over the heads that share them"
     return lines.add(
         "helpers",
         f"2 * {number(_HELPER_LAUNCH_US)} + ({formula}) / {rate}",
         2 * _HELPER_LAUNCH_US + moved / (bandwidth_gbps * 1e3),
         "us",
-        why,
+        words.backward_helpers(shared_heads=shared),
     )

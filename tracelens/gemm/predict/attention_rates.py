@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tracelens.gemm.predict.attention_kernels import Kernel
+from tracelens.gemm.predict.words import attention as words
 from tracelens.hardware import Gpu
 
 #: Exponentials per clock and SM: CUDA C++ Programming Guide, throughput of native arithmetic instructions.
@@ -187,12 +188,12 @@ def kernel_rate(kernel: Kernel, *, gpu: Gpu, causal: bool, windowed: bool, dtype
     sure = nearest == kernel.head_dim and not windowed and dtype != "fp8"
     source, range_frac = figures.source, _RANGE_KNOWN if sure else _RANGE_HEAD_DIM
     if derived:
-        source += "; taken over: no figures of this kernel on this GPU generation"
+        source = words.of_another_kernel(source)
         range_frac = _RANGE_DERIVED
     elif nearest != kernel.head_dim:
-        source += f"; of head dimension {nearest}, no figure of {kernel.head_dim}"
+        source = words.of_another_head_dim(source, nearest, kernel.head_dim)
     elif windowed:
-        source += "; without a window, no figure with one"
+        source = words.without_window(source)
     return Rate(
         mma_frac=round(known[nearest] * factor, 4),
         exposed_exp_frac=figures.exposed_exp_frac,

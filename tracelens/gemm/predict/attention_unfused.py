@@ -14,6 +14,8 @@ from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_model import BANDWIDTH_FRAC
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.gemm.predict.attention_terms import Derivation, number, rounded_value
+from tracelens.gemm.predict.words import attention as words
+from tracelens.gemm.predict.words.gemm import bandwidth_unknown
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Estimate
@@ -65,7 +67,7 @@ def unfused_prediction(
         bases.add(time.basis)
         low, high = low + time.low, high + time.high
     if gpu.bandwidth_gbps is None:
-        missing = f"the memory bandwidth of {gpu.title} is not known"
+        missing = bandwidth_unknown(gpu.title)
         return _prediction(call, why, Estimate(None, None, None, "model"), Derivation(), missing)
     softmax = _softmax(call, gpu.bandwidth_gbps, measured, lines)
     mid = lines.add(
@@ -73,7 +75,7 @@ def unfused_prediction(
         " + ".join(number(part) for part in (*parts, softmax)),
         sum(parts) + softmax,
         "us",
-        "one after the other",
+        words.ONE_AFTER_THE_OTHER,
     )
     estimate = Estimate(
         min(mid, low + softmax / (1 + _SOFTMAX_RANGE)),
@@ -110,13 +112,12 @@ def _softmax(
     kernels = 2 if masked and not call.backward else 1
     scores = call.rows * call.seq_k
     size = call.element_bytes
-    what = "softmax's gradient" if call.backward else "mask and softmax" if masked else "softmax"
     return lines.add(
         "softmax",
         f"{kernels} * {number(_LAUNCH_US)} + {passes} * {scores} * {number(size)} / ({number(rate)} * 1e3)",
         kernels * _LAUNCH_US + passes * scores * size / (rate * 1e3),
         "us",
-        f"{what}: the scores cross memory {passes} times",
+        words.softmax_passes(passes, backward=call.backward, masked=masked),
     )
 
 
@@ -139,6 +140,6 @@ def _prediction(
         computed_flops=float(full),
         floor_us=None,
         terms=lines.done(),
-        notes=("the scores cross memory, and nothing that is masked is skipped",),
+        notes=(words.SCORES_CROSS_MEMORY,),
         unknown=unknown,
     )

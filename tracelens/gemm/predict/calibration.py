@@ -21,6 +21,7 @@ from tracelens.gemm.predict.cost import Array, Products, TileTable, best, costs
 from tracelens.gemm.predict.neighbours import Neighbours, neighbours
 from tracelens.gemm.predict.rates import Rates, model_rates, rates_of_unknown
 from tracelens.gemm.predict.tiles import Tile, tiles_of_kernel
+from tracelens.gemm.predict.words import gemm as words
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
 
@@ -160,7 +161,7 @@ def _start(rows: list[GemmMeasurement], measured: Measurements, gpu: Gpu, dtype:
         bandwidth_gbps=measured.bandwidth_gbps or rates.bandwidth_gbps,
         whole_m_frac=1.0,  # fitted to what ran, on tiles that names show: not to how a library ranks others
         whole_n_frac=1.0,
-        source=f"fitted to {len(rows)} measurements of {measured.date}",
+        source=words.fitted_to(len(rows), measured.date),
     )
 
 

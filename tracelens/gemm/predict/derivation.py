@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tracelens.gemm.predict.cost import REFERENCE_LOADS, shared_load
 from tracelens.gemm.predict.rates import Rates
 from tracelens.gemm.predict.tiles import Tile
+from tracelens.gemm.predict.words import gemm as words
 
 #: (name, formula with its numbers, value, unit, why)
 Term = tuple[str, str, float, str, str]
@@ -31,7 +32,8 @@ class Chosen:
     size: float  # bytes per element of the operands
     out_size: float
     alignment_frac: float
-    alignment_why: str
+    aligned: int  # bytes, of the least aligned operand
+    alignment_source: str
     tile: Tile
     tile_why: str
     split: int
@@ -56,29 +58,21 @@ def derive(one: Chosen) -> tuple[Term, ...]:
     """The terms in order; the last one is the predicted time."""
     terms, rates = _Terms(), one.rates
     waves = _waves(one, terms)
-    compute = terms.add("compute", f"{waves} * {_one_wave(one, terms)}", "us", "wave after wave")
+    compute = terms.add("compute", f"{waves} * {_one_wave(one, terms)}", "us", words.WAVE_AFTER_WAVE)
     memory = _memory(one, terms)
-    busy = terms.add(
-        "busy",
-        f"({compute}**4 + {memory}**4)**(1 / 4)",
-        "us",
-        "compute and memory overlap: the slower of the two, and more where they are alike",
-    )
+    busy = terms.add("busy", f"({compute}**4 + {memory}**4)**(1 / 4)", "us", words.OVERLAPPED)
     cast = _cast(one, terms) if rates.cast_us or rates.cast_bytes else ""
     loss = f"{_number(rates.sustained_loss_frac)}{_times(one.alignment_frac)}"
     half = _number(rates.sustained_us)
     formula = f"{_number(rates.fixed_us)} + {busy} * (1 + {loss} * {compute} / ({compute} + {half})){cast}"
     if one.split > 1:
         traffic = f"8 * {one.split} * {one.m} * {one.n} * {one.batch} / ({_number(rates.l2_gbps)} * 1e3)"
-        why = f"{one.split} slices written and read back in fp32"
+        why = words.slices_summed(one.split)
         formula += " + " + terms.add("sum of slices", f"{_number(rates.split_us)} + {traffic}", "us", why)
-    why = (
-        f"a kernel's start and end, and the rest at the clock that its power leaves: {loss} slower when long,"
-        f" half of that after {half} us"
-    )
-    time = terms.add("time", formula, "us", why)
+    time = terms.add("time", formula, "us", words.whole_time(loss, half))
     if one.neighbours:
-        terms.add("corrected time", f"{time} * exp({_correction(one)})", "us", _correction_why(one))
+        why = words.corrected(shape for _, _, shape in one.neighbours)
+        terms.add("corrected time", f"{time} * exp({_correction(one)})", "us", why)
     return tuple(terms.found)
 
 
@@ -99,28 +93,28 @@ def correction(neighbours: tuple[Neighbour, ...], prior_weight: float) -> float:
 
 def _waves(one: Chosen, terms: _Terms) -> str:
     tile, slots = one.tile, one.tile.slots(one.rates.sms)
-    sliced = f", K in {one.split} slices" if one.split > 1 else ""
     clusters = zip((one.m, one.n), (tile.m, tile.n), tile.clusters, strict=True)
     along = [f"ceil({size} / {side * ctas}){_times(ctas)}" for size, side, ctas in clusters]
-    whole = ", in whole clusters" if tile.cluster_size > 1 else ""
+    clustered = tile.cluster_size > 1
     count = terms.add(
         "tiles",
         f"{along[0]} * {along[1]} * {one.batch}{_times(one.split)}",
         "tiles",
-        f"{tile.m}x{tile.n} tiles over {one.m}x{one.n}{whole}{sliced}; {one.tile_why}",
+        words.tiles_over(
+            (tile.m, tile.n), (one.m, one.n), clustered=clustered, slices=one.split, chosen=one.tile_why
+        ),
     )
-    cluster = f" in clusters of {tile.cluster}" if tile.cluster_size > 1 else ""
-    sms = f"{slots} tiles run at once on {one.rates.sms} SMs{cluster}"
-    fill = terms.add("fill", f"{count} / {slots}", "waves", sms)
+    why = words.tiles_at_once(slots, one.rates.sms, tile.cluster if clustered else None)
+    fill = terms.add("fill", f"{count} / {slots}", "waves", why)
     if float(fill) == math.floor(float(fill)):
-        return terms.add("waves", f"floor({fill})", "waves", "every wave is full")
+        return terms.add("waves", f"floor({fill})", "waves", words.FULL_WAVES)
     lone = float(fill) < 1
     partial = _number(one.rates.first_wave_frac if lone else one.rates.partial_wave_frac)
     return terms.add(
         "waves",
         f"floor({fill}) + {partial} + (1 - {partial}) * ({fill} - floor({fill}))",
         "waves",
-        f"a {'single' if lone else 'last'} wave costs {partial} of a full one, the rest by its tiles",
+        words.partial_wave(partial, single=lone),
     )
 
 
@@ -128,21 +122,19 @@ def _one_wave(one: Chosen, terms: _Terms) -> str:
     """The time of a full wave: multiplies or loads, and the part of its store that nothing hides."""
     rates, tile = one.rates, one.tile
     slice_k = f"{one.k} / {one.split}" if one.split > 1 else f"{one.k}"
-    depth = terms.add(
-        "K of a tile", f"ceil({slice_k} / {tile.k}) * {tile.k}", "elements", f"K in steps of {tile.k}"
-    )
+    why = words.steps_of_k(tile.k)
+    depth = terms.add("K of a tile", f"ceil({slice_k} / {tile.k}) * {tile.k}", "elements", why)
     rate = terms.add(
         "multiply rate",
         _rate(one),
         "TFLOP/s",
-        f"{_number(rates.multiply_tflops)} in the K loop of a 128x256 tile ({rates.source});"
-        f" {one.alignment_why}; a smaller tile loads more per multiply",
+        words.multiply_rate(_number(rates.multiply_tflops), rates.source, one.aligned, one.alignment_source),
     )
     multiply = terms.add(
         "multiply",
         f"2 * {tile.m} * {tile.n} * {depth} * {rates.sms} / ({rate} * 1e6)",
         "us",
-        "one tile on one SM",
+        words.TILE_ON_SM,
     )
     rows, columns = min(tile.m, one.m), min(tile.n, one.n)
     by_n, by_m = (shared_load(ctas, rates.cluster_load_frac) for ctas in reversed(tile.clusters))
@@ -151,14 +143,14 @@ def _one_wave(one: Chosen, terms: _Terms) -> str:
         f"({rows}{_times(by_n)} + {columns}{_times(by_m)}) * {one.size:g} * {depth}"
         f" / ({_number(rates.sm_gbps)} * 1e3{_times(one.alignment_frac)})",
         "us",
-        "the operands of one tile into one SM; a cluster loads what its CTAs share once",
+        words.LOADED,
     )
     store = terms.add(
         "store",
         f"{_number(rates.store_frac)} * {rows} * {columns} * {one.out_size:g} * {tile.slots(rates.sms)}"
         f" / ({_number(rates.bandwidth_gbps)} * 1e3)",
         "us",
-        "writing a wave's output, the part that no computation hides",
+        words.STORED,
     )
     return f"(max({multiply}, {load}) + {store})"
 
@@ -169,19 +161,19 @@ def _memory(one: Chosen, terms: _Terms) -> str:
     operands = (
         f"{one.size:g} * ({one.m} * {one.k} + {one.k} * {one.n}) + {one.out_size:g} * {one.m} * {one.n}"
     )
-    moved = terms.add("operands", f"{one.batch} * ({operands})", "bytes", "each operand once")
+    moved = terms.add("operands", f"{one.batch} * ({operands})", "bytes", words.OPERANDS_ONCE)
     cached = terms.add(
         "cached",
         f"min({_number(rates.cached_mb)} * 1e6 / {moved}, 1)**2",
         "of them",
-        "still in the L2 cache from the kernels before",
+        words.STILL_CACHED,
     )
     return terms.add(
         "memory",
         f"{moved} * ((1 - {cached}) / {_number(rates.bandwidth_gbps)} + {cached} / {_number(rates.l2_gbps)})"
         " / 1e3",
         "us",
-        "the bandwidth achieved; the L2 cache serves the tiles of a wave",
+        words.BANDWIDTH_ACHIEVED,
     )
 
 
@@ -192,15 +184,15 @@ def _cast(one: Chosen, terms: _Terms) -> str:
         "bytes cast",
         f"{_number(rates.cast_bytes)} * {one.m} * {one.k} * {one.batch}",
         "bytes",
-        "activations read in 16 bits, scaled, and written in the operands' type",
+        words.CAST_BYTES,
     )
     at_most = f"max({moved}, {_number(rates.cached_mb)} * 1e6)"
-    cached = terms.add("cached", f"({_number(rates.cached_mb)} * 1e6 / {at_most})**2", "of them", "in L2")
+    cached = terms.add("cached", f"({_number(rates.cached_mb)} * 1e6 / {at_most})**2", "of them", words.IN_L2)
     formula = (
         f"{_number(rates.cast_us)} + {moved} * ((1 - {cached}) / {_number(rates.bandwidth_gbps)}"
         f" + {cached} / {_number(rates.l2_gbps)}) / 1e3"
     )
-    return " + " + terms.add("cast", formula, "us", "the kernels that cast the activations first")
+    return " + " + terms.add("cast", formula, "us", words.CAST_FIRST)
 
 
 def _rate(one: Chosen) -> str:
@@ -217,14 +209,6 @@ def _correction(one: Chosen) -> str:
     summed = " + ".join(f"{_number(weight)} * {_number(residual)}" for weight, residual, _ in one.neighbours)
     weights = " + ".join(_number(weight) for weight, _, _ in one.neighbours)
     return f"({summed}) / ({weights} + {_number(one.prior_weight)})"
-
-
-def _correction_why(one: Chosen) -> str:
-    shapes = ", ".join(shape for _, _, shape in one.neighbours)
-    return (
-        f"what the formula misses on the measured shapes nearest, {shapes}:"
-        " weight * ln(measured / formula), over the weights and that of knowing none"
-    )
 
 
 def _times(factor: float) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib import resources
 
+from tracelens.gemm.predict.words import experts as words
 from tracelens.hardware import Gpu
 
 #: Bytes of an element with its scale: NVFP4 has one byte for 16 elements. Types run at the peak named.
@@ -62,8 +63,7 @@ class ExpertRates:
     @property
     def source(self) -> str:
         """Where the shares are from, in one line."""
-        more = "; taken over from another GPU of the architecture" if self.derived else ""
-        return self.shares.source + more
+        return words.taken_over(self.shares.source) if self.derived else self.shares.source
 
 
 @lru_cache(maxsize=256)
@@ -73,7 +73,7 @@ def expert_rates(gpu: Gpu, dtype: str) -> ExpertRates | str:
     own = of_type.get(gpu.name)
     shares = own[1] if own is not None else _like(of_type, gpu.compute_capability)
     if shares is None:
-        return f"nobody measured experts in {dtype} on {gpu.title} or another GPU of its architecture"
+        return words.unmeasured(gpu.title, dtype)
     return rates_of(gpu, dtype, shares, derived=own is None)
 
 
@@ -84,7 +84,7 @@ def rates_of(gpu: Gpu, dtype: str, shares: ExpertShares, *, derived: bool = Fals
     if peak is None and dtype == "nvfp4" and (fp8 := gpu.peak("fp8")) is not None:
         peak = 2 * fp8  # the shares are of twice the fp8 peak
     if peak is None or gpu.sms is None or gpu.bandwidth_gbps is None:
-        return f"the {math} peak, the number of SMs or the bandwidth of {gpu.title} is not known"
+        return words.datasheet_lacks(gpu.title, math)
     return ExpertRates(gpu.sms, peak, gpu.bandwidth_gbps, size, shares, derived)
 
 

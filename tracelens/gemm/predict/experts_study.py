@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from tracelens.gemm.predict.experts import ROW_ALIGNMENT, exponent_of, predict_experts
+from tracelens.gemm.predict.words import experts as words
 from tracelens.hardware import Gpu
 from tracelens.results.experts import ExpertsChange, ExpertsPrediction
 
 #: A router without a balancing loss, as published loads are often modelled, and what it costs.
-_UNEVEN = "power-law:1.2"
+_UNEVEN = 1.2
 #: Of the mean load: GShard's and Switch Transformer's usual factor (arXiv 2101.03961, section 2.2).
 _CAPACITY = 1.25
 _ROW_MULTIPLES = (16, 128)
@@ -26,18 +27,18 @@ def _changes(one: ExpertsPrediction) -> Iterator[tuple[str, dict[str, Any]]]:
     layer, load = one.layer, one.load
     for multiple in sorted({*_ROW_MULTIPLES, ROW_ALIGNMENT[one.dtype]}):
         if multiple > one.row_multiple:
-            yield f"rows of each expert padded to {multiple}", {"row_multiple": multiple}
+            yield words.rows_padded_to(multiple), {"row_multiple": multiple}
     if exponent_of(load) is None:
-        yield f"load as a power law of {_UNEVEN.partition(':')[2]}", {"load": _UNEVEN}
+        yield words.power_law(_UNEVEN), {"load": f"power-law:{_UNEVEN}"}
     else:
-        yield "balanced load", {"load": "balanced"}
-        yield f"capacity factor {_CAPACITY}: rows above it dropped", {"capacity": _CAPACITY}
+        yield words.BALANCED, {"load": "balanced"}
+        yield words.capacity_factor(_CAPACITY), {"capacity": _CAPACITY}
     for ep in (2 * layer.ep, layer.ep // 2):
         if ep >= 1 and layer.experts % ep == 0 and one.tokens * ep % layer.ep == 0:
-            yield f"EP {ep}, as many tokens per GPU", {"ep": ep}
+            yield words.ep_degree(ep), {"ep": ep}
     for top_k in (layer.top_k - 1, layer.top_k + 1):
         if 1 <= top_k <= layer.experts:
-            yield f"top-{top_k}", {"top_k": top_k}
+            yield words.top_k(top_k), {"top_k": top_k}
 
 
 def _judged(one: ExpertsPrediction, name: str, gpu: Gpu, **asked: Any) -> ExpertsChange:

@@ -28,6 +28,7 @@ from tracelens.gemm.predict.derivation import Chosen, Term, derive
 from tracelens.gemm.predict.neighbours import Nearest
 from tracelens.gemm.predict.rates import Rates, model_rates, most_l2_mb, peak_of
 from tracelens.gemm.predict.tiles import tiles_of_kernel
+from tracelens.gemm.predict.words import gemm as words
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Estimate
@@ -37,7 +38,6 @@ _LAYOUTS = ("TN", "NN", "NT", "TT")
 #: The largest size of one dimension: no GPU holds more, and counts stay exact in floating point.
 _LARGEST = 2**40
 _DTYPES = frozenset({"bf16", "fp16", "fp8", "fp8-block", "nvfp4", "tf32", "fp32", "fp64", "int8"})
-_TO_USE = "use bf16, fp16, fp8, fp8-block, nvfp4, tf32 (fp32 data on tensor cores), fp32, fp64 or int8"
 #: Below it no operand is loaded at full width.
 _GRID_BYTES = 16
 #: What a product of these types writes unless told otherwise.
@@ -191,7 +191,7 @@ def predict_gemm(
             raise InputError(f"{name} = {value!r}: sizes of a GEMM are whole numbers from 1 to 2^40")
     for word in (dtype, layout, out_dtype or ""):
         if not isinstance(word, str):
-            raise InputError(f"{word!r} is neither an element type nor a layout: {_TO_USE}")
+            raise InputError(f"{word!r} is neither an element type nor a layout: {words.TYPES_TO_USE}")
     math_dtype = dtype
     if dtype == "fp32" and kernel is not None and kernel.math_dtype == "tf32":
         math_dtype = "tf32"
@@ -228,7 +228,7 @@ def _predict(question: _Question, kernel: KernelName | None, fit: Fit | None) ->
         return asked.answer(Estimate(asked.floor_us or None, None, None, "model"), step, unknown=rates)
     table, tile_why = _table(asked, kernel, rates, fit)
     if step.mid is None:
-        why = f"the cost of an alignment of {asked.aligned} bytes is not known: {step.source}"
+        why = words.alignment_cost_unknown(asked.aligned, step.source)
         return asked.answer(_bounds(asked, table, rates, step), step, unknown=why)
     found = _known(asked, step, step.mid, rates, table, tile_why, fit)
     return found if kernel is None or found.tile is None else replace(found, cluster=kernel.cluster)
@@ -251,7 +251,7 @@ def _known(
     near = fit.neighbours.of(sizes, asked.layout, asked.aligned) if fit is not None else Nearest()
     chosen = Chosen(
         *sizes, asked.size, asked.out_size, alignment_frac,
-        f"alignment of {asked.aligned} bytes: {step.source}", tile, tile_why, split,
+        asked.aligned, step.source, tile, tile_why, split,
         float(table.rate_frac[0, at, 0]), rates, near.weighted, near.prior_weight,
     )  # fmt: skip
     mid = float(times[0]) * near.factor
@@ -277,11 +277,11 @@ def _ask(question: _Question) -> _Asked:
         raise InputError(f"unknown layout {layout!r}: use {', '.join(_LAYOUTS)} (cuBLAS's opA, opB)")
     size = bytes_per_element(dtype) if dtype in _DTYPES else None
     if size is None:
-        raise InputError(f"unknown element type {dtype!r}: {_TO_USE}")
+        raise InputError(f"unknown element type {dtype!r}: {words.TYPES_TO_USE}")
     out = out_dtype if out_dtype is not None else _OUT.get(dtype, dtype)
     out_size = bytes_per_element(out)
     if out_size is None:
-        raise InputError(f"unknown element type {out!r} of the output: {_TO_USE}")
+        raise InputError(f"unknown element type {out!r} of the output: {words.TYPES_TO_USE}")
     alignment = operand_alignment(m, n, k, dtype=dtype, out_dtype=out, layout=layout)
     return _Asked(m, n, k, batch, dtype, out, math_dtype, layout, size, out_size, gpu, alignment)
 
@@ -324,13 +324,11 @@ def _table(asked: _Asked, kernel: KernelName | None, rates: Rates, fit: Fit | No
             own = TileTable.of(
                 own.tiles, sms=rates.sms, rate_frac=[fit.table.rate_of(tile) for tile in own.tiles]
             )
-        return own, "the tile of the kernel given"
+        return own, words.TILE_GIVEN
     if fit is not None:
-        return fit.table, "the fastest of the tiles measured on this GPU"
+        return fit.table, words.TILE_MEASURED
     aligned = asked.aligned >= _GRID_BYTES
-    return _library(
-        asked.gpu, asked.math_dtype, rates.sms, aligned
-    ), "the tile that the library is expected to take"
+    return _library(asked.gpu, asked.math_dtype, rates.sms, aligned), words.TILE_EXPECTED
 
 
 def _step(asked: _Asked, fit: Fit | None) -> LadderStep:
@@ -340,10 +338,10 @@ def _step(asked: _Asked, fit: Fit | None) -> LadderStep:
     if step.mid is not None:
         return step
     if asked.math_dtype in ("fp32", "fp64"):
-        return LadderStep(aligned, 1.0, 1.0, 1.0, "model", "CUDA cores load element by element")
+        return LadderStep(aligned, 1.0, 1.0, 1.0, "model", words.CUDA_CORES_LOAD_SINGLY)
     if fit is not None and fit.neighbours.has(asked.layout, aligned):
-        why = "not known by itself; GEMMs measured at this alignment correct the time"
-        return LadderStep(aligned, step.low, fit.assumed(asked.alignment), step.high, "calibrated", why)
+        mid = fit.assumed(asked.alignment)
+        return LadderStep(aligned, step.low, mid, step.high, "calibrated", words.CORRECTED_BY_MEASURED)
     return step
 
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.predict.architecture import BLOCK_SCALED, Shares, architecture
+from tracelens.gemm.predict.words import gemm as words
 from tracelens.hardware import Gpu, list_gpus
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import GpuInfo
@@ -76,18 +77,18 @@ def model_rates(gpu: Gpu, math_dtype: str, *, aligned: bool = True) -> Rates | s
     """
     peak, bandwidth = peak_of(gpu, math_dtype), gpu.bandwidth_gbps
     if gpu.vendor != "nvidia":
-        return f"predictions know NVIDIA's libraries only, not those of {gpu.title}"
+        return words.other_vendor(gpu.title)
     if peak is None and math_dtype in ("bf16", "tf32") and (gpu.compute_capability or (8, 0)) < (8, 0):
-        return f"the tensor cores of {gpu.title} have no {math_dtype}, which came with Ampere: use fp16"
+        return words.type_before_ampere(gpu.title, math_dtype)
     if peak is None:
-        return f"the {math_dtype} peak of {gpu.title} is not known"
+        return words.peak_unknown(gpu.title, math_dtype)
     if bandwidth is None:
-        return f"the memory bandwidth of {gpu.title} is not known"
+        return words.bandwidth_unknown(gpu.title)
     if gpu.sms is None or gpu.sms < 1:
-        return f"the number of SMs of {gpu.title} is not known"
+        return words.sms_unknown(gpu.title)
     shares = architecture(gpu.compute_capability).shares_of(gpu.name, math_dtype, aligned=aligned)
     if shares is None:
-        return f"what {gpu.title} reaches in {math_dtype} is not known"
+        return words.rates_unknown(gpu.title, math_dtype)
     return rates_of(shares, gpu, math_dtype)
 
 

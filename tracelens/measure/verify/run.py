@@ -16,6 +16,7 @@ from tracelens.measure.journal import Case
 from tracelens.measure.layer_shapes import LayerShape
 from tracelens.measure.pairs import PairTimes
 from tracelens.measure.timing import Device
+from tracelens.measure.verify import words
 from tracelens.measure.verify.conclude import conclude, not_measured
 from tracelens.measure.verify.file import document, write
 from tracelens.measure.verify.meter import CallTime, Meter, open_meter
@@ -82,7 +83,7 @@ def verify(
     """
     if not source.asked:
         raise nothing_asked(source)
-    asked = [one for one in source.asked if not only or one.title.split()[0] in only]
+    asked = [one for one in source.asked if not only or one.rule in only]
     if not asked:
         raise UsageError(f"{source.name} has no finding of {', '.join(only)}")
     device = device if device is not None else open_device()
@@ -94,8 +95,8 @@ def verify(
     trials = {
         at: make_trial(one, source, built, model=model) for at, one in enumerate(source.asked) if one in asked
     }
-    words = ["tracelens verify", *(f"--rule {rule}" for rule in only)]
-    command = " ".join([*words, *["--model"] * model, *["--anyway"] * anyway])
+    options = [*(f"--rule {rule}" for rule in only), *["--model"] * model, *["--anyway"] * anyway]
+    command = " ".join(["tracelens verify", *options])
     about = _About(facts, device, other, command, {"before": read_clocks(device)})
     with open_meter(device) if meter is None else nullcontext(meter) as how:
         run = _Run(source, built, how, about, trials)
@@ -238,24 +239,19 @@ def other_gpu(source: Source, facts: DeviceFacts, device: Device) -> str:
     """How the GPU at hand differs from the report's, as a sentence; "" where it is the same."""
     here = str(facts.device["name"])
     if device.kind != "cuda":
-        return f"{source.name} is of {source.gpu_title}, and this is a CPU"
+        return words.other_device(source.name, source.gpu_title, words.CPU)
     if source.gpu == "unknown":
         same = source.device is not None and source.device == here
-        return "" if same else f"{source.name} is of {source.device or 'an unknown GPU'}, and this is {here}"
+        return "" if same else words.other_device(source.name, source.device or words.UNKNOWN_GPU, here)
     if facts.gpu.name != source.gpu:
-        return f"{source.name} is of {source.gpu_title}, and this is {here}"
+        return words.other_device(source.name, source.gpu_title, here)
     sms = facts.device.get("sms")
     if source.sms is not None and sms is not None and sms != source.sms:
-        return (
-            f"{source.name} is of {source.sms} multiprocessors of {source.gpu_title}, and this one has {sms}"
-        )
+        return words.other_sms(source.name, source.sms, source.gpu_title, sms)
     memory = facts.device.get("memory_bytes")
     here_gib = memory / 2**30 if memory else None
     if source.memory_gib and here_gib and abs(here_gib / source.memory_gib - 1) > _OTHER_BOARD:
-        return (
-            f"{source.name} is of a {source.gpu_title} with {source.memory_gib:.1f} GiB, and this one has"
-            f" {here_gib:.1f}"
-        )
+        return words.other_memory(source.name, source.gpu_title, source.memory_gib, here_gib)
     return ""
 
 

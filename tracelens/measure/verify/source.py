@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from tracelens.config.model_config import NAMES, ModelConfig, canonical
 from tracelens.errors import InputError, UsageError
 from tracelens.files import cannot_read
-from tracelens.numbers import ms
+from tracelens.measure.verify import words
 from tracelens.results import (
     SCHEMA_VERSION,
     CommunicationRow,
@@ -29,7 +29,6 @@ from tracelens.step.present import present_config
 from tracelens.step.work import Work, work_of
 
 _T = TypeVar("_T")
-_WRITE_ONE = "write one with `tracelens analyze TRACE --json REPORT.json`"
 #: Of ``tracelens suggest --json``.
 _SUGGESTIONS_VERSION = "1"
 _DIMENSIONS = tuple(one.name for one in fields(ModelDims) if one.name != "found")
@@ -49,6 +48,7 @@ class Asked:
     gemms: tuple[str, ...] = ()  # rows that it names
     resize: tuple[int, int] | None = None  # a side of those rows, where it is no size of the model
     precision: tuple[str, str] | None = None  # what those rows are computed in
+    rule: str = ""  # of a finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +90,12 @@ def read_source(path: str | Path) -> Source:
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError) as error:
-        what = f"is no whole JSON ({error})"
-        if data.lstrip()[:1] == b"<":
-            what = "is a page, not the report's JSON"
-        elif isinstance(error, UnicodeDecodeError):
-            what = "is no whole JSON but packed or binary"
-        raise InputError(f"{name} {what}: {_WRITE_ONE}") from None
+        page, packed = data.lstrip()[:1] == b"<", isinstance(error, UnicodeDecodeError)
+        raise InputError(words.no_json(name, error, page=page, packed=packed)) from None
     if not isinstance(raw, dict):
-        raise InputError(f"{name} is no tracelens report: {_WRITE_ONE}")
+        raise InputError(f"{name} is no tracelens report: {words.WRITE_ONE}")
     if "traceEvents" in raw:
-        raise InputError(f"{name} is a trace: {_WRITE_ONE}")
+        raise InputError(f"{name} is a trace: {words.WRITE_ONE}")
     try:
         if "picks" in raw and "format_version" in raw:
             return _suggestions(name, raw)
@@ -107,9 +103,9 @@ def read_source(path: str | Path) -> Source:
             return _report(name, raw)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise InputError(
-            f"{name} is a damaged report ({type(error).__name__}: {error}): {_WRITE_ONE}"
+            f"{name} is a damaged report ({type(error).__name__}: {error}): {words.WRITE_ONE}"
         ) from None
-    raise InputError(f"{name} is no tracelens report: {_WRITE_ONE}")
+    raise InputError(f"{name} is no tracelens report: {words.WRITE_ONE}")
 
 
 def object_at(raw: dict[str, Any], place: tuple[str | int, ...]) -> dict[str, Any]:
@@ -126,7 +122,9 @@ def object_at(raw: dict[str, Any], place: tuple[str | int, ...]) -> dict[str, An
 def _report(name: str, raw: dict[str, Any]) -> Source:
     version = str(raw["schema_version"])
     if version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
-        raise InputError(f"{name} has schema {version}, this tracelens reads {SCHEMA_VERSION}: {_WRITE_ONE}")
+        raise InputError(
+            f"{name} has schema {version}, this tracelens reads {SCHEMA_VERSION}: {words.WRITE_ONE}"
+        )
     rows = [_row(one) for one in upgraded(raw)["gemms"]]
     dims = _dims(raw["model"])
     communication = [_made(CommunicationRow, one) for one in raw.get("communication", [])]
@@ -182,10 +180,11 @@ def _asked(raw: dict[str, Any], now: ModelConfig) -> Iterator[Asked]:
             gemms=tuple(finding["gemms"]),
             resize=_pair(finding["change"], "dimension", int),
             precision=_pair(finding["change"], "precision", str),
+            rule=str(finding["rule"]),
         )  # fmt: skip
     for at, scenario in enumerate(raw.get("what_if", [])):
         changes = _to(scenario["change"])
-        title, none = f"what if {_words(scenario['change'])}", Reason("nothing_changes")
+        title, none = words.what_if(scenario["change"]), Reason("nothing_changes")
         yield Asked(("what_if", at), title, changes, "" if changes else none, *_predicted(scenario))
     search = raw.get("shape_search")
     if isinstance(search, dict):
@@ -236,10 +235,6 @@ def _size(value: object) -> int | str:
     return value if isinstance(value, str) else int(value)  # type: ignore[call-overload]
 
 
-def _words(change: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {now} → {then}" for name, (now, then) in change.items()) or "nothing changes"
-
-
 # --- suggestions --------------------------------------------------------------------------------------
 
 
@@ -250,7 +245,7 @@ def _suggestions(name: str, raw: dict[str, Any]) -> Source:
     if raw.get("source", "config") in ("trace", "report"):
         raise InputError(
             f"{name} are suggestions for a step that was traced: verify the report of that trace, which knows"
-            f" its kernels; {_WRITE_ONE}"
+            f" its kernels; {words.WRITE_ONE}"
         )
     values = {one: raw["sizes"].get(one, {}).get("value") for one in NAMES if one in raw["sizes"]}
     now = ModelConfig(**values, gated=_gated(raw, values.get("ffn")))
@@ -290,10 +285,5 @@ def _gated(raw: Mapping[str, Any], ffn: int | None) -> bool:
 def nothing_asked(source: Source) -> InputError:
     """There is nothing to measure: that is no failure of the GPU, and is said as what it is."""
     if source.kind == "report":
-        scenario = "tracelens analyze TRACE --what-if NAME=NUMBER --json REPORT.json"
-        step = f" of {ms(source.step_ms)}" if source.step_ms is not None else ""
-        return InputError(
-            f"{source.name} has no finding to verify: its checks found nothing to change in the step{step}."
-            f" To have a change of your own measured: `{scenario}`"
-        )
-    return InputError(f"{source.name} has no suggestion to verify: no shape was surely faster")
+        return InputError(words.no_finding(source.name, source.step_ms))
+    return InputError(words.no_suggestion(source.name))
