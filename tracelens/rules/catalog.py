@@ -21,6 +21,7 @@ from tracelens.rules.low_precision import LowPrecision
 from tracelens.rules.misaligned_views import MisalignedViews
 from tracelens.rules.odd_sequence import OddSequence
 from tracelens.rules.pad_vocabulary import PadVocabulary
+from tracelens.rules.padded_buckets import PaddedBuckets
 from tracelens.rules.padded_tokens import PaddedTokens
 from tracelens.rules.pipeline_layers import PipelineLayers
 from tracelens.rules.small_collectives import SmallCollectives
@@ -58,6 +59,7 @@ RULES: tuple[Rule, ...] = (
     AttentionBackend(),
     GemmsBesideCollectives(),
     UnalignedPayload(),
+    PaddedBuckets(),
     CollectivesInLine(),
     SmallCollectives(),
     FallingClock(),
