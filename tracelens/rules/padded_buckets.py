@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.numbers import ms, percent, plural
@@ -20,10 +20,7 @@ _SMALL, _TWO_LAYERS = 0.01, 2.0
 _WORD = re.compile(r"[a-z]+")
 
 
-@dataclass(frozen=True, slots=True)
-class _Padded:
-    """Messages of one kind that are larger than the experts' weights of a layer."""
-
+class _Padded(NamedTuple):
     row: CommunicationRow
     weights: float  # bytes
     frac: float  # of a message that is padding
@@ -102,25 +99,17 @@ def _candidate(facts: StepFacts, found: Sequence[_Padded]) -> Candidate:
         ),
         change={"message_bytes": [round(sent), round(most.weights)]},
         fix=["+ shard each expert weight in a buffer of its own, or as one 2-D weight per expert"],
-        caveats=[
-            "A buffer that holds something beside the experts is no padding: look at what it is made of."
-        ],
+        caveats=["What else is in these buffers is not known, and would be no padding."],
         confidence="low",
         effort="code",
         components=["communication"],
         elsewhere_ms=sum(one.frac * one.row.exposed_ms_per_step for one in found),
         bound_of="the padding's share of these messages in the time that they are exposed",
-        evidence={
-            "messages": [
-                {
-                    "collective": one.row.collective,
-                    "group": one.row.group,
-                    "bytes": one.row.bytes_per_call,
-                    "weights_bytes": one.weights,
-                    "padding_frac": one.frac,
-                }
-                for one in found
-            ]
-        },
+        evidence={"messages": [_evidence(one) for one in found]},
         parameter_delta=0,
     )
+
+
+def _evidence(one: _Padded) -> dict[str, str | float | None]:
+    sent = {"collective": one.row.collective, "group": one.row.group, "bytes": one.row.bytes_per_call}
+    return {**sent, "weights_bytes": one.weights, "padding_frac": one.frac}
