@@ -12,7 +12,7 @@ from tracelens.comparison.step_change import PRACTICAL
 from tracelens.results import GemmRow, Report
 from tracelens.results.comparison import GemmAspect, GemmChange, GemmSide, GemmState, Noise
 from tracelens.results.gemm import GemmKind
-from tracelens.step.stalls import beside_others
+from tracelens.step.stalls import untold_alone
 
 Place = tuple[GemmKind, str, str | None, str]  # kind, component, role, phase
 Left = tuple[Place, list[GemmRow]]  # rows of one shape without a partner in their place
@@ -215,7 +215,7 @@ def _side(rows: list[GemmRow]) -> GemmSide:
         if weight and len(rated) == len(rows)
         else None,
         taken_ms_per_step=None
-        if any(beside_others(row) for row in rows)
+        if any(untold_alone(row) for row in rows)
         else sum(row.overlap_ms_per_step for row in rows),
     )
 
