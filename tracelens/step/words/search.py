@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tracelens.numbers import ms
 from tracelens.results import Estimate
 
 NO_STEP_TIME = "No shape was searched: no step time is known, so no share of a step can be given."
@@ -162,6 +163,34 @@ def with_measurements(gpu: str, date: str) -> str:
 def gpu_taken(asked: str, gpu: str, told: str) -> str:
     """Which variant of a GPU a short name stands for."""
     return f"--gpu {asked}: the {gpu} {told}"
+
+
+def fit_traced_memory(gib: float) -> str:
+    """The memory that shapes have."""
+    return f"shapes have to fit into the {gib:.1f} GiB that the trace reports of its GPU"
+
+
+def searched_around(path: str, *, marked: bool, generated: bool, partial: bool) -> str:
+    """A trace that is searched around, with what keeps its step from being a measured one."""
+    about = ["generated, not a measurement"] if generated else []
+    about += ["partial, the file could not be read whole"] if partial else []
+    what = "The step in" if marked else "What was recorded in"
+    return f"{what} {path}" + (f" ({'; '.join(about)})" if about else "")
+
+
+def communication_stays(time_ms: float, per: str) -> str:
+    """Time that no candidate changes."""
+    return f"communication ({ms(time_ms)} {per})"
+
+
+def idle_stays(time_ms: float, per: str) -> str:
+    """Time that no candidate changes."""
+    return f"idle time ({ms(time_ms)} {per})"
+
+
+def gemms_stay(time_ms: float, per: str) -> str:
+    """Time that no candidate changes."""
+    return f"GEMMs whose sizes follow from no model dimension ({ms(time_ms)} {per})"
 
 
 def padded_by_compile(components: Sequence[str]) -> str:
