@@ -45,6 +45,7 @@ from tracelens.step.explorer import explore
 from tracelens.step.saved_step import step_of
 from tracelens.step.step_search import search_step
 from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.words import search as words
 from tracelens.step.work import tokens_of
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name, device_properties
@@ -383,10 +384,10 @@ def _measurements(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
     try:
         found = find_measurements(gpu.name, sms=gpu.sms)
     except InputError as error:
-        return None, [f"Measurements of this GPU cannot be used: {error}"]
+        return None, [words.measurements_unusable(error)]
     if found is None:
         return None, []
-    return found, [f"Predictions use measurements of the {gpu.title} of {found.date or 'an unknown day'}."]
+    return found, [f"{words.with_measurements(gpu.title, found.date)}."]
 
 
 def _known(reference: Trace) -> tuple[Trace, Links, Attribution]:

@@ -16,8 +16,9 @@ from tracelens.step.planned_step import PlannedStep, compare
 from tracelens.step.reasons import PlannedPart, in_ms, why
 from tracelens.step.search import FRONT, Combination, Found, _front, search
 from tracelens.step.search_space import SearchLimits
-from tracelens.step.shape_search import claim, none_faster, nothing_faster, other_heads, picks_of
+from tracelens.step.shape_search import none_faster, nothing_faster, other_heads, picks_of
 from tracelens.step.step import Change, PartChange
+from tracelens.step.words import search as words
 
 NOW = ModelConfig(hidden=1024, heads=16, kv_heads=16, head_dim=64, ffn=4096, vocab=50257, layers=24,
                   sequence=1024, micro_batch=4, gated=False, tied=True)  # fmt: skip
@@ -279,7 +280,8 @@ def test_a_pick_says_what_it_needs() -> None:
         "vocab": [50257, 50304],
     }
     assert [one.saving_ms for one in both.reasons] == [8.0]
-    assert claim(vocab) == "vocab 50257 → 50304: predicted 5.0% less time per token (5.0% to 5.0%)."
+    said = words.claim(vocab.title, vocab.saving_frac)
+    assert said == "vocab 50257 → 50304: predicted 5.0% less time per token (5.0% to 5.0%)."
     assert both.effort_why.startswith("another architecture") and "no longer divide" not in few.effort_why
 
 

@@ -18,7 +18,7 @@ from tracelens.render.derivation import derive
 from tracelens.results import GemmRow, Report
 from tracelens.results.gemm import Beside
 from tracelens.rules import advise
-from tracelens.step.stalls import beside_others, call_us_of, stalled, to_judge
+from tracelens.step.stalls import call_us_of, stalled, to_judge, untold_alone
 
 
 def row_of(*, stall_ms: float) -> GemmRow:
@@ -74,8 +74,8 @@ def test_calls_beside_communication_are_said_where_much_is_not_known(
 ) -> None:
     row = replace(row_of(stall_ms=0.0), time_ms=2.0)
     company = Beside(ms, 0.0, {"all_reduce": ms}, None, 2, 45.0, None, excess_ms, excess_ms)
-    assert ("2 of 3" in beside_others(replace(row, beside=company))) == said
-    assert beside_others(row) == ""
+    assert untold_alone(replace(row, beside=company)) == said
+    assert not untold_alone(row)
 
 
 def test_a_call_is_judged_without_what_it_waited_and_shared() -> None:

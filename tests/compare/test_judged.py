@@ -9,8 +9,9 @@ import pytest
 
 from tests.compare.test_moves import gemm, of, row, states
 from tests.render import sample_report
+from tracelens.comparison import words
 from tracelens.comparison.causes import find_causes
-from tracelens.comparison.components import WAIT, compare_components
+from tracelens.comparison.components import compare_components
 from tracelens.comparison.gemms import (
     as_all,
     beyond,
@@ -308,7 +309,7 @@ def test_communication_of_as_many_calls_holds_a_wait_and_is_not_judged() -> None
         (one,) = compare_components(old, new, [], shifted(0.0))
         return one.beyond_noise, one.why
 
-    assert judged_as(12.0, 4.0) == (None, WAIT)
+    assert judged_as(12.0, 4.0) == (None, words.WAIT)
     assert judged_as(10.05, 4.0) == (False, "same number of kernels, same GEMM shapes")
     assert judged_as(12.0, 6.0) == (True, "more kernels (+50.0%)")
 
@@ -363,9 +364,9 @@ def test_communication_that_moved_and_takes_longer_holds_a_wait() -> None:
     rows = [row("communication", "forward", (2.0, 24.0), (1.0, 12.0)),
             row("communication", "backward", (1.0, 12.0), (4.0, 24.0))]  # fmt: skip
     (move,) = find_moves(rows, [], noise=shifted(0.0), gpu_ms=60.0)
-    assert move.net.beyond_noise is None and move.net.why.endswith(f", which {WAIT}")
+    assert move.net.beyond_noise is None and move.net.why.endswith(f", which {words.WAIT}")
     (small,) = find_moves(rows, [], noise=shifted(0.0), gpu_ms=6000.0)
-    assert small.net.beyond_noise is False and WAIT not in small.net.why
+    assert small.net.beyond_noise is False and words.WAIT not in small.net.why
 
 
 # what the difference of the step is made of

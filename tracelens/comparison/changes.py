@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tracelens import numbers as f
+from tracelens.comparison import words
 from tracelens.comparison.gemms import differ
 from tracelens.results import CommunicationRow, Known, Report, main_dtype
 from tracelens.results.comparison import SetupChange
@@ -38,11 +38,11 @@ def model_changes(before: Report, after: Report) -> list[SetupChange]:
     for name, title in _PARAMETERS.items():
         old, new = _known(before, name), _known(after, name)
         if old is not None and new is not None and old != new:
-            found.append(SetupChange("model", name, str(old), str(new), f"{title} {old} -> {new}"))
+            found.append(SetupChange("model", name, str(old), str(new), words.turned(old, new, title)))
     sure = all(one.model.transformer or one.coverage.complete for one in (before, after))
     if sure and {before.model.found, after.model.found} == {"whole", "none"}:
         seen = ["a transformer" if one.model.transformer else "none" for one in (before, after)]
-        said = f"transformer seen: {seen[0]} -> {seen[1]}"
+        said = words.turned(seen[0], seen[1], "transformer seen:")
         found.append(SetupChange("model", "transformer", seen[0], seen[1], said))
     return found
 
@@ -53,13 +53,9 @@ def not_shown(before: Report, after: Report) -> list[str]:
     for name, title in _PARAMETERS.items():
         sides = [_known(one, name) is None for one in (before, after)]
         if name != "experts" and any(sides):  # experts: unknown in every dense model
-            side = "either trace" if all(sides) else f"the trace {'before' if sides[0] else 'after'}"
+            side = "" if all(sides) else "before" if sides[0] else "after"
             lacking.setdefault(side, []).append(title)
-    return [
-        f"{f.listed(names)} could not be read from {side}: a change of {'it' if len(names) == 1 else 'them'} "
-        "would not be seen"
-        for side, names in lacking.items()
-    ]
+    return [words.not_read(names, side) for side, names in lacking.items()]
 
 
 def _known(report: Report, name: str) -> int | None:
@@ -106,18 +102,16 @@ def _moved(
     gained = [phase for phase, more in moved.items() if more > 0]
     lost = [phase for phase, more in moved.items() if more < 0]
     if differ(before, after) or len(gained) != 1 or len(lost) != 1:
-        return f"{collective} calls {per}: {_spelled(old)} -> {_spelled(new)}"
+        return words.calls(collective, per, _spelled(old), _spelled(new))
     purposes = sorted(
         {row.purpose for row in rows if row.collective == collective and row.phase == gained[0]} - {"unknown"}
     )
-    serving = f", where they serve {', '.join(purposes)}" if purposes else ""
-    how_many = f"{f.count(round(moved[gained[0]], 2))} of {f.count(round(before, 2))}"
-    return f"{how_many} {collective} calls {per} moved from {lost[0]} to {gained[0]}{serving}"
+    many = moved[gained[0]], before
+    return words.calls_moved(collective, per, many, (lost[0], gained[0]), purposes)
 
 
 def _spelled(phases: dict[str, float]) -> str:
-    parts = [f"{f.count(round(calls, 2))} in {phase}" for phase, calls in sorted(phases.items()) if calls]
-    return ", ".join(parts) or "none"
+    return words.in_phases([(phase, calls) for phase, calls in sorted(phases.items()) if calls])
 
 
 def _software(before: Report, after: Report) -> list[SetupChange]:
@@ -125,7 +119,7 @@ def _software(before: Report, after: Report) -> list[SetupChange]:
     for name, title in (("torch_version", "PyTorch"), ("cuda_version", "CUDA")):
         old, new = getattr(before.trace, name), getattr(after.trace, name)
         if old is not None and new is not None and old != new:
-            found.append(SetupChange("software", name, old, new, f"{title} {old} -> {new}"))
+            found.append(SetupChange("software", name, old, new, words.turned(old, new, title)))
     return found
 
 
@@ -133,13 +127,13 @@ def not_comparable(before: Report, after: Report) -> list[str]:
     """Why the times of the two cannot be compared; empty where they can."""
     reasons = []
     if _gpu(before) != _gpu(after):
-        reasons.append(f"different GPUs ({_gpu_said(before)}; {_gpu_said(after)})")
+        reasons.append(words.different_gpus(_gpu_said(before), _gpu_said(after)))
     dtypes = [main_dtype(one.gemms) for one in (before, after)]
     if None not in dtypes and dtypes[0] != dtypes[1]:
-        reasons.append(f"different dtypes (most GEMM time in {dtypes[0]}; in {dtypes[1]})")
+        reasons.append(words.different_dtypes(*dtypes))
     worlds = [one.trace.world_size for one in (before, after)]
     if None not in worlds and worlds[0] != worlds[1]:
-        reasons.append(f"different world sizes ({worlds[0]}; {worlds[1]})")
+        reasons.append(words.different_worlds(*worlds))
     return reasons
 
 
@@ -150,7 +144,7 @@ def _gpu(report: Report) -> tuple[str, int | None]:
 
 def _gpu_said(report: Report) -> str:
     name = report.gpu.title if report.gpu.name != "unknown" else report.trace.device or "unknown"
-    return f"{name}, {report.gpu.sms} SMs" if report.gpu.sms is not None else name
+    return words.gpu(name, report.gpu.sms)
 
 
 def caveats(before: Report, after: Report, *, times: bool = True) -> list[str]:
@@ -159,37 +153,36 @@ def caveats(before: Report, after: Report, *, times: bool = True) -> list[str]:
     both = (("before", before), ("after", after))
     for name, report in both:
         if report.trace.generated:
-            said.append(f"{name}: generated, not measured")
+            said.append(words.generated(name))
         if report.trace.partial:
-            said.append(f"{name}: part of the trace could not be read")
+            said.append(words.partial(name))
         if not report.summary.steps_marked:
-            said.append(f"{name}: no step is marked; the whole recording counts as one")
+            said.append(words.unmarked(name))
         cut = [step.index for step in report.steps if step.lacks is not None]
         if cut:
-            said.append(f"{name}: step {f.integers(cut)} is not whole: the trace cuts it")
+            said.append(words.cut(name, cut))
         said += _long_steps(name, report) if times else []
     ranks = [one.trace.rank for _, one in both]
     if ranks[0] != ranks[1]:
-        said.append("different ranks: {} and {}".format(*(f.UNKNOWN if n is None else n for n in ranks)))
+        said.append(words.different_ranks(*ranks))
     said += _unknown(both, "GPU", lambda one: None if one.gpu.name == "unknown" else one.gpu.name)
     said += _unknown(both, "dtype of most GEMM time", lambda one: main_dtype(one.gemms))
     if before.trace.world_size != after.trace.world_size:
         said += _unknown(both, "world size", lambda one: one.trace.world_size)
     if before.tool_version != after.tool_version:
-        said.append(f"analyzed by different versions: {before.tool_version} and {after.tool_version}")
+        said.append(words.different_versions(before.tool_version, after.tool_version))
     return said + not_shown(before, after)
 
 
 def _unknown(both: Iterable[tuple[str, Report]], what: str, read: Callable[[Report], object]) -> list[str]:
-    return [f"{name}: {what} unknown, taken for the same" for name, report in both if read(report) is None]
+    return [words.taken_for_same(name, what) for name, report in both if read(report) is None]
 
 
 def _long_steps(name: str, report: Report) -> list[str]:
     """Steps that are no normal ones; the test by ranks counts each as one long step."""
     middle = report.summary.step_ms.median
     return [
-        f"{name}: step {step.index} took {f.ms(step.duration_ms)}, "
-        f"{step.duration_ms / middle:.1f} times the median"
+        words.long_step(name, step.index, step.duration_ms, step.duration_ms / middle)
         for step in report.steps
         if len(report.steps) > 2 and middle > 0 and step.duration_ms > LONG_STEP * middle
     ]

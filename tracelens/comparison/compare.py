@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracelens.comparison import words
 from tracelens.comparison.causes import find_causes
 from tracelens.comparison.changes import caveats, find_changes, not_comparable
 from tracelens.comparison.components import compare_components
@@ -10,14 +11,9 @@ from tracelens.comparison.moves import find_moves
 from tracelens.comparison.outcomes import outcomes
 from tracelens.comparison.step_change import mixed_otherwise, step_change
 from tracelens.errors import InputError, UsageError
-from tracelens.results import Report, StepTime, main_dtype
+from tracelens.results import Report, main_dtype
 from tracelens.results.comparison import SCHEMA_VERSION, Comparison, Side, StepChange, StepPart
 from tracelens.version import __version__
-
-_MIXED = (
-    "{} steps before and {} after are short: figures per step are means over both kinds, so they differ"
-    " by that alone, and calls of collectives are not compared"
-)
 
 
 def compare_reports(before: Report, after: Report, *, across: bool = False) -> Comparison:
@@ -53,7 +49,8 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
     step = _step(before, after)
     if mixed_otherwise(step):
         changes = [one for one in changes if one.kind != "communication"]
-        said = [*said, _MIXED.format(*(f"{kind.n} of {all_.n}" for kind, all_ in _short(step)))]
+        short = step.kinds[0]
+        said = [*said, words.mixed((short.before.n, short.after.n), (step.before.n, step.after.n))]
     return Comparison(
         SCHEMA_VERSION, __version__, _side(before), _side(after), [],
         verdict="",
@@ -109,12 +106,6 @@ def _step(before: Report, after: Report) -> StepChange:
         identical=before.trace.sha256 == after.trace.sha256 and before.steps == after.steps,
         unprofiled_ms=(without[0], without[1]),
     )
-
-
-def _short(step: StepChange) -> list[tuple[StepTime, StepTime]]:
-    """The short steps of each side, and all of it."""
-    short = step.kinds[0]
-    return [(short.before, step.before), (short.after, step.after)]
 
 
 def _parts(before: Report, after: Report) -> list[StepPart]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracelens.comparison import words
 from tracelens.comparison.gemms import as_all, beyond, differ, other_work
-from tracelens.comparison.spelling import signed_pct
 from tracelens.results import Report
 from tracelens.results.comparison import ComponentChange, GemmChange, Noise
-
-WAIT = "holds the wait for the slowest rank, which one rank's trace does not show"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +27,27 @@ def compare_components(
     for key in {**old, **new}:
         a, b = old.get(key, _PerStep()), new.get(key, _PerStep())
         diff, frac = b.ms - a.ms, b.ms / a.ms - 1 if a.ms and b.ms else None
-        why, new_work = "same number of kernels, same GEMM shapes", False
+        why, new_work = words.SAME_KERNELS, False
         if key in changed:
-            why, new_work = "its GEMMs changed", True
+            why, new_work = words.OTHER_GEMMS, True
         elif differ(a.kernels, b.kernels):
             why, new_work = _fewer_or_more(a.kernels, b.kernels), True
         told = beyond(diff, frac, noise=noise, gpu_ms=gpu_ms, other_work=new_work)
         if key[0] == "communication" and not new_work and told is not False:
-            told, why = None, WAIT
+            told, why = None, words.WAIT
         elif told is None:
-            why = "too few GEMMs did the same work on both sides"
+            why = words.TOO_FEW_GEMMS
         alike = told is True and not new_work and as_all(frac, noise)
         if alike and noise is not None:
-            why = f"as all GEMMs of the same work ({signed_pct(noise.mid_frac)})"
+            why = words.as_all_gemms(noise.mid_frac)
         rows.append(ComponentChange(*key, a.ms, b.ms, diff, frac, a.kernels, b.kernels, told, why, alike))
     return sorted(rows, key=lambda row: -abs(row.diff_ms))
 
 
 def _fewer_or_more(before: float, after: float) -> str:
     if not before or not after:
-        return "only after" if after else "only before"
-    return f"{'more' if after > before else 'fewer'} kernels ({signed_pct(after / before - 1)})"
+        return words.ONLY_AFTER if after else words.ONLY_BEFORE
+    return words.more_or_fewer(after > before, after / before - 1)
 
 
 def _per_step(report: Report) -> dict[tuple[str, str], _PerStep]:

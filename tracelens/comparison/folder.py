@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 
 from tracelens import numbers as f
+from tracelens.comparison import words
 from tracelens.comparison.changes import caveats
 from tracelens.comparison.compare import compare_reports
 from tracelens.comparison.gemms import Place, other_work
@@ -62,7 +63,7 @@ def compare_pairs(
         if len(reports) == 2:
             found.append(_compared(name, (old, new), (reports[0], reports[1]), across=across))
         else:
-            left += [Unpaired(side, file.name, "its partner cannot be used")
+            left += [Unpaired(side, file.name, words.PARTNER_UNUSABLE)
                      for side, file in zip(SIDES, (old, new), strict=True)
                      if not any(one.file == file.name and one.side == side for one in left)]  # fmt: skip
     if progress is not None:
@@ -160,8 +161,9 @@ def _reshaped(one: GemmChange) -> SetupChange:
     name = place_name(one.component, one.role, one.phase)
     side = one.before or one.after
     size = f.mnk(side.m, side.n, side.k, side.batch) if side is not None else ""
-    word = {"only_before": "only before", "only_after": "only after"}.get(one.state)
-    if one.state == "moved":
-        word = f"now counted as {place_name(*one.moved_to)}"
-    said = word or ", ".join(one.changed)
-    return SetupChange("kernels", name, "", "", f"GEMM {name}{f' {size}' if size else ''}: {said}")
+    changed = one.changed
+    if one.state in ("only_before", "only_after"):
+        changed = [words.ONLY_BEFORE if one.state == "only_before" else words.ONLY_AFTER]
+    elif one.state == "moved":
+        changed = [words.counted_as(place_name(*one.moved_to))]
+    return SetupChange("kernels", name, "", "", words.gemm(name, size, changed))

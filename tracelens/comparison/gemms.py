@@ -8,11 +8,12 @@ from statistics import median
 from typing import TypeVar
 
 from tracelens import numbers as f
+from tracelens.comparison import words
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.results import GemmRow, Report
 from tracelens.results.comparison import GemmAspect, GemmChange, GemmSide, GemmState, Noise
 from tracelens.results.gemm import GemmKind
-from tracelens.step.stalls import beside_others
+from tracelens.step.stalls import untold_alone
 
 Place = tuple[GemmKind, str, str | None, str]  # kind, component, role, phase
 Left = tuple[Place, list[GemmRow]]  # rows of one shape without a partner in their place
@@ -104,7 +105,7 @@ def _together(left: list[Left], right: list[Left]) -> list[GemmChange]:
 
 def _regrouped(place: Place, old: list[list[GemmRow]], new: list[list[GemmRow]]) -> GemmChange:
     a, b = (_many(rows) for rows in (old, new))
-    said = f"{a.shape_note} -> {b.shape_note}"
+    said = words.turned(a.shape_note, b.shape_note)
     return _with_diff(GemmChange("regrouped", *place, a, b, [said], None, None, None))
 
 
@@ -114,9 +115,9 @@ def _many(groups: list[list[GemmRow]]) -> GemmSide:
     if len(groups) == 1:
         return replace(one, shape_note=_spelled(groups[0][0]))
     names = list(dict.fromkeys(_spelled(rows[0]) for rows in sorted(groups, key=lambda rows: -_time(rows))))
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return replace(
-        one, m=None, n=None, k=None, batch=None, shape_note=" + ".join(names[:_NAMED]) + more,
+        one, m=None, n=None, k=None, batch=None,
+        shape_note=words.several_shapes(names[:_NAMED], len(names) - _NAMED),
         dtype=_common(row.math_dtype or row.dtype for rows in groups for row in rows),
         layout=_common(row.layout for rows in groups for row in rows),
     )  # fmt: skip
@@ -129,7 +130,7 @@ def _unsized(row: GemmRow) -> bool:
 
 def _spelled(row: GemmRow) -> str:
     if _unsized(row):
-        return f"shape {f.UNKNOWN}"
+        return words.SHAPE_UNKNOWN
     return f.mnk(row.m, row.n, row.k, row.batch) or row.shape_note or row.kernel
 
 
@@ -205,7 +206,7 @@ def _side(rows: list[GemmRow]) -> GemmSide:
         n=first.n,
         k=first.k,
         batch=first.batch,
-        shape_note="shape unknown" if _unsized(first) else first.shape_note,
+        shape_note=words.SHAPE_UNKNOWN if _unsized(first) else first.shape_note,
         dtype=first.math_dtype or first.dtype,
         layout=first.layout,
         kernels=sorted({row.kernel for row in rows}),
@@ -215,7 +216,7 @@ def _side(rows: list[GemmRow]) -> GemmSide:
         if weight and len(rated) == len(rows)
         else None,
         taken_ms_per_step=None
-        if any(beside_others(row) for row in rows)
+        if any(untold_alone(row) for row in rows)
         else sum(row.overlap_ms_per_step for row in rows),
     )
 
@@ -228,26 +229,26 @@ def _size(side: GemmSide, letter: str) -> str:
 def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
     one, two = _side(a), _side(b)
     sizes = [
-        f"{letter} {_size(one, letter)} -> {_size(two, letter)}"
+        words.turned(_size(one, letter), _size(two, letter), letter)
         for letter in _LETTERS
         if getattr(one, letter) != getattr(two, letter)
     ]
     if one.shape_note != two.shape_note:
-        sizes.append(f"{one.shape_note or 'shape known'} -> {two.shape_note or 'shape known'}")
+        sizes.append(words.turned(one.shape_note or words.SHAPE_KNOWN, two.shape_note or words.SHAPE_KNOWN))
     said: dict[GemmAspect, str] = {}
     if one.dtype != two.dtype:
-        said["dtype"] = f"dtype {one.dtype or f.UNKNOWN} -> {two.dtype or f.UNKNOWN}"
+        said["dtype"] = words.turned(one.dtype or f.UNKNOWN, two.dtype or f.UNKNOWN, "dtype")
     if one.layout != two.layout:
-        said["layout"] = f"layout {one.layout or f.UNKNOWN} -> {two.layout or f.UNKNOWN}"
+        said["layout"] = words.turned(one.layout or f.UNKNOWN, two.layout or f.UNKNOWN, "layout")
     if one.kernels != two.kernels:
         said["kernel"] = "kernel"
     if differ(one.calls_per_step, two.calls_per_step):
-        said["calls"] = f"calls {f.count(one.calls_per_step)} -> {f.count(two.calls_per_step)}"
+        said["calls"] = words.turned(f.count(one.calls_per_step), f.count(two.calls_per_step), "calls")
     state: GemmState = "shape_changed" if sizes else "same_shape"
     if a[0].shape_known == b[0].shape_known == "unknown":
         state = "shape_unknown"
     elif _unsized(a[0]) != _unsized(b[0]):
-        state, sizes = "shape_unknown", [f"{_spelled(a[0])} -> {_spelled(b[0])}"]
+        state, sizes = "shape_unknown", [words.turned(_spelled(a[0]), _spelled(b[0]))]
         said.pop("dtype", None)  # nor is it known
         said.pop("layout", None)
     differs: list[GemmAspect] = [*(["size"] if sizes else []), *said]  # type: ignore[list-item]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from tracelens.comparison import words
 from tracelens.comparison.load import is_report
 from tracelens.errors import InputError
 from tracelens.results.folders import SIDES, MatchedBy, Side, Unpaired
@@ -76,11 +77,7 @@ def match_folders(before: Path, after: Path) -> MatchedFolders:
     if not by_rank:
         for side, files, found in zip(SIDES, sides, keys, strict=True):
             twice = {stem for stem, many in Counter(file.stem for file in files).items() if many > 1}
-            left += [
-                Unpaired(side, file.name, "another file has this name")
-                for file in files
-                if file.stem in twice
-            ]
+            left += [Unpaired(side, file.name, words.SAME_NAME) for file in files if file.stem in twice]
             for stem in twice:
                 del found[stem]
     if not by_rank and len(keys[0]) == len(keys[1]) == 1 and keys[0].keys() != keys[1].keys():
@@ -89,7 +86,7 @@ def match_folders(before: Path, after: Path) -> MatchedFolders:
     common = [key for key in keys[0] if key in keys[1]]
     for side, mine, other in zip(SIDES, keys, reversed(keys), strict=True):
         what = "rank" if by_rank else "name"
-        left += [Unpaired(side, file.name, f"no file of this {what} on the other side")
+        left += [Unpaired(side, file.name, words.no_partner(what))
                  for key, file in mine.items() if key not in other]  # fmt: skip
     if not common:
         raise InputError(_strangers(sides, by_rank=by_rank))
@@ -123,9 +120,7 @@ def _files(side: Side, folder: Path) -> tuple[list[File], list[Unpaired]]:
             others.append(Unpaired(side, path.name, str(error)))
             continue
         if file is None:
-            others.append(
-                Unpaired(side, path.name, "neither a trace nor a report of 'tracelens analyze --json'")
-            )
+            others.append(Unpaired(side, path.name, words.NEITHER))
         else:
             files.append(file)
     return sorted(files, key=lambda file: (file.rank is None, file.rank or 0, _natural(file.name))), others
@@ -158,16 +153,11 @@ def _file(path: Path) -> File | None:
 def _nothing(folder: Path, others: list[Unpaired]) -> str:
     inside = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if others:
-        return f"{folder} holds nothing to compare: {others[0].file} is {others[0].why}"
-    said = f"{folder} holds no trace and no report (.json, .json.gz, .json.zst)"
-    return (
-        f"{said}: its folders are not looked into, give one of them ({', '.join(inside[:3])})"
-        if inside
-        else said
-    )
+        return words.nothing_usable(folder, others[0].file, others[0].why)
+    return words.no_files(folder, inside[:3])
 
 
 def _strangers(sides: list[list[File]], *, by_rank: bool) -> str:
     what = "rank" if by_rank else "name"
     shown = [", ".join(str(file.rank) if by_rank else file.name for file in files[:3]) for files in sides]
-    return f"no file of the one folder has a partner of the same {what} in the other ({shown[0]}; {shown[1]})"
+    return words.strangers(what, *shown)

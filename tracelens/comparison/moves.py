@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import product
 
-from tracelens.comparison.components import WAIT
+from tracelens.comparison import words
 from tracelens.comparison.gemms import beyond, differ
 from tracelens.results.comparison import ComponentChange, GemmChange, Move, Noise
 
@@ -92,17 +92,16 @@ def _move(rows: Sequence[ComponentChange], noise: Noise | None, gpu_ms: float) -
     told = beyond(after - before, frac, noise=noise, gpu_ms=gpu_ms, other_work=False)
     lost, gained = ([row for row in rows if (_gained(row) > 0) is more] for more in (False, True))
     kernels = sum(_gained(row) for row in gained)
-    why = f"{kernels:.4g} kernels are counted elsewhere now; the difference is the net"
     component = _way([row.component for row in lost], [row.component for row in gained])
-    if told is not False and component == "communication":
-        told, why = None, f"{why}, which {WAIT}"
+    waits = told is not False and component == "communication"
     return Move(
         [[row.component, row.phase] for row in rows],
         ComponentChange(
             component,
             _way([row.phase for row in lost], [row.phase for row in gained]),
             before, after, after - before, frac,
-            sum(row.before_kernels for row in rows), sum(row.after_kernels for row in rows), told, why,
+            sum(row.before_kernels for row in rows), sum(row.after_kernels for row in rows),
+            None if waits else told, words.elsewhere(kernels, waits=waits),
         ),
     )  # fmt: skip
 

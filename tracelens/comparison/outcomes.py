@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracelens.comparison import words
 from tracelens.results import Estimate, Finding, Known, Report
 from tracelens.results.comparison import FindingOutcome, GemmChange, OutcomeState
 
@@ -35,14 +36,14 @@ def _state(one: Finding, after: Report, gemms: list[GemmChange]) -> tuple[Outcom
         return "acted_on", ""
     for (name, values), value in zip(one.change.items(), seen, strict=True):
         if value is not None and value not in values:
-            return "changed_otherwise", f"{name} is {value} now, {values[1]} was proposed"
+            return "changed_otherwise", words.set_otherwise(name, value, values[1])
     if any(_same(one, other) for other in after.findings):
         return "still_there", ""
     if not seen and any(one.rule == check.rule and check.state != "could_not_run" for check in after.checks):
-        return "gone", "not found again"
+        return "gone", words.NOT_FOUND
     if None in seen or not seen:
-        return "cannot_tell", "the report after does not show the parameter"
-    return "gone", "not found again, though the parameter is as it was"
+        return "cannot_tell", words.NOT_SHOWN
+    return "gone", words.NOT_FOUND_UNCHANGED
 
 
 def _same(one: Finding, other: Finding) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
+from tracelens.comparison import words
 from tracelens.comparison.alternating import kinds_of_steps, typical
 from tracelens.comparison.steps import LEVEL, Kind, Shift, rank_test, shift, smallest_p
 from tracelens.results import StepTime
@@ -49,16 +50,14 @@ def step_change(
         diff_frac=frac,
         p=p,
         smallest_p=least,
-        test=_BY_KIND if by_kind else _RUNS if what != "steps" else _TEST,
+        test=words.TEST_BY_KIND if by_kind else words.TEST_OF_RUNS if what != "steps" else words.TEST,
         shift_low_ms=left.low,
         shift_high_ms=left.high,
         shift_level=left.level,
         unprofiled_before_ms=without[0],
         unprofiled_after_ms=without[1],
         unprofiled_diff_frac=without[1] / without[0] - 1 if without[0] and without[1] else None,
-        why=_WHY[state].format(
-            counted=f"{len(before)} and {len(after)} {what}", practical=f"{PRACTICAL:.0%}"
-        ),
+        why=words.tested(state, (len(before), len(after)), what, PRACTICAL),
         kinds=[StepKind(spread(one), spread(other)) for one, other in kinds],
         by_kind=by_kind,
     )
@@ -89,20 +88,6 @@ def spread(times: Sequence[float]) -> StepTime:
 
 def _smallest(kinds: Sequence[Kind]) -> float:
     return smallest_p(*((len(before), len(after)) for before, after in kinds))
-
-
-_TEST = "Mann-Whitney on the steps' times, two-sided"
-_RUNS = "Mann-Whitney on the times of runs, two-sided"
-_BY_KIND = "Mann-Whitney on the steps' times, short with short and long with long, two-sided"
-_MORE = "{counted} differ by more than they do among themselves"
-_WHY: dict[StepState, str] = {
-    "faster": _MORE,
-    "slower": _MORE,
-    "no_change": "{counted} exclude a difference of more than {practical}",
-    "inconclusive": "{counted} neither show a difference nor exclude one of more than {practical}",
-    "too_few_steps": "{counted} are too few for a test: record 4 on each side at least",
-    "identical": "the same trace twice",
-}
 
 
 def _state(p: float | None, diff: float, left: Shift, practical_ms: float) -> StepState:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from tracelens.comparison import words
 from tracelens.comparison.causes import added_up
 from tracelens.comparison.changes import LONG_STEP
 from tracelens.comparison.gemms import Place
@@ -151,18 +152,18 @@ def _step(found: list[Compared], kind: str, sides: Times) -> tuple[StepChange | 
     """The step of the whole: of the job's steps, or of the runs' medians."""
     steps = [one.step for one in found if one.step is not None]
     if len(steps) < len(found):
-        return None, "times are not compared"
+        return None, words.NO_TIMES
     if len(steps) == 1:
-        return steps[0], "the only pair of files"
+        return steps[0], words.ONE_PAIR
     if kind == "files":
-        return None, "the files are of different models: only their pairs are judged"
+        return None, words.OTHER_MODELS
     identical = all(step.state == "identical" for step in steps)
     if kind == "ranks":
-        why, what = "a step of the job takes as long as it takes on the slowest of its ranks here", "steps"
+        why, what = words.SLOWEST_RANK, "steps"
         if not sides[0] or not sides[1]:
-            return None, "the ranks did not record the same steps, so there is no step of the job"
+            return None, words.OTHER_STEPS
     else:
-        why, what = "each run counts once, with its median step", "runs"
+        why, what = words.RUNS_ONCE, "runs"
     change = step_change(
         sides[0],
         sides[1],
@@ -214,7 +215,7 @@ def _causes(found: list[Compared], step: StepChange | None, noise: Noise | None)
 
 def _side(folder: Path, sides: list[Side], times: list[float]) -> FolderSide:
     mfu = [one.mfu_frac for one in sides if one.mfu_frac is not None]
-    why = [one.mfu_why or "not judged" for one in sides if one.mfu_frac is None]
+    why = [one.mfu_why or words.NOT_JUDGED for one in sides if one.mfu_frac is None]
     worlds = {one.world_size for one in sides}
     dtypes = {one.dtype for one in sides}
     return FolderSide(
@@ -302,7 +303,7 @@ def _component(key: tuple[str, str], rows: list[ComponentChange], pairs: int) ->
     counted = moved if told else [row for row in rows if row.beyond_noise is None] if told is None else rows
     why = Counter(row.why for row in counted).most_common(1)[0][0] if counted else ""
     if told and pairs > 1:
-        why = f"{len(moved)} of {pairs} pairs: {why}"
+        why = words.in_pairs(len(moved), pairs, why)
     return ComponentChange(
         *key, before, after, diff, after / before - 1 if before and after else None,
         middle(row.before_kernels for row in rows), middle(row.after_kernels for row in rows), told, why,
@@ -312,10 +313,7 @@ def _component(key: tuple[str, str], rows: list[ComponentChange], pairs: int) ->
 
 def _caveats(found: list[Compared]) -> list[str]:
     counts = Counter(said for one in found for said in dict.fromkeys(one.caveats))
-    return [
-        said if many == len(found) else f"{said} ({many} of {len(found)} pairs)"
-        for said, many in counts.items()
-    ]
+    return [words.of_pairs(said, many, len(found)) for said, many in counts.items()]
 
 
 def _long_steps(found: list[Compared]) -> list[str]:
@@ -328,8 +326,7 @@ def _long_steps(found: list[Compared]) -> list[str]:
             middle = median(times.values()) if len(times) > 2 else 0.0
             long.update(number for number, ms in times.items() if middle and ms > LONG_STEP * middle)
         said += [
-            f"{side}: step {number} took more than {LONG_STEP:g} times the median "
-            f"in {many} of {len(found)} files"
+            words.long_on_many(side, number, LONG_STEP, (many, len(found)))
             for number, many in sorted(long.items())
         ]
     return said

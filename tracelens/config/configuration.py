@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from tracelens.config import words
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError, UsageError
 
@@ -109,11 +110,11 @@ class Draft:
                 return True
         return False
 
-    def need(self, name: str, words: str) -> None:
+    def need(self, name: str, what: str) -> None:
         """InputError naming what is missing and the keys it was looked for under."""
         if name not in self.values:
             flag = "--" + name.replace("_", "-")
-            raise InputError(f"{self.name} does not say {words}; give {flag} N")
+            raise InputError(f"{self.name} does not say {what}; give {flag} N")
 
 
 def whole(value: object, key: str, name: str) -> int:
@@ -153,15 +154,9 @@ def finish(
     if "heads" in overrides and "kv_heads" not in overrides and "kv_heads" not in draft.keys:
         draft.values.pop("kv_heads", None)
     for name, value in overrides.items():
-        draft.put(name, value, "given on the command line", key=draft.keys.get(name), origin="written")
-    for name, words in (
-        ("hidden", "the hidden size"),
-        ("heads", "how many attention heads there are"),
-        ("layers", "how many layers there are"),
-        ("ffn", "the width of the MLP"),
-        ("vocab", "the vocabulary size"),
-    ):
-        draft.need(name, words)
+        draft.put(name, value, words.COMMAND_LINE, key=draft.keys.get(name), origin="written")
+    for name, what in words.NEEDED.items():
+        draft.need(name, what)
     values = draft.values
     _head_sizes(draft)
     if gated is None:
@@ -170,7 +165,7 @@ def finish(
         )
     _tokens(draft)
     t = values.setdefault("tensor_parallel", 1)
-    draft.sources.setdefault("tensor_parallel", "1 unless given: --tensor-parallel N")
+    draft.sources.setdefault("tensor_parallel", words.ONE_RANK)
     for name in ("heads", "ffn", "shared_ffn", "dense_ffn"):
         if values.get(name, 0) % t:
             raise UsageError(f"{name} = {values[name]} does not divide over {t} tensor-parallel ranks")
@@ -213,9 +208,9 @@ def _head_sizes(draft: Draft) -> None:
             raise InputError(
                 f"{draft.name}: {heads} heads do not divide hidden = {hidden}, and no head_dim is given"
             )
-        draft.put("head_dim", hidden // heads, "hidden / heads")
+        draft.put("head_dim", hidden // heads, words.HEAD_DIM_FOLLOWS)
     if "kv_heads" not in values:
-        draft.put("kv_heads", heads, "as many as heads")
+        draft.put("kv_heads", heads, words.KV_HEADS_FOLLOW)
     if heads % values["kv_heads"]:
         raise InputError(f"{draft.name}: {values['kv_heads']} key/value heads do not divide {heads} heads")
 
@@ -224,8 +219,7 @@ def _tokens(draft: Draft) -> None:
     """Sequence and micro-batch; what the input does not say is assumed, and says so."""
     values = draft.values
     if "sequence" not in values:
-        draft.put("sequence", 2048, "assumed: give --sequence N", origin="assumed")
+        draft.put("sequence", 2048, words.SEQUENCE_ASSUMED, origin="assumed")
     if "micro_batch" not in values:
         batch = max(1, USUAL_TOKENS // values["sequence"])
-        source = f"assumed, about {USUAL_TOKENS} tokens: give --micro-batch N"
-        draft.put("micro_batch", batch, source, origin="assumed")
+        draft.put("micro_batch", batch, words.batch_assumed(USUAL_TOKENS), origin="assumed")

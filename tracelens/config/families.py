@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracelens.config import words
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
@@ -115,27 +117,24 @@ FAMILIES: dict[str, ModelFamily] = {
     "deepseek": ModelFamily("DeepSeek-MoE", experts=True),  # the model's own code on the Hub
 }
 
-IMAGES = "patches of images and one result for each image in place of a vocabulary"
-_ENCODER_DECODER, _STATE_SPACE = "an encoder and a decoder", "state-space layers"
-_LATENT, _DELTA = "latent attention (MLA)", "gated delta networks"
 #: Families whose layers hold products that are not modelled here -> what those are.
 NOT_MODELLED: dict[str, str] = {
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "minicpm3"), _LATENT),
-    **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe", "kimi_linear", "olmo_hybrid"), _DELTA),
-    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "zamba", "zamba2"), _STATE_SPACE),
-    **dict.fromkeys(("nemotron_h", "falcon_h1", "granitemoehybrid"), _STATE_SPACE),
-    **dict.fromkeys(("rwkv", "recurrent_gemma", "xlstm"), "recurrent layers"),
-    **dict.fromkeys(("lfm2", "lfm2_moe"), "layers of short convolutions"),
-    **dict.fromkeys(("minimax", "minimax_m1", "bailing_hybrid"), "linear attention"),
-    **dict.fromkeys(("gemma3n", "gemma4"), "embeddings and sizes of each layer by itself"),
-    **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "bart", "mbart", "pegasus"), _ENCODER_DECODER),
-    **dict.fromkeys(("whisper", "marian", "m2m_100", "t5gemma"), _ENCODER_DECODER),
-    **dict.fromkeys(("deberta", "deberta-v2", "xlnet"), "attention with GEMMs for relative positions"),
-    **dict.fromkeys(("longformer", "big_bird", "led", "reformer"), "attention in blocks of its own kind"),
-    **dict.fromkeys(("vit", "deit", "beit", "dinov2", "swin", "clip", "siglip"), IMAGES),
-    **dict.fromkeys(("clip_vision_model", "siglip_vision_model"), IMAGES),
-    **dict.fromkeys(("wav2vec2", "hubert"), "frames of sound in place of a vocabulary"),
-    **dict.fromkeys(("electra", "rembert"), "a factored embedding"),
-    "mllama": "cross-attention layers",
-    "albert": "layers that share weights and a factored embedding",
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "minicpm3"), words.LATENT),
+    **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe", "kimi_linear", "olmo_hybrid"), words.DELTA),
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba"), words.STATE_SPACE),
+    **dict.fromkeys(("zamba", "zamba2", "nemotron_h", "falcon_h1", "granitemoehybrid"), words.STATE_SPACE),
+    **dict.fromkeys(("rwkv", "recurrent_gemma", "xlstm"), words.RECURRENT),
+    **dict.fromkeys(("lfm2", "lfm2_moe"), words.CONVOLUTIONS),
+    **dict.fromkeys(("minimax", "minimax_m1", "bailing_hybrid"), words.LINEAR_ATTENTION),
+    **dict.fromkeys(("gemma3n", "gemma4"), words.SIZES_BY_LAYER),
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "bart", "mbart", "pegasus"), words.ENCODER_DECODER),
+    **dict.fromkeys(("whisper", "marian", "m2m_100", "t5gemma"), words.ENCODER_DECODER),
+    **dict.fromkeys(("deberta", "deberta-v2", "xlnet"), words.RELATIVE_POSITIONS),
+    **dict.fromkeys(("longformer", "big_bird", "led", "reformer"), words.BLOCKS),
+    **dict.fromkeys(("vit", "deit", "beit", "dinov2", "swin", "clip", "siglip"), words.IMAGES),
+    **dict.fromkeys(("clip_vision_model", "siglip_vision_model"), words.IMAGES),
+    **dict.fromkeys(("wav2vec2", "hubert"), words.SOUND),
+    **dict.fromkeys(("electra", "rembert"), words.FACTORED),
+    "mllama": words.CROSS_ATTENTION,
+    "albert": words.SHARED_WEIGHTS,
 }

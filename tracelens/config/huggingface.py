@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tracelens.config import words
 from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Given, Layout, finish, whole
-from tracelens.config.families import FAMILIES, IMAGES, NOT_MODELLED, ModelFamily
+from tracelens.config.families import FAMILIES, NOT_MODELLED, ModelFamily
 from tracelens.errors import InputError
 
 #: Where a model of several parts keeps its language model.
@@ -42,7 +43,7 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
     for size, keys in _KEYS.items():
         draft.take(size, table, keys)
     if "head_dim" not in draft.values and family.head_dim is not None:
-        draft.put("head_dim", family.head_dim, f"{family.title}'s default", key="head_dim")
+        draft.put("head_dim", family.head_dim, words.family_default(family.title), key="head_dim")
     _kv_heads(draft, table, family)
     layout_experts = _experts(draft, table, family)
     if not layout_experts:
@@ -78,7 +79,7 @@ def _language_part(table: Mapping[str, Any], draft: Draft) -> tuple[str | None, 
         inner = table.get(part)
         if isinstance(inner, Mapping) and not any(key in table for key in _KEYS["hidden"]):
             kind = str(table.get("model_type", "this model"))[:40]
-            draft.notes.append(f"{kind} has other parts beside its language model: they are not counted")
+            draft.notes.append(words.other_parts(kind))
             merged = dict(inner)
             merged.setdefault("model_type", table.get("model_type"))
             if "tie_word_embeddings" in table:
@@ -100,7 +101,7 @@ def _family(table: Mapping[str, Any], draft: Draft, gated: bool | None) -> Model
         raise InputError(f"{name}: {kind[:40]} has {reason}, which is not modelled yet")
     if known is not None:
         if any(isinstance(table.get(part), Mapping) for part in _OTHER_PARTS):
-            draft.notes.append(f"{kind} has other parts beside its language model: they are not counted")
+            draft.notes.append(words.other_parts(kind))
         return known
     if any(table.get(key) for key in (*_EXPERTS, "moe_intermediate_size")):
         raise InputError(f"{name}: the experts of model_type {kind[:40]!r} are not known here")
@@ -117,22 +118,22 @@ def _unlike(table: Mapping[str, Any]) -> str | None:
     kinds = table.get("layer_types") or table.get("layers_block_type")
     others = {str(kind) for kind in kinds} - set(_LAYER_KINDS) if isinstance(kinds, list) else set()
     if others:
-        return f"layers of kind {min(others)[:40]}"
+        return words.layers_of_kind(min(others)[:40])
     if table.get("kv_lora_rank"):
-        return "latent attention (kv_lora_rank)"
+        return words.LATENT_BY_KEY
     embedded = table.get("word_embed_proj_dim")
-    return "a factored embedding" if embedded not in (None, table.get("hidden_size")) else None
+    return words.FACTORED if embedded not in (None, table.get("hidden_size")) else None
 
 
 def _unlike_by_keys(table: Mapping[str, Any]) -> str | None:
     """The same of a family that is not known, by keys that such layers have."""
     if table.get("is_encoder_decoder") is True:
-        return "an encoder and a decoder"
+        return words.ENCODER_DECODER
     if "hybrid_override_pattern" in table or any(key.startswith(("mamba_", "ssm_")) for key in table):
-        return "state-space layers"
+        return words.STATE_SPACE
     if "block_configs" in table:
-        return "layers that differ from one another"
-    return IMAGES if "patch_size" in table and "vocab_size" not in table else None
+        return words.LAYERS_DIFFER
+    return words.IMAGES if "patch_size" in table and "vocab_size" not in table else None
 
 
 def _plain(table: Mapping[str, Any], draft: Draft, kind: str, gated: bool) -> ModelFamily:
@@ -143,12 +144,8 @@ def _plain(table: Mapping[str, Any], draft: Draft, kind: str, gated: bool) -> Mo
         causal = False
     rope = any(key.startswith(("rope_", "rotary_")) and table[key] is not None for key in table)
     if not isinstance(causal, bool):
-        draft.notes.append(
-            f"a causal mask is assumed: {draft.name} does not say whether {kind!r} sees what follows a token"
-        )
-    mask = "" if causal is not False else " without a mask"
-    embeddings = "with" if rope else "without"
-    title = f"{kind} read as a plain transformer{mask}, {embeddings} rotary embeddings"
+        draft.notes.append(words.mask_assumed(draft.name, kind))
+    title = words.plain(kind, causal=causal is not False, rope=rope)
     return ModelFamily(title, gated=gated, rope=rope, causal=causal is not False)
 
 
@@ -167,7 +164,7 @@ def _ffn(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> None:
         factor = whole(table.get("expansion_ratio", 4), "expansion_ratio", draft.name)
         if "hidden" in draft.values:
             draft.put("ffn", factor * draft.values["hidden"], f"{factor} * hidden")
-        draft.fixed["ffn"] = draft.fixed["hidden"] = f"{family.title} has no key for the MLP's width"
+        draft.fixed["ffn"] = draft.fixed["hidden"] = words.no_width_key(family.title)
         return
     if draft.take("ffn", table, _FFN):
         return
@@ -204,7 +201,7 @@ def _beside_experts(draft: Draft, table: Mapping[str, Any]) -> None:
     shared = next((key for key in ("n_shared_experts", "moe_num_shared_experts") if table.get(key)), None)
     if not draft.take("shared_ffn", table, ("shared_expert_intermediate_size",)) and shared is not None:
         count = whole(table[shared], shared, draft.name)
-        draft.put("shared_ffn", count * draft.values.get("ffn", 0), f"{count} experts of {draft.name} as one")
+        draft.put("shared_ffn", count * draft.values.get("ffn", 0), words.shared_experts(count, draft.name))
     listed = table.get("mlp_only_layers")
     dense = len(listed) if isinstance(listed, list) else 0
     for key in ("first_k_dense_replace", "moe_layer_start_index"):
@@ -224,7 +221,7 @@ def _beside_llama4(draft: Draft, table: Mapping[str, Any]) -> None:
 
 def _without_experts(draft: Draft, table: Mapping[str, Any], layers: int, width: str) -> None:
     if layers:
-        draft.put("dense_layers", layers, f"{draft.name}: layers without experts")
+        draft.put("dense_layers", layers, words.dense_layers(draft.name))
         if not draft.take("dense_ffn", table, (width,)):
             raise InputError(f"{draft.name} does not say how wide the MLP of layers without experts is")
 
@@ -237,10 +234,7 @@ def _quantization(draft: Draft, table: Mapping[str, Any]) -> None:
     bits = next((f"{found[key]} bits" for key in ("bits", "w_bit") if isinstance(found.get(key), int)), "")
     bits = next((f"{key[8]} bits" for key in ("load_in_4bit", "load_in_8bit") if found.get(key)), bits)
     how = [str(found.get("quant_method") or found.get("quantization_status") or "unknown")[:40], bits]
-    draft.notes.append(
-        f"quantization_config: the weights are stored quantized ({', '.join(word for word in how if word)});"
-        " the step is that of the model in 16 bits: training or serving quantized weights is not predicted"
-    )
+    draft.notes.append(words.quantized([word for word in how if word]))
 
 
 def _sequence(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> None:
@@ -251,7 +245,7 @@ def _sequence(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, in
                 length = min(positions, USUAL_SEQUENCE)
                 short = f"{draft.name}: {key}"
                 if positions > length:
-                    short = f"assumed, {key} allows {positions}: give --sequence N"
+                    short = words.sequence_assumed(key, positions)
                 draft.put("sequence", length, short, origin="assumed" if positions > length else "written")
                 break
 
@@ -274,8 +268,5 @@ def _window(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]
         return window, sum(kind == "sliding_attention" for kind in kinds) / len(kinds)
     if str(table.get("model_type")).removesuffix("_text") in _WINDOW_EVERYWHERE:
         return window, 1.0
-    draft.notes.append(
-        f"which layers have its sliding window of {window} is not in the file (layer_types): attention is"
-        " counted in full"
-    )
+    draft.notes.append(words.window_untold(window))
     return None, 0.0

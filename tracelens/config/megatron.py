@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from tracelens.config import words
 from tracelens.config.configuration import (
     ConfigFormat,
     Configuration,
@@ -76,8 +77,8 @@ def flat_yaml(text: str) -> dict[str, Any]:
             continue
         value = re.sub(r"(^|\s)#.*$", "", match[2]).strip().strip("\"'")
         if value:
-            words: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "none": None}
-            found.setdefault(match[1].replace("-", "_"), words.get(value.lower(), value))
+            known: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "none": None}
+            found.setdefault(match[1].replace("-", "_"), known.get(value.lower(), value))
     return found
 
 
@@ -111,12 +112,12 @@ def read_megatron(
     hidden = overrides.get("hidden") or draft.values.get("hidden")
     if "ffn" not in draft.values and hidden is not None:
         width = int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden
-        how = "Megatron's default: int(8h/3 / 64) * 64" if swiglu else "Megatron's default: 4 * hidden"
+        how = words.GATED_BY_MEGATRON if swiglu else words.UNGATED_BY_MEGATRON
         draft.put("ffn", width, how, key=_SIZES["ffn"])
     padded = _vocab(draft, table, overrides)
     for degree in ("pipeline_model_parallel_size", "context_parallel_size"):
         if table.get(degree) not in (None, 1, "1"):
-            draft.notes.append(f"{degree} = {str(table[degree])[:12]} is not taken into account")
+            draft.notes.append(words.not_counted(degree, str(table[degree])[:12]))
     untied = _on(table, "untie_embeddings_and_output_weights")
     layout = Layout(
         fused_qkv=True,
@@ -142,9 +143,9 @@ def _kv_heads(draft: Draft, table: Mapping[str, Any]) -> None:
     _check_variable(table, "num_query_groups", draft.name)
     if _on(table, "group_query_attention"):
         if not draft.take("kv_heads", table, ("num_query_groups",)):
-            draft.put("kv_heads", 1, "Megatron's default of --num-query-groups", key="num_query_groups")
+            draft.put("kv_heads", 1, words.GROUPS_BY_MEGATRON, key="num_query_groups")
     elif table.get("num_query_groups") not in (None, 1, "1"):
-        draft.notes.append("--num-query-groups without --group-query-attention has no effect in Megatron")
+        draft.notes.append(words.GROUPS_WITHOUT_EFFECT)
 
 
 def _vocab(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> PaddedVocab | None:
@@ -165,8 +166,7 @@ def _vocab(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int])
                 f"{draft.name} names no vocabulary size (its tokenizer does): give --vocab N, e.g. 50257"
             )
         asked = whole(table["vocab_size"], "vocab_size", draft.name)
-    source = f"{asked} padded to a multiple of {by}"
-    draft.put("vocab", round_up(asked, by * ranks), f"{source} * {ranks} ranks" if ranks > 1 else source,
+    draft.put("vocab", round_up(asked, by * ranks), words.padded(asked, by, ranks),
               key="make_vocab_size_divisible_by", origin="written")  # fmt: skip
     return PaddedVocab(asked, by)
 

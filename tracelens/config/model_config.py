@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
+from tracelens.config import words
 from tracelens.errors import UsageError
 from tracelens.results import ModelDims
 
@@ -41,19 +42,6 @@ _DTYPES = {
     "fp8-block": "fp8-block", "fp8_block": "fp8-block", "nvfp4": "nvfp4",
 }  # fmt: skip
 DTYPES = tuple(dict.fromkeys(_DTYPES.values()))
-#: What shows the present value of a parameter that many traces do not show.
-_SHOWN_BY = {
-    "tensor_parallel": "exchanged activations, or a process group named after it",
-    "pipeline_parallel": "a process group named after it (pp, pipeline), or a trace without sends",
-    "expert_parallel": "a process group named after it (ep, expert), or a batched GEMM of all experts",
-    "experts": "the GEMM of a router with record_shapes=True",
-    "top_k": "GEMMs of experts whose rows are a whole multiple of the tokens, or `tracelens capture`",
-    "capacity": "GEMMs of experts with record_shapes=True",
-    "row_multiple": "GEMMs of single experts, or of a batch of equal parts, with record_shapes=True",
-    "imbalance": "split sizes of the experts' all-to-alls (all_to_all_single with record_shapes=True)",
-    "dtype": "GEMMs with a known type",
-}
-
 #: With another one, loads are others.
 _SHARES_EXPERTS = frozenset({"experts", "top_k", "capacity", "expert_parallel"})
 _WHOLE = re.compile(r"[+-]?[0-9](?:_?[0-9]){0,17}")
@@ -268,10 +256,10 @@ def _known(now: ModelConfig | None) -> str:
     """The parameters there are, with their present values where a step is known."""
     if now is None:
         return f"known: {', '.join((*NAMES, 'dtype'))}"
-    values = [f"{name}={now.value(name)}" for name in (*NAMES, "dtype") if now.value(name) is not None]
-    if now.micro_batch and now.sequence:
-        values = [value for value in values if not value.startswith("tokens=")]
-    return f"now {', '.join(values)}" if values else "no parameter of this step is known"
+    product = now.micro_batch and now.sequence  # the tokens are that of the two
+    names = [name for name in (*NAMES, "dtype") if not (product and name == "tokens")]
+    values = [f"{name}={now.value(name)}" for name in names if now.value(name) is not None]
+    return f"now {', '.join(values)}" if values else words.NO_PARAMETER
 
 
 def changed(now: ModelConfig, changes: Mapping[str, int | str]) -> ModelConfig:
@@ -317,7 +305,7 @@ def _check(name: str, value: int | str, now: ModelConfig) -> None:
     elif not isinstance(value, int) or not (0 if name == "imbalance" else 1) <= value < _LARGEST:
         raise UsageError(f"{name} = {value} is no size a model can have")
     if now.value(name) is None:
-        shown = f"; it is shown by {_SHOWN_BY[name]}" if name in _SHOWN_BY else ""
+        shown = f"; it is shown by {words.SHOWN_BY[name]}" if name in words.SHOWN_BY else ""
         raise UsageError(f"{name} cannot be changed: its present value is not known; {_known(now)}{shown}")
 
 
@@ -373,4 +361,4 @@ def _near(hidden: int, size: int, name: str) -> str:
     """The divisors of ``hidden`` on both sides of ``size``, as a hint."""
     below = next((n for n in range(min(size, hidden), 0, -1) if hidden % n == 0), 1)
     above = next((n for n in range(size, min(hidden, 8 * size) + 1) if hidden % n == 0), None)
-    return f"{name} = {below} does" + (f", so does {above}" if above is not None else "")
+    return words.divides(name, below, above)

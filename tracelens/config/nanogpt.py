@@ -7,6 +7,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+from tracelens.config import words
 from tracelens.config.configuration import Configuration, Draft, Given, Layout, finish
 from tracelens.errors import InputError
 
@@ -65,20 +66,19 @@ def read_nanogpt(table: Mapping[str, Any], given: Given, *, name: str) -> Config
         layers, heads, hidden = _CHECKPOINTS[str(start)]
         for size, value in (("layers", layers), ("heads", heads), ("hidden", hidden), ("vocab", 50257)):
             draft.put(size, value, f"{name}: init_from = {start}")
-            draft.fixed[size] = f"the checkpoint {start} has it"
-        draft.fixed["ffn"] = f"the checkpoint {start} has it"
+            draft.fixed[size] = words.of_checkpoint(str(start))
+        draft.fixed["ffn"] = words.of_checkpoint(str(start))
     for size, key in _SIZES.items():
         if size in draft.values:
             continue
         if not draft.take(size, table, (key,)) and key in _DEFAULTS:
-            draft.put(size, _DEFAULTS[key], f"default of nanoGPT's train.py ({key})", key=key)
+            draft.put(size, _DEFAULTS[key], words.nanogpt_default(key), key=key)
     if "vocab" not in draft.values:
-        draft.put("vocab", _PADDED_VOCAB, "default of nanoGPT's train.py", key="vocab_size")
+        draft.put("vocab", _PADDED_VOCAB, words.nanogpt_default(), key="vocab_size")
     hidden = given.sizes.get("hidden") or draft.values["hidden"]
     draft.put("ffn", 4 * hidden, "4 * n_embd (model.py)")
-    why = "nanoGPT's model.py fixes the MLP at 4 * n_embd"
-    draft.fixed.setdefault("ffn", why)
-    draft.fixed.setdefault("hidden", why)
+    for size in ("ffn", "hidden"):
+        draft.fixed.setdefault(size, words.MLP_OF_NANOGPT)
     return finish(
         draft,
         given,

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from tracelens.config import words
 from tracelens.config.configuration import Configuration, Draft, Given, Layout, finish
 from tracelens.config.huggingface import is_huggingface, read_huggingface
 from tracelens.config.megatron import arguments_of, flat_yaml, flattened, is_megatron, read_megatron
@@ -18,8 +19,6 @@ from tracelens.files import cannot_read
 _LARGEST_FILE = 8_000_000
 #: Traces say what they are within so many bytes.
 _HEAD = 65_536
-_TRACE = "tracelens analyze TRACE --what-if heads=20 predicts what a change of it saves"
-_KNOWN = "a Hugging Face config.json, Megatron-LM arguments (script, YAML, JSON) or a nanoGPT config (.py)"
 
 
 def read_config(
@@ -53,7 +52,7 @@ def read_config(
             return read_megatron(scalars, given, name=name, format="megatron-yaml")
     if is_megatron(arguments):
         return read_megatron(arguments, given, name=name, format="megatron")
-    raise InputError(f"{name} is not {_KNOWN}")
+    raise InputError(f"{name} is not {words.KNOWN_FILES}")
 
 
 def config_from_flags(
@@ -62,17 +61,11 @@ def config_from_flags(
     """A GPT with the sizes given: one QKV product, ffn 4h (8h/3 on a multiple of 64 with a gate)."""
     draft = Draft("flags")
     for name, value in sizes.items():
-        draft.put(
-            name, value, "given on the command line", key="--" + name.replace("_", "-"), origin="written"
-        )
-    for name, words in (
-        ("hidden", "the hidden size"),
-        ("heads", "how many heads"),
-        ("layers", "how many layers"),
-    ):
+        draft.put(name, value, words.COMMAND_LINE, key="--" + name.replace("_", "-"), origin="written")
+    for name, what in words.NEEDED_FLAGS.items():
         if name not in draft.values:
             raise UsageError(
-                f"give a config file, or at least --hidden, --heads and --layers ({words} is missing)"
+                f"give a config file, or at least --hidden, --heads and --layers ({what} is missing)"
             )
     for name, value, why in (("vocab", 50257, "assumed: GPT-2's"), ("sequence", 2048, "assumed")):
         if name not in draft.values:
@@ -83,9 +76,9 @@ def config_from_flags(
         why = "assumed: 8h/3 on a multiple of 64" if gated else "assumed: 4h"
         draft.put("ffn", size, why, key="--ffn", origin="assumed")
     if gated is None:
-        draft.notes.append("taken for a GPT: a causal mask, an MLP without a gate; say --gated for SwiGLU")
+        draft.notes.append(words.TAKEN_FOR_GPT)
     elif gated:
-        draft.notes.append("taken for a Llama: a causal mask and rotary embeddings")
+        draft.notes.append(words.TAKEN_FOR_LLAMA)
     for name in ("kv_heads", "head_dim"):
         draft.keys.setdefault(name, "--" + name.replace("_", "-"))
     return finish(
@@ -110,7 +103,7 @@ def _text(where: Path) -> str:
     except ValueError:
         raise InputError("the name of the file holds a character that no file name can have") from None
     if data[:2] == b"\x1f\x8b" or b'"traceEvents"' in data[:_HEAD] or b'"deviceProperties"' in data[:_HEAD]:
-        raise InputError(f"{where.name} is a trace, not a configuration: {_TRACE}")
+        raise InputError(f"{where.name} is a trace, not a configuration: {words.TRACE_INSTEAD}")
     if len(data) > _LARGEST_FILE:
         raise InputError(
             f"{where.name} is larger than {_LARGEST_FILE // 1_000_000} MB: that is no configuration"
@@ -118,7 +111,7 @@ def _text(where: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{where.name} is no text: not {_KNOWN}") from None
+        raise InputError(f"{where.name} is no text: not {words.KNOWN_FILES}") from None
 
 
 def _from_json(text: str, given: Given, name: str) -> Configuration:
@@ -134,8 +127,8 @@ def _from_json(text: str, given: Given, name: str) -> Configuration:
     if is_megatron(flat):
         return read_megatron(flat, given, name=name, format="megatron-json")
     if "traceEvents" in table:
-        raise InputError(f"{name} is a trace, not a configuration: {_TRACE}")
+        raise InputError(f"{name} is a trace, not a configuration: {words.TRACE_INSTEAD}")
     raise InputError(
-        f"{name} is not {_KNOWN}: it has neither model_type nor hidden_size and num_layers; give such a file"
-        " or the sizes: --hidden, --heads and --layers of tracelens suggest"
+        f"{name} is not {words.KNOWN_FILES}: it has neither model_type nor hidden_size and num_layers; give"
+        " such a file or the sizes: --hidden, --heads and --layers of tracelens suggest"
     )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.attribution import Attribution
+from tracelens.hta import words
 from tracelens.hta.library import library, quiet
 from tracelens.hta.tables import RANK, TICK_NS, WINDOW, Tables, tables
 from tracelens.results import Step
@@ -83,7 +84,7 @@ def wait_frames(trace: Trace, links: Links, attribution: Attribution, *, steps: 
             with quiet():
                 found = made()
         except Exception as error:  # a third party's: whatever it raises, the rest of the report stands
-            missing[what] = f"holistic-trace-analysis {hta.version} failed on it ({type(error).__name__})"
+            missing[what] = words.failed(hta.version, type(error).__name__)
             found = pd.DataFrame()
         return found if len(found) else pd.DataFrame(columns=list(columns))
 
@@ -98,9 +99,9 @@ def wait_frames(trace: Trace, links: Links, attribution: Attribution, *, steps: 
     if "path" not in missing:
         found = run("path", lambda: path_frame(built.analysis(hta, built.in_ticks(*host))), _PATH)
     if found.empty:
-        missing.setdefault("path", "holistic-trace-analysis found no path through the step")
+        missing.setdefault("path", words.NO_PATH)
     if queue.empty:
-        missing.setdefault("queue", "the recording holds no launch that holistic-trace-analysis counts")
+        missing.setdefault("queue", words.NO_LAUNCH)
     return WaitFrames(
         version=hta.version,
         temporal=temporal,
@@ -140,8 +141,8 @@ def _no_path(trace: Trace, host: tuple[int, int]) -> str | None:
     )
     events = sum(int(inside.sum()) for inside in begun)
     if not len(trace.ops) and not len(trace.launches):
-        return "the recording holds no host events to follow"
-    return f"the step has {events:,} events, too many to follow" if events > PATH_EVENTS else None
+        return words.NO_HOST_EVENTS
+    return words.too_many_events(events) if events > PATH_EVENTS else None
 
 
 def _blocked_ms(trace: Trace, host: tuple[int, int]) -> float:

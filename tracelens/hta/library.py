@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracelens.errors import TracelensError
-
-MISSING = (
-    "holistic-trace-analysis is not installed, which finds where the step waits: "
-    'pip install "tracelens-gpu[hta]"'
-)
+from tracelens.hta import words
 
 
 class LibraryMissing(TracelensError):
@@ -48,8 +44,8 @@ def library() -> HtaLibrary:
             utils = importlib.import_module("hta.utils.utils")
             version = importlib.import_module("hta").__version__
     except ModuleNotFoundError as error:
-        lacks = "" if (error.name or "hta").partition(".")[0] == "hta" else f" (it lacks {error.name})"
-        raise LibraryMissing(MISSING + lacks) from None
+        itself = (error.name or "hta").partition(".")[0] == "hta"
+        raise LibraryMissing(words.missing(None if itself else error.name)) from None
     return HtaLibrary(str(version), trace.Trace, analysis.TraceAnalysis, utils.get_kernel_type)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from tracelens.hta import words
 from tracelens.hta.frames import WaitFrames
 from tracelens.hta.library import LibraryMissing
 from tracelens.results import IdleCause, PathPart, QueueLength, Waits
@@ -22,7 +23,7 @@ def report_waits(frames: Callable[[], WaitFrames], *, steps: int) -> Waits:
     times: dict[str, Any] = dict(found.temporal.iloc[0]) if len(found.temporal) else {}
     overlap = times.get("overlap_frac", math.nan)
     return Waits(
-        tool=f"holistic-trace-analysis {found.version}",
+        tool=words.tool(found.version),
         **{
             name: float(times[name]) / steps if name in times else None
             for name in ("idle_ms", "compute_ms", "non_compute_ms")

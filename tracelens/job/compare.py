@@ -11,6 +11,7 @@ from tracelens.comparison.folder import Progress, compare_pairs
 from tracelens.comparison.load import is_report, load_analysis
 from tracelens.comparison.matching import match_folders
 from tracelens.errors import InputError
+from tracelens.job import words
 from tracelens.job.merge import merge
 from tracelens.job.run import RankWork, Summarized, summarize_each
 from tracelens.job.saved import as_folder, unpack_report
@@ -88,7 +89,7 @@ class _BothJobs:
         if path in self._done:
             done = self._done[path]
             if done.summary is None:
-                why = done.why or "could not be analyzed"
+                why = done.why or words.NOT_ANALYZED
                 raise InputError(why if path.name in why else f"{path.name}: {why}")
             (summary,) = decode(done.summary, path.name)
             self.kept[side][path.name] = summary

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from tracelens.errors import RECORD_ONE, InputError
 from tracelens.files import cannot_read
+from tracelens.job import words
 from tracelens.kinds import kind_of
 from tracelens.results.job import Left
 
@@ -47,11 +48,11 @@ def find_files(paths: Sequence[str | Path]) -> Files:
             if name.lower().endswith(SUMMARY):
                 summaries[place] = None
             elif not name.lower().endswith(TRACES):
-                left.append(Left(name, "no .json, .json.gz, .json.zst or .summary"))
+                left.append(Left(name, words.OTHER_ENDING))
             elif is_remote(place) or (kind := kind_of(place)) == "trace":
                 traces[place] = None
             else:
-                left.append(Left(name, "a saved report, not a trace" if kind == "report" else "not a trace"))
+                left.append(Left(name, words.SAVED_REPORT if kind == "report" else words.NO_TRACE))
     if not traces and not summaries:
         said = ", ".join(str(path) for path in paths)
         why = f": {left[0].file}: {left[0].why}" if left else ""
@@ -146,7 +147,7 @@ def _said(address: str) -> Iterator[None]:
         why = " ".join(str(error).split())
         if why in ("", address):
             missing = isinstance(error, FileNotFoundError)
-            why = "nothing answers, or no such file is there" if missing else type(error).__name__
+            why = words.NO_ANSWER if missing else type(error).__name__
         raise InputError(
             f"cannot read {address} ({why[:200]}): check the address and what it needs, or download it"
             " and give the file"

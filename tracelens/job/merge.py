@@ -11,6 +11,7 @@ import numpy as np
 
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.errors import InputError
+from tracelens.job import words
 from tracelens.job.blocks import job_blocks
 from tracelens.job.matching import CommonClock, common_clock, match
 from tracelens.job.model import job_degrees, job_model
@@ -114,11 +115,11 @@ def _of_one_job(summaries: Iterable[RankSummary]) -> tuple[list[RankSummary], li
     for one in every:
         key = one.rank if one.rank is not None else one.file
         if one.world_size != usual:
-            left.append(Left(one.file, f"of another job: {one.world_size} ranks, most have {usual}"))
+            left.append(Left(one.file, words.other_job(one.world_size, usual)))
         elif not one.steps:
-            left.append(Left(one.file, "no whole step"))
+            left.append(Left(one.file, words.NO_STEP))
         elif key in kept:
-            left.append(Left(one.file, f"rank {one.rank} a second time, after {kept[key].file}"))
+            left.append(Left(one.file, words.second_time(one.rank, kept[key].file)))
         else:
             kept[key] = one
     if not kept:
@@ -144,7 +145,7 @@ def _without_cut_off(ranks: list[RankSummary]) -> tuple[list[RankSummary], list[
         if not one.partial:
             kept.append(one)
         elif 2 * len(good) < len(steps) or not good:
-            left.append(Left(one.file, f"cut off: {len(good)} of {len(steps)} steps are whole"))
+            left.append(Left(one.file, words.cut_off(len(good), len(steps))))
         else:
             kept.append(msgspec.structs.replace(one, steps=good))
     return kept, left

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tracelens.attribution.communication import Communication
+from tracelens.job import words
 from tracelens.results import Known, ModelDims
 from tracelens.trace import Links, Trace, look_up
 
@@ -41,8 +42,7 @@ def with_messages(model: ModelDims, trace: Trace, links: Links, communication: C
     every = activations.total()
     if elements % each or elements == each or 2 * calls <= every:
         return model
-    source = f"{calls} of {every} tensor-parallel messages: {elements} elements of {each} tokens"
-    return replace(model, hidden=Known(elements // each, source))
+    return replace(model, hidden=Known(elements // each, words.of_messages(calls, every, elements, each)))
 
 
 __all__ = ["with_messages"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracelens.accounting.degrees import kind_of_group
+from tracelens.job import words
 from tracelens.job.columns import rank_list
 from tracelens.job.summary import RankSummary
 from tracelens.results import Known, ModelDims
@@ -50,8 +51,7 @@ def job_model(ranks: Sequence[RankSummary]) -> ModelDims | None:
     whole = {name: _agreed([getattr(one, name) for one in dims]) for name in _DIMENSIONS}
     for name, one in whole.items():
         if one.whole is not None:
-            source = f"{one.value} per rank x {whole['tensor_parallel'].value} ranks"
-            whole[name] = Known(one.whole, source)
+            whole[name] = Known(one.whole, words.per_rank(one.value, whole["tensor_parallel"].value))
     stages = _pipelines(ranks)
     if stages:
         whole["layers"] = _layers(ranks, stages)
@@ -78,11 +78,11 @@ def _layers(ranks: Sequence[RankSummary], pipelines: Sequence[tuple[int, ...]]) 
         each = [at_rank.get(rank) for rank in group]
         known = [value for value in each if value is not None]
         if len(known) == len(group):
-            sums.setdefault(sum(known), f"{' + '.join(map(str, known))} on the stages of a pipeline")
+            sums.setdefault(sum(known), words.on_stages(known))
     if len(sums) == 1:
         ((value, source),) = sums.items()
         return Known(value, source)
-    return Known(None, "pipelines differ" if sums else "the layers of a pipeline's stage are not all known")
+    return Known(None, words.PIPELINES_DIFFER if sums else words.STAGE_LAYERS_UNKNOWN)
 
 
 _DIMENSIONS = (
@@ -96,7 +96,7 @@ def _agreed(every: list[Known]) -> Known:
     known = [one for one in every if one.value is not None]
     values = {one.value for one in known}
     if len(values) > 1:
-        return Known(None, f"ranks differ: {', '.join(str(value) for value in sorted(values, key=str))}")
+        return Known(None, words.ranks_differ(sorted(values, key=str)))
     return known[0] if known else every[0]
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError, TracelensError
 from tracelens.files import write_bytes
+from tracelens.job import words
 from tracelens.job.find import find_files, is_remote, name_of, on_this_machine, remote_key
 from tracelens.job.merge import merge
 from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode
@@ -84,9 +85,9 @@ def summarize_file(path: str, work: RankWork) -> Summarized:
     except TracelensError as error:
         return Summarized(None, str(error))
     except MemoryError:
-        return Summarized(None, "not enough memory to read it")
+        return Summarized(None, words.NO_MEMORY)
     except Exception as error:  # one strange file is no reason to lose the other ranks
-        return Summarized(None, f"could not be analyzed: {type(error).__name__}: {error}")
+        return Summarized(None, words.failed(error))
 
 
 def _kept_name(path: str, work: RankWork) -> str:
@@ -131,7 +132,7 @@ def summarize_files(
         if progress is not None:
             progress(at + 1, len(files.traces), name_of(path))
         if done.summary is None:
-            left.append(Left(name_of(path), done.why or "could not be analyzed"))
+            left.append(Left(name_of(path), done.why or words.NOT_ANALYZED))
         else:
             found += decode(done.summary, name_of(path))
     if not found:
@@ -170,7 +171,7 @@ def summarize_each(
             try:
                 yield asked[one], one.result()
             except Exception as error:  # its worker is gone: that is the engine's own way to say so
-                yield asked[one], Summarized(None, f"its worker failed: {type(error).__name__}: {error}")
+                yield asked[one], Summarized(None, words.worker_failed(error))
         return
     most = max(1, min(workers or os.cpu_count() or 1, len(paths)))
     if most == 1:
@@ -183,7 +184,7 @@ def summarize_each(
     waiting = deque(lost)  # each alone: the one that kills its worker is told from those beside it
     while waiting:
         for path in (yield from _until_broken(waiting, work, 1)):
-            yield path, Summarized(None, "its process was killed twice: not enough memory for it?")
+            yield path, Summarized(None, words.KILLED_TWICE)
 
 
 def _absolute(path: str) -> str:

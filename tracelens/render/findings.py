@@ -11,7 +11,7 @@ from tracelens.render.verified_words import measured
 from tracelens.results import Basis, Estimate, Finding, Report
 from tracelens.results.advice import SavingCounts
 from tracelens.results.waiting import busy_frac
-from tracelens.step.waiting import gpu_work_note
+from tracelens.step.words.simulation import gpu_work_note
 from tracelens.words import SEVERITY_FROM
 
 _PREDICTED: Mapping[Basis, str] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from tracelens.results import words
 from tracelens.results.described import same_length, says
 from tracelens.results.estimates import Basis, SavingOf
 
@@ -60,4 +61,4 @@ class Explorer:
     """One curve for each hyper-parameter that the step's formulas know."""
 
     curves: list[Curve] = field(default_factory=list)
-    why: Annotated[str | None, says("why there is none")] = "this report does not hold it"
+    why: Annotated[str | None, says("why there is none")] = words.NOT_HELD

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from tracelens.results import words
 from tracelens.results.described import says
 from tracelens.results.estimates import Known
 
@@ -72,7 +73,7 @@ class GpuInfo:
 
 #: How much of a transformer was recognised.
 Found = Literal["whole", "parts", "none"]
-_UNSTATED = Known(None, "this report does not say")
+_UNSTATED = Known(None, words.NOT_SAID)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from tracelens.results import words
 from tracelens.results.described import same_length, says
 
 
@@ -66,7 +67,7 @@ class Layers:
     layers: list[int] = field(default_factory=list)
     rows: list[LayerRow] = field(default_factory=list)
     timeline: LayerTimeline | None = None
-    why: Annotated[str | None, says("why no layer is known")] = "this report does not hold it"
+    why: Annotated[str | None, says("why no layer is known")] = words.NOT_HELD
 
     def __post_init__(self) -> None:
         for row in self.rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, get_args
 
+from tracelens.results import words
 from tracelens.results.described import says
 from tracelens.results.estimates import Estimate, SavingOf, StepBound
 from tracelens.words import Collective, Evidence, Level, Purpose
@@ -67,7 +68,7 @@ class UnprofiledSteps:
         float | None, says("after_ms.median / before_ms.median - 1: the run's own change of speed")
     ] = None
     mfu_frac: Annotated[float | None, says("the FLOPs of a profiled step over median_ms")] = None
-    why: Annotated[str | None, says("why some of it is not known")] = "this report does not hold it"
+    why: Annotated[str | None, says("why some of it is not known")] = words.NOT_HELD
 
 
 @dataclass(frozen=True, slots=True)

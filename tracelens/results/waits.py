@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from tracelens.results import words
 from tracelens.results.described import says
 
 #: What the next kernel waited for.
@@ -70,4 +71,4 @@ class Waits:
         None
     )
     missing: Annotated[dict[WaitPart, str], says("why it is not there")] = field(default_factory=dict)
-    why: Annotated[str | None, says("why there is nothing at all")] = "not asked for"
+    why: Annotated[str | None, says("why there is nothing at all")] = words.NOT_ASKED

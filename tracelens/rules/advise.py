@@ -12,7 +12,7 @@ from tracelens.rules.engine.facts import Advice, Outcome, StepFacts
 from tracelens.rules.engine.needs import judged_part, unseen
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.simulated import pays, together
-from tracelens.step.stalls import beside_others, stalled, to_judge
+from tracelens.step.stalls import stalled, to_judge, untold_alone
 
 
 def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
@@ -26,7 +26,7 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
     """
     facts = replace(facts, gemms=[to_judge(row) for row in facts.gemms])
     stalls = {row.id: stalled(row) for row in facts.gemms if row.stalls}
-    company = {row.id for row in facts.gemms if beside_others(row)}
+    company = {row.id for row in facts.gemms if untold_alone(row)}
     found: list[tuple[Finding, Mapping[str, int] | None]] = []
     checks: list[Check] = []
     bounds: dict[str, float] = {}

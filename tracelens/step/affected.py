@@ -11,6 +11,7 @@ from tracelens.step.predicted import Scaled, scaled_product
 from tracelens.step.predicted_attention import scaled_attention
 from tracelens.step.traced_step import StepModel
 from tracelens.step.traffic import repeats
+from tracelens.step.words import simulation as words
 
 #: Components whose products a parameter enters; every one where a parameter is not listed. A row of them
 #: without a formula is a gap in the answer.
@@ -29,14 +30,13 @@ _ENTERS: Mapping[str, tuple[str, ...]] = {
 }
 #: Components that say nothing of what a product is.
 _NAMELESS = frozenset({"other", "unattributed"})
-_SAME = Scaled(1.0, 1.0, 1.0, "model", "", "", "same shape", "same")
+_SAME = Scaled(1.0, 1.0, 1.0, "model", "", "", words.SAME_SHAPE, "same")
 #: In which parameters are told.
 _ORDER = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "experts", "sequence",
           "micro_batch", "tokens", "tensor_parallel", "pipeline_parallel", "expert_parallel", "top_k",
           "capacity", "row_multiple", "imbalance", "dtype")  # fmt: skip
 #: Their kernels have the vocabulary as a side.
 OF_VOCAB = frozenset({"logits", "loss"})
-VOCAB_UNTOLD = "whether ranks split the vocabulary is not known: `tracelens capture` writes down its size"
 #: They repeat the kernels of a layer and change none.
 _COUNTS = frozenset({"layers", "pipeline_parallel"})
 #: They change fused attention.
@@ -103,7 +103,7 @@ def affected_by(step: StepModel, then: ModelConfig) -> Affected:
             product, now, then, anchors=step.anchors, gpu=step.gpu, measured=step.measured
         )
         if product.row.component == "logits" and vocab_untold(now, then):
-            scaled = VOCAB_UNTOLD
+            scaled = words.VOCAB_UNTOLD
         take(product.row, product.weight, scaled, each_expert=product.each_expert)
     for call in step.work.attention if names else ():
         if _OF_ATTENTION & set(names):
@@ -114,7 +114,7 @@ def affected_by(step: StepModel, then: ModelConfig) -> Affected:
     if vocab_untold(now, then):
         for name, _, time, products in step.components:
             if name in OF_VOCAB and time > products:
-                lost.append((time - products, VOCAB_UNTOLD))
+                lost.append((time - products, words.VOCAB_UNTOLD))
     for row, why in step.work.fixed if names else ():
         if set(names) <= _COUNTS:  # its shape stays, whatever it is
             take(row, 1.0, _SAME)

@@ -9,6 +9,7 @@ from tracelens.hardware import Gpu
 from tracelens.results import Rest, Span
 from tracelens.step.predicted import LOW_PRECISION, dtype_then
 from tracelens.step.traffic import repeats
+from tracelens.step.words import simulation as words
 from tracelens.step.work import Product
 
 #: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
@@ -39,8 +40,7 @@ def casts_of(
         elements += calls * batch * (m * k + k * n)
     if not elements:
         return ()
-    what = f"casts to {then.dtype}, 3 bytes of each element of the operands"
-    return (Rest("other", "other", what, 0.0, cast_ms(elements, gpu)),)
+    return (Rest("other", "other", words.casts(then.dtype), 0.0, cast_ms(elements, gpu)),)
 
 
 def cast_ms(elements: float, gpu: Gpu) -> Span:

@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.config.model_config import ModelConfig
-from tracelens.numbers import ms, sig
 from tracelens.results import CommunicationRow, ModelDims, Rest, Span
+from tracelens.step.words import ranks as words
 
 #: Purposes whose messages are gradients or weights of this rank.
 _ON_WEIGHTS = frozenset(
     {"data-parallel gradients", "FSDP parameter gather", "FSDP gradient scatter", "optimizer shards"}
 )
 _SERVES = {"tensor_parallel": "tensor parallel", "expert_parallel": "expert all-to-all"}
-_WORDS = {"tensor_parallel": "tensor-parallel", "expert_parallel": "expert-parallel"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,7 @@ def exchange_of(rows: Sequence[CommunicationRow], now: ModelConfig, then: ModelC
             return Exchange(unknown=_more_ranks(rows, name, now, then), notes=_volume(name, now, then))
         serving = [row for row in rows if row.purpose == _SERVES[name]]
         if not serving:
-            return Exchange(
-                unknown=f"no communication of this trace is known to serve its {before} {_WORDS[name]} ranks,"
-                " so what fewer ranks exchange is not predicted"
-            )
+            return Exchange(unknown=words.serves_none(name, before))
         rest += _fewer_ranks(serving, name, now, then)
         fewer = True
     if fewer:
@@ -62,7 +58,7 @@ def exchange_of(rows: Sequence[CommunicationRow], now: ModelConfig, then: ModelC
         rest += found
         others = sum(row.exposed_ms_per_step for row in rows if row.purpose == "unknown")
         if others > 0:
-            notes.append(f"{ms(others)} of exposed communication of unknown purpose stay as measured")
+            notes.append(words.unknown_purpose(others))
     if now.model_ranks != then.model_ranks:
         notes.append(same_gpus(now, then))
     return Exchange(tuple(rest), None, tuple(notes))
@@ -104,18 +100,9 @@ def vocab_is_split(
 def same_gpus(now: ModelConfig, then: ModelConfig) -> str:
     """What the comparison keeps."""
     times = then.model_ranks / now.model_ranks
-    gpus = "1 GPU" if then.model_ranks == 1 else f"{then.model_ranks} GPUs"
-    text = (
-        f"compared at the same GPUs and tokens per step: one copy of the model takes {gpus} and not"
-        f" {now.model_ranks}, so each rank runs {times:g} times as many micro-batches"
-    )
     count = now.micro_batches
-    if count and (count * times) % 1:
-        text += (
-            f"; of the present {count} in a step that is no whole number, so its batch has to grow or the"
-            " micro-batch to shrink"
-        )
-    return text
+    uneven = count if count and (count * times) % 1 else None
+    return words.same_gpus(now.model_ranks, then.model_ranks, times, uneven)
 
 
 def _fewer_ranks(
@@ -131,8 +118,7 @@ def _fewer_ranks(
         mid = time * calls * factor * size
         high = time * calls * max(1.0, size) if after > 1 else 0.0
         estimate = Span(min(mid, high), mid, max(mid, high), "model")
-        short = "t" if name == "tensor_parallel" else "ep"
-        found.append(Rest("communication", phase, f"exposed messages*({short}-1)/{short}", time, estimate))
+        found.append(Rest("communication", phase, words.messages(name), time, estimate))
     return found
 
 
@@ -155,12 +141,12 @@ def _gradients(rows: Sequence[CommunicationRow], now: ModelConfig, then: ModelCo
     """Gradients and weights that copies of the model exchange: each rank holds more of them than before."""
     mine = now.rank_parameters, then.rank_parameters
     if not mine[0] or not mine[1]:
-        return "the weights of a rank are not known, so neither are the gradients that copies exchange"
+        return words.WEIGHTS_UNKNOWN
     grown = mine[1] / mine[0]
     serving = [row for row in rows if row.purpose in _ON_WEIGHTS]
     if serving:
         return [
-            Rest("communication", phase, "exposed gradients and weights of a rank", time,
+            Rest("communication", phase, words.OF_A_RANK, time,
                  Span(time, time * grown, time * 2 * grown, "model"))
             for phase, time in _by_phase(serving).items()
         ]  # fmt: skip
@@ -168,27 +154,23 @@ def _gradients(rows: Sequence[CommunicationRow], now: ModelConfig, then: ModelCo
     copies = max(2.0, now.model_ranks / then.model_ranks)
     speeds = [row.bus_gbps for row in rows if row.bus_gbps and row.purpose in _SERVES.values()]
     if not speeds:
-        return "the copies of the model that fewer ranks allow exchange gradients, and no link was measured"
+        return words.NO_LINK
     time = 2 * (copies - 1) / copies * mine[1] * 2 / (max(speeds) * 1e9) * 1e3
     estimate = Span(0.0, time, 2 * time, "model")  # hidden behind the backward; in 16 bits; in 32
-    return [Rest("communication", "backward", "gradients of a rank, new between copies", 0.0, estimate)]
+    return [Rest("communication", "backward", words.BETWEEN_COPIES, 0.0, estimate)]
 
 
 def _more_ranks(rows: Sequence[CommunicationRow], name: str, now: ModelConfig, then: ModelConfig) -> str:
     before, after = now.get(name) or 1, then.get(name) or 1
-    text = f"what the ranks exchange changes with {name} and is not predicted: "
     if before == 1:
-        return text + "this trace has no such exchange to start from"
+        return words.more_ranks(name, words.NO_EXCHANGE)
     serving = [row for row in rows if row.purpose == _SERVES[name]]
     times = sum(row.exposed_ms_per_step for row in serving)
     if not times:
-        return text + f"links between {after} ranks were not measured"
+        return words.more_ranks(name, words.links_not_measured(after))
     calls = then.model_ranks / now.model_ranks
     grown = times * calls * ((after - 1) / after) / ((before - 1) / before)
-    return (
-        f"{text}links between {after} ranks were not measured. Were they as fast as those between {before},"
-        f" the exposed {ms(times)} would be {ms(grown)}"
-    )
+    return words.more_ranks(name, words.were_links_as_fast(before, after, times, grown))
 
 
 def _volume(name: str, now: ModelConfig, then: ModelConfig) -> tuple[str, ...]:
@@ -199,35 +181,18 @@ def _volume(name: str, now: ModelConfig, then: ModelConfig) -> tuple[str, ...]:
         return notes
     batches = then.micro_batches * then.model_ranks / now.model_ranks
     sent = 4 * layers * batches * 2 * (t - 1) / t * tokens * hidden * 2
-    scheme = (
-        f"in training, by the scheme of Megatron (arXiv 1909.08053), each rank then sends 4 × {layers}"
-        " layers ×"
-        f" {sig(batches)} micro-batches × 2·({t}-1)/{t} × {tokens} × {hidden} × 2 bytes ="
-        f" {sig(sent / 1e9)} GB per step: two all-reduces of an activation in the forward of a layer and two"
-        " in its backward"
-    )
-    return (*notes, scheme)
+    return (*notes, words.sent_by_megatron(layers, batches, t, (tokens, hidden), sent))
 
 
 def bubble(now: ModelConfig, then: ModelConfig, *, work_ms: float | None) -> str:
     """The idle share of a pipeline as a formula, with what it assumes."""
     stages, before = then.pipeline_parallel or 1, now.pipeline_parallel or 1
     if stages == 1:
-        return (
-            "one stage has no bubble: the idle time that the pipeline left in this step goes, how much of it"
-            " is not known"
-        )
-    text = (
-        "the bubble of a pipeline is (stages - 1) / micro-batches of the work (GPipe and 1F1B, arXiv"
-        " 2104.04473)"
-    )
+        return words.ONE_STAGE
     if now.micro_batches is None:
-        return f"{text}; how many micro-batches a step has is not known here"
+        return words.BATCHES_UNKNOWN
     count = now.micro_batches * then.model_ranks / now.model_ranks
     share = (stages - 1) / count
-    figure = f"; ({stages} - 1) / {sig(count)} = {share:.1%}"
-    if before > 1:
-        figure += f", now ({before} - 1) / {now.micro_batches} = {(before - 1) / now.micro_batches:.1%}"
-    if work_ms is not None:
-        figure += f", {ms(share * work_ms)} of {ms(work_ms)} work"
-    return f"{text}{figure}. It takes stages of equal time, no interleaving and transfers that cost nothing"
+    present = (before, now.micro_batches, (before - 1) / now.micro_batches) if before > 1 else None
+    idle = (share * work_ms, work_ms) if work_ms is not None else None
+    return words.bubble(stages, count, share, present=present, idle=idle)

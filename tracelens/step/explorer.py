@@ -17,7 +17,8 @@ from tracelens.errors import UsageError
 from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf, main_dtype, weakest
 from tracelens.step.alignment import grid_elements
 from tracelens.step.whatif import StepModel, what_if
-from tracelens.step.whatif_notes import COUNTED_ONCE, IDLE_STAYS
+from tracelens.step.words import search as words
+from tracelens.step.words.simulation import COUNTED_ONCE, IDLE_STAYS
 
 #: Steps of 128 bytes to each side of the present value.
 _STEPS = 12
@@ -38,10 +39,6 @@ _TOKENS = frozenset({"sequence", "micro_batch", "tokens"})
 _FULL_BYTES = 128
 #: A curve shows no count of parameters, and says itself what becomes of idle time.
 _NOT_OF_CURVES = (COUNTED_ONCE, IDLE_STAYS)
-#: Why a step that is mostly idle has no curve per token: its waiting would decide it.
-_WAITS = (
-    "the GPU is busy {busy:.0%} of the step: how long it waits for the CPU with other tokens is not known"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +53,12 @@ class _Grid:
 def explore(step: StepModel, findings: Sequence[Finding] = ()) -> Explorer:
     """The curves of every hyper-parameter that the step's formulas know, or why there is none."""
     if step.step_ms is None:
-        return Explorer(why="the step time is not known")
+        return Explorer(why=words.CURVE_NO_STEP_TIME)
     if not step.work.products and not step.work.attention:
-        return Explorer(why="no GEMM of this step is known as a formula of a model's hyper-parameters")
+        return Explorer(why=words.CURVE_NO_FORMULAS)
     names = [name for name in _DRAWN if _drawn(name, step.now)]
     if not names:
-        return Explorer(why="no hyper-parameter of this step is known")
+        return Explorer(why=words.CURVE_NO_PARAMETERS)
     return Explorer([_curve(step, name, _suggested(step.now, name, findings)) for name in names], None)
 
 
@@ -104,8 +101,7 @@ def _suggested(now: ModelConfig, name: str, findings: Sequence[Finding]) -> list
 def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
     now = step.now.get(name) or 0
     if name in _TOKENS and step.saving_of == "gpu_work":
-        why = _WAITS.format(busy=step.busy_frac)
-        return Curve(name, now, True, [], [], [], [], why=why)
+        return Curve(name, now, True, [], [], [], [], why=words.curve_waits(step.busy_frac))
     wanted = [now, *(one.value for one in suggested)]
     grid = _grid(step, name)
     values = _feasible(step.now, name, {*_values(step.now, name, grid), *wanted})
@@ -130,7 +126,7 @@ def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
         follows=_follows(step.now, name),
         basis=weakest(bases) if bases else "model",
         notes=_notes(name, answers, known) if shown else [],
-        why=None if shown else _why(answers, known, now),
+        why=None if shown else _why(answers, now),
         saving_of=step.saving_of,
     )
 
@@ -156,12 +152,12 @@ def _time(one: WhatIf, end: str, idle_ms: float) -> float | None:
     return None if value is None else max(0.0, value - idle_ms) / (1 + one.tokens_frac)
 
 
-def _why(answers: dict[int, WhatIf], known: dict[int, WhatIf], now: int) -> str:
+def _why(answers: dict[int, WhatIf], now: int) -> str:
     """Why there is no curve."""
     refused = next((one.refused for one in answers.values() if one.refused is not None), None)
     if refused is not None:
         return refused.text
-    return "no other value near the present one fits the rest of the model" if now else "it is not known"
+    return words.CURVE_ALONE if now else words.CURVE_UNKNOWN
 
 
 def _notes(name: str, answers: dict[int, WhatIf], known: dict[int, WhatIf]) -> list[str]:
@@ -173,11 +169,9 @@ def _notes(name: str, answers: dict[int, WhatIf], known: dict[int, WhatIf]) -> l
     lost = [one for value, one in answers.items() if value not in known]
     if lost:
         reasons = Counter(one.refused.cause for one in lost if one.refused is not None)
-        reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
-        count = "1 value has" if len(lost) == 1 else f"{len(lost)} values have"
-        notes.append(f"{count} no prediction{reason}")
+        notes.append(words.curve_gaps(len(lost), next((why for why, _ in reasons.most_common(1)), "")))
     if name in _TOKENS:
-        notes.append("whether a larger one fits into the GPU's memory is not predicted")
+        notes.append(words.ROOM_UNPREDICTED)
     return notes
 
 

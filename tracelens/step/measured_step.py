@@ -20,6 +20,7 @@ from tracelens.step.predicted_attention import scaled_attention
 from tracelens.step.search_space import SEARCHED
 from tracelens.step.step import Change, PartChange
 from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.words.simulation import with_bytes
 from tracelens.step.work import AttentionCall, Product, Work
 
 _ATTENTION = ("heads", "kv_heads", "head_dim", "micro_batch", "sequence")
@@ -93,7 +94,7 @@ class MeasuredStep:
         try:
             found = what_if(self.step, _changes(self.step.now, then))
         except UsageError as error:
-            return str(error).split(";")[0]
+            return str(error)
         return found.refused.text if found.refused is not None else None
 
     def notes(self, then: ModelConfig) -> list[str]:
@@ -161,7 +162,7 @@ def _parts(found: WhatIf, tokens: float) -> Iterator[PartChange]:
     parts += [
         PartChange(one.component, one.phase, "bytes", one.scales_with, one.scales_with, one.time_ms,
                    one.then_ms.mid / tokens, one.time_ms - one.then_ms.mid / tokens,
-                   f"bytes grow with {one.scales_with}")
+                   with_bytes(one.scales_with))
         for one in found.rest
     ]  # fmt: skip
     yield from sorted(parts, key=lambda part: -part.saving_ms)

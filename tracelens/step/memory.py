@@ -8,6 +8,7 @@ from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
 from tracelens.config.training import Training
 from tracelens.step.planned_kernels import activation_bytes
+from tracelens.step.words import planned as words
 
 #: bf16 weights and gradients, and Adam's fp32 master weights and two moments (ZeRO, arXiv 1910.02054).
 STATE_BYTES = 16.0
@@ -52,18 +53,18 @@ def would_fit(config: ModelConfig, layout: Layout, training: Training, room_gb: 
 
     t, recompute = config.tensor_parallel or 1, replace(training, checkpoint="full")
     ep = config.expert_parallel or 1
-    found = ["full recompute"] if fits(config, recompute) else []
+    found = [words.FULL_RECOMPUTE] if fits(config, recompute) else []
     smaller = range((config.micro_batch or 1) - 1, 0, -1)
-    found += [f"a micro-batch of {n}" for n in smaller if fits(replace(config, micro_batch=n), training)][:1]
+    found += [words.micro_batch_of(n) for n in smaller if fits(replace(config, micro_batch=n), training)][:1]
     wider = [n for n in _TENSOR if ep == 1 and n > t and _divides(config, n)]
     alone = replace(training, gpus=None)
     found += [
-        f"tensor parallelism over {n} GPUs" for n in wider if fits(replace(config, tensor_parallel=n), alone)
+        words.tensor_parallelism_over(n) for n in wider if fits(replace(config, tensor_parallel=n), alone)
     ][:1]
     now = (training.gpus or 1) // t if training.strategy == "fsdp" else 1
     sharded = [
-        f"FSDP over {n} GPUs{words}"
-        for how, words in ((training, ""), (recompute, " with full recompute"))
+        words.fsdp_over(n, recompute=how is recompute)
+        for how in (training, recompute)
         for n in _SHARDED
         if n > now and n % ep == 0 and fits(config, replace(how, strategy="fsdp", gpus=n * t))
     ]

@@ -10,6 +10,7 @@ from tracelens.gemm.predict.experts import ROW_ALIGNMENT, ExpertsPrediction, pre
 from tracelens.hardware import Gpu
 from tracelens.step.planned_kernels import RankSizes, expert_layer
 from tracelens.step.reasons import PlannedPart, in_ms
+from tracelens.step.words import planned as words
 from tracelens.words import DIRECTIONS
 
 
@@ -31,8 +32,7 @@ def expert_parts(config: ModelConfig, layout: Layout, *, gpu: Gpu, dtype: str) -
         found = predict_experts(
             layer, tokens, gpu=gpu, dtype=dtype, direction=direction, row_multiple=ROW_ALIGNMENT[dtype]
         )
-        cannot = f"experts: {found.unknown or f'no time is known on {gpu.title}'}"
-        time_ms = in_ms(found.time_us, layers, cannot)
+        time_ms = in_ms(found.time_us, layers, words.no_experts_time(found.unknown, gpu.title))
         yield PlannedPart(
             "moe.experts",
             direction,
@@ -47,6 +47,4 @@ def expert_parts(config: ModelConfig, layout: Layout, *, gpu: Gpu, dtype: str) -
 
 
 def _tiles(found: ExpertsPrediction) -> str:
-    return ", ".join(
-        f"{gemm.name} in {gemm.waves} waves of {gemm.tile[0]}x{gemm.tile[1]}" for gemm in found.gemms
-    )
+    return ", ".join(words.expert_tiles(gemm.name, gemm.waves, gemm.tile) for gemm in found.gemms)

@@ -28,6 +28,7 @@ from tracelens.step.planned_kernels import RankAttention, RankLinear, Traffic
 from tracelens.step.predicted_attention import ATTENTION_ERROR
 from tracelens.step.reasons import PlannedPart, in_ms, why
 from tracelens.step.step import Change, PartChange
+from tracelens.step.words import planned as words
 from tracelens.words import DIRECTIONS, ROLES, Role
 
 #: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
@@ -36,13 +37,6 @@ BANDWIDTH_FRAC = 0.9
 _OTHER_FRAC = 0.1
 #: Inductor pads the operands of products below this (torch/_inductor/fx_passes/pad_mm.py).
 _PADDED_BELOW_BYTES = 16
-#: What the sum leaves out.
-NOT_INCLUDED = (
-    "gaps between kernels and waiting for the CPU",
-    "communication between GPUs",
-    "the optimizer and gradient clipping",
-    "activation recompute, dropout, biases and the cost of data loading",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +181,8 @@ class Planner:
         found = predict_gemm(
             m, n, k, batch=linear.batch, gpu=self.gpu, dtype=self.dtype, layout=layout, measured=self.measured
         )
-        time_ms = in_ms(
-            found.time_us, linear.calls, found.unknown or f"GEMMs on {self.gpu.title} cannot be predicted"
-        )
+        cannot = found.unknown or words.no_time("GEMMs", self.gpu.title)
+        time_ms = in_ms(found.time_us, linear.calls, cannot)
         shape = f"{m} x {n} x {k}" if linear.batch == 1 else f"{linear.batch} x ({m} x {n} x {k})"
         alignment = min((value for value in found.alignment.values() if value is not None), default=128)
         return PlannedPart(
@@ -239,11 +232,11 @@ class Planner:
                 measured=self.measured,
             )
             time = found.time_us
-            cannot = found.unknown or f"attention on {self.gpu.title} cannot be predicted"
+            cannot = found.unknown or words.no_time("attention", self.gpu.title)
             if time.low is None or time.mid is None or time.high is None:
                 raise InputError(cannot)
             width = found.head_dim or call.head_dim
-            note = f"a head of {call.head_dim} runs as {width}" if width != call.head_dim else ""
+            note = words.padded_head(call.head_dim, width) if width != call.head_dim else ""
             parts.append(
                 PlannedPart(
                     "attention.core",
@@ -371,4 +364,4 @@ def _errors(
 def _tiles(found: Prediction) -> str:
     if found.tile is None:
         return ""
-    return f"{found.tiles} tiles of {found.tile[0]}x{found.tile[1]} in {found.waves} waves"
+    return words.gemm_tiles(found.tiles, found.tile, found.waves)

@@ -20,10 +20,10 @@ from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.gemm.predict.rates import most_l2_mb, peak_of
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
-from tracelens.numbers import sig
 from tracelens.results import Basis, GemmRow
 from tracelens.step.alignment import GRID_BYTES, grid_elements, loads_16_bytes
 from tracelens.step.stalls import call_us_of
+from tracelens.step.words import simulation as words
 from tracelens.step.work import Product, Work
 
 #: Fewer aligned rows than this say nothing about how this trace runs against its predictions.
@@ -119,14 +119,14 @@ def scaled_product(
     before, after = product.sizes(now), product.sizes(then)
     row = product.row
     if before is None or after is None:
-        return "what the change does to their sizes is not known"
+        return words.CHANGE_UNKNOWN
     dtype = dtype_then(row, now, then)
     same_type = dtype == _math(row)
     texts = _text(before), _text(after) + ("" if same_type else f" {dtype}")
     if before == after and same_type:
-        return Scaled(1.0, 1.0, 1.0, "model", *texts, "same shape", "same")
+        return Scaled(1.0, 1.0, 1.0, "model", *texts, words.SAME_SHAPE, "same")
     if row.calls_per_step <= 0 or row.time_ms_per_step <= 0:
-        return "they took no time"
+        return words.NO_TIME
     call_us = call_us_of(row)
     old = predict_row(before, row, gpu=gpu, measured=measured)
     new = predict_row(after, row, gpu=gpu, measured=measured, dtype=dtype)
@@ -135,7 +135,7 @@ def scaled_product(
     if not same_type and (off := _off_block(new, dtype)):
         return off
     if new.time_us.mid is None:
-        return new.unknown or "the new shape has no prediction"
+        return new.unknown or words.THEN_UNPREDICTED
     floor = _floor(new, dtype, gpu) if _floor(old, _math(row), gpu) <= call_us / BELOW_FLOOR else 0.0
     onto_grid = same_type and _class(old) < GRID_BYTES <= _class(new)
     if onto_grid and not loads_16_bytes(row):
@@ -145,7 +145,7 @@ def scaled_product(
         # Its kernel loads 16 bytes all the same (the storage is padded): compare like with like.
         old = predict_row(_on_grid(before, row), row, gpu=gpu, measured=measured)
     if isinstance(old, str) or old.time_us.mid is None:
-        return old if isinstance(old, str) else old.unknown or "the present shape has no prediction"
+        return old if isinstance(old, str) else old.unknown or words.NOW_UNPREDICTED
     leaves = _class(new) < GRID_BYTES <= _class(old) and new.alignment_frac != old.alignment_frac
     if same_type and leaves:
         step = alignment_ladder(gpu=gpu, dtype=dtype, measured=measured).step_of(new.alignment)
@@ -156,10 +156,7 @@ def scaled_product(
     else:
         reach, (faster, slower) = _type_error(reach, types, old, new)
     then_us = call_us * new.time_us.mid / old.time_us.mid
-    how = (
-        f"{sig(call_us)} µs measured × {sig(new.time_us.mid)} / {sig(old.time_us.mid)} µs predicted"
-        f" = {sig(then_us)} µs"
-    )
+    how = words.as_predictions_move(call_us, new.time_us.mid, old.time_us.mid, then_us)
     widths = reach + faster, reach + slower
     return bounded(then_us, call_us, widths, new.time_us.basis, texts, how, floor, "ratio")
 
@@ -179,7 +176,7 @@ def _off_block(new: Prediction, dtype: str) -> str:
     sizes = (new.m, new.n, new.k) if block > 16 else (new.n, new.k)
     if not any(size % block for size in sizes):
         return ""
-    return f"GEMMs in {dtype} need rows of a multiple of {block} elements"
+    return words.needs_blocks(dtype, block)
 
 
 def _anchored(
@@ -197,22 +194,19 @@ def _anchored(
     """
     call_us, time = call_us_of(row), new.time_us
     if time.mid is None or time.low is None or time.high is None:
-        return new.unknown or "the new shape has no prediction"
+        return new.unknown or words.THEN_UNPREDICTED
     if anchor is None:  # no aligned product to compare with: the prediction as it stands, with its range
-        how = f"{sig(time.mid)} µs predicted, was {sig(call_us)} µs"
+        how = words.as_predicted(time.mid, call_us)
         widths = math.log(time.mid / max(time.low, 1e-9)), math.log(time.high / time.mid)
         return bounded(time.mid, call_us, widths, time.basis, texts, how, floor_us, "anchored")
     factor, width = anchor
     then_us = time.mid * factor
-    how = (
-        f"{sig(time.mid)} µs predicted × {factor:.4g} (this trace's aligned GEMMs over their"
-        f" predictions) = {sig(then_us)} µs, was {sig(call_us)} µs"
-    )
+    how = words.as_aligned_run(time.mid, factor, then_us, call_us)
     width = max(width, _ANCHOR_ERROR)
     least_us = _operations(new) / (seen_tflops * 1e6)
     if then_us >= least_us:
         return bounded(then_us, call_us, (width, width), time.basis, texts, how, floor_us, "anchored")
-    how += f", held to the {sig(seen_tflops)} TFLOP/s of the best matmul: {sig(least_us)} µs"
+    how = words.held_to_best(how, seen_tflops, least_us)
     # the ends stay where the anchor has them
     widths = width + math.log(least_us / then_us), max(0.0, width - math.log(least_us / then_us))
     return bounded(least_us, call_us, widths, time.basis, texts, how, floor_us, "anchored")
@@ -240,7 +234,7 @@ def _left_grid(
     if narrow is not None:
         factor, width = narrow
         faster = slower = max(width, _ANCHOR_ERROR)
-        why = "this trace's misaligned GEMMs over their predictions"
+        whose = words.TRACE_MISALIGNED
     else:
         rates = old.chosen.rates if old.chosen is not None else None
         least, most = (rates.low_frac, rates.high_frac) if rates is not None else (1.0, 1.0)
@@ -249,12 +243,12 @@ def _left_grid(
         low, high = min(step.low or frac, frac), max(step.high or frac, frac)
         faster = NEAR_ERROR + math.log(factor / min(pace, 1.0)) + math.log(high / frac)
         slower = NEAR_ERROR + math.log(max(pace, 1.0) / factor) + math.log(frac / low)
-        why = "this GEMM over its prediction, as far as aligned ones vary"
+        whose = words.THIS_GEMM
     then_us = time_us * factor
-    how = f"{sig(time_us)} µs predicted × {sig(factor)} ({why}) = {sig(then_us)} µs, was {sig(call_us)} µs"
+    how = words.as_others_run(time_us, factor, whose, then_us, call_us)
     aligned_us = call_us * _operations(new) / _operations(old)
     if then_us < aligned_us:
-        how += f", taken as {sig(aligned_us)} µs: no faster than on the grid"
+        how = words.no_faster_than_on_grid(how, aligned_us)
         then_us = aligned_us
     least_us = max(floor_us, aligned_us * math.exp(-NEAR_ERROR))
     return bounded(then_us, call_us, (faster, slower), new.time_us.basis, texts, how, least_us, "ratio")
@@ -272,7 +266,7 @@ def bounded(
 ) -> Scaled:
     """As factors on the measured time, never below the datasheet's floor."""
     if then_us < floor_us:
-        how += f", taken as {sig(floor_us)} µs, the least that the datasheet allows"
+        how = words.held_to_datasheet(how, floor_us)
     mid_us = max(then_us, floor_us)
     low_us = max(then_us * math.exp(-widths[0]), floor_us)
     high_us = max(then_us * math.exp(widths[1]), mid_us)
@@ -324,7 +318,7 @@ def predict_row(
     out = row.out_dtype
     if dtype is not None and dtype != _math(row):
         if not peak_of(gpu, dtype):
-            return f"nothing is known of {dtype} on this GPU"
+            return words.nothing_known(dtype)
         out = out if out == "fp32" and row.dtype != "fp32" else None
         layout = (
             "TN" if dtype in LOW_PRECISION else layout

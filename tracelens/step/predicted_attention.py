@@ -13,10 +13,10 @@ from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
-from tracelens.numbers import sig
 from tracelens.results import Basis, weakest
 from tracelens.step.predicted import BELOW_FLOOR, Scaled, bounded
 from tracelens.step.stalls import call_us_of
+from tracelens.step.words import simulation as words
 from tracelens.step.work import AttentionCall
 
 #: Of attention: published series of FlashAttention 2 and 3 across lengths and head sizes are met to 7 % by
@@ -61,12 +61,12 @@ def scaled_attention(
     texts = _attention_text(call, now, now), _attention_text(call, then, now)
     before, after = (attention_sizes(call, one, now, call.seq_k or call.tokens) for one in (now, then))
     if before is not None and before == after and _dtype_of(call, then, now) == (call.row.dtype or "bf16"):
-        return Scaled(1.0, 1.0, 1.0, "model", *texts, "same shape", "same")
+        return Scaled(1.0, 1.0, 1.0, "model", *texts, words.SAME_SHAPE, "same")
     if call.row.calls_per_step <= 0 or call.row.time_ms_per_step <= 0:
-        return "they took no time"
+        return words.NO_TIME
     backend = _BACKENDS.get(call.row.kernel_family)
     if backend is None:
-        return f"attention kernels of the family {call.row.kernel_family} have no model"
+        return words.no_model(call.row.kernel_family)
     call_us = call_us_of(call.row)
     ratios: list[float] = []
     floors: list[float] = []
@@ -78,7 +78,7 @@ def scaled_attention(
             for config in (now, then):
                 shape = attention_sizes(call, config, now, length)
                 if shape is None:
-                    return "what the change does to their sizes is not known"
+                    return words.CHANGE_UNKNOWN
                 dtype = _dtype_of(call, config, now)
                 found = _predict_attention(
                     call, shape, causal, backend, gpu=gpu, measured=measured, dtype=dtype
@@ -88,7 +88,7 @@ def scaled_attention(
                 pair.append(found)
             times = [one.time_us for one in pair]
             if times[0].mid is None or times[1].mid is None or times[1].high is None:
-                return pair[1].unknown or pair[0].unknown or "no prediction"
+                return pair[1].unknown or pair[0].unknown or words.UNPREDICTED
             ratios.append(times[1].mid / times[0].mid)
             # What both predictions miss alike cancels; half of the range is left where it is wide.
             width = max(width, 0.5 * math.log(times[1].high / times[1].mid))
@@ -96,9 +96,7 @@ def scaled_attention(
             if (pair[0].floor_us or 0.0) <= call_us / BELOW_FLOOR:
                 floors.append(pair[1].floor_us or 0.0)
     mid = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
-    how = f"{sig(call_us)} µs measured × {sig(mid)} (predicted after over before) = {sig(call_us * mid)} µs"
-    if call.seq_k is None:
-        how += ", between sequences of 512 tokens and a single one"
+    how = words.as_attention_moves(call_us, mid, call_us * mid, packed=call.seq_k is None)
     widths = width + math.log(mid / min(ratios)), width + math.log(max(ratios) / mid)
     floor = min(floors) if len(floors) == len(ratios) else 0.0
     return bounded(mid * call_us, call_us, widths, basis, texts, how, floor, "attention")

@@ -7,6 +7,7 @@ from typing import Literal
 
 from tracelens.errors import InputError
 from tracelens.results import Estimate, Span
+from tracelens.step.words import planned as words
 from tracelens.words import Direction, Role
 
 #: Factors nearer to one explain nothing.
@@ -49,27 +50,26 @@ def why(old: PlannedPart, new: PlannedPart, before: float, after: float) -> str:
     """What made ``before`` ms into ``after`` (for as many tokens): only what moves the time that way."""
     tokens = after / (new.time_ms.mid or after or 1.0)
     if old.kind == "bytes":
-        return f"{after / before:.4g} times the bytes ({old.shape})" if before else "more bytes"
+        return words.times_the_bytes(after / before, old.shape) if before else words.MORE_BYTES
     found = (_attention if old.kind == "attention" else _product)(old, new, tokens, after > before)
     if not found:  # the operations are not it, so their rate is
         computed = [part.computed_flops or part.flops for part in (old, new)]
         rates = [
             each / (part.time_ms.mid or 1.0) / 1e9 for each, part in zip(computed, (old, new), strict=True)
         ]
-        found = [f"at {rates[1]:,.0f} instead of {rates[0]:,.0f} TFLOP/s"]
+        found = [words.another_rate(*rates)]
         if (rates[1] < rates[0]) != (after > before) and computed[0]:
-            found = [f"{computed[1] * tokens / computed[0]:.4g} times the operations"]
+            found = [words.times_the(computed[1] * tokens / computed[0], "operations")]
         if old.kind in ("product", "experts") and old.note != new.note:
-            found.append(f"{old.note}, then {new.note}")
+            found.append(words.other_tiles(old.note, new.note))
     return "; ".join(found)
 
 
 def _attention(old: PlannedPart, new: PlannedPart, tokens: float, slower: bool) -> list[str]:
     """The kernel, its operations, and its exponentials, which go with batch * heads * length^2."""
-    found = [f"{new.backend} instead of {old.backend}"] if old.backend != new.backend else []
+    found = [words.another_kernel(old.backend, new.backend)] if old.backend != new.backend else []
     padded = new.note if slower else old.note
-    operations = _times("operations", old.computed_flops, new.computed_flops * tokens, slower)
-    found += [f"{each}: {padded}" if padded else each for each in operations]
+    found += _times("operations", old.computed_flops, new.computed_flops * tokens, slower, padded)
     before, after = (part.calls * part.sizes[0] * part.sizes[1] * part.sizes[2] ** 2 for part in (old, new))
     return found + _times("exponentials", before, after * tokens, slower)
 
@@ -77,15 +77,15 @@ def _attention(old: PlannedPart, new: PlannedPart, tokens: float, slower: bool) 
 def _product(old: PlannedPart, new: PlannedPart, tokens: float, slower: bool) -> list[str]:
     found: list[str] = []
     if old.alignment < new.alignment and not slower:
-        found.append(f"rows begin on {new.alignment} bytes instead of {old.alignment}")
+        found.append(words.better_aligned(old.alignment, new.alignment))
     if old.alignment > new.alignment and slower:
-        found.append(f"rows begin on {new.alignment} bytes, no longer on {old.alignment}")
+        found.append(words.worse_aligned(old.alignment, new.alignment))
     return found or _times("operations", old.flops, new.flops * tokens, slower)
 
 
-def _times(what: str, before: float, after: float, slower: bool) -> list[str]:
+def _times(what: str, before: float, after: float, slower: bool, because: str = "") -> list[str]:
     """``1.25 times the operations``, where that goes the way of the time."""
     ratio = after / before if before else 1.0
     if (ratio > 1) != slower or abs(ratio - 1) < _LEAST:
         return []
-    return [f"{ratio:.4g} times the {what}"]
+    return [words.times_the(ratio, what, because)]

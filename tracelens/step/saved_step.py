@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tracelens.config.words import COMMAND_LINE
 from tracelens.errors import InputError
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
@@ -24,7 +25,7 @@ def step_of(
     hardware = find_gpu(report.trace.device, override=gpu) if isinstance(gpu, str) else gpu or _gpu(report)
     dims = report.model
     if layers is not None:
-        dims = replace(dims, layers=Known(layers, "given on the command line"))
+        dims = replace(dims, layers=Known(layers, COMMAND_LINE))
     step = step_model(
         report.gemms,
         dims,

@@ -8,7 +8,7 @@ planned step where there is only a configuration, the analysed step where there 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Protocol
@@ -16,6 +16,7 @@ from typing import Protocol
 from tracelens.config.model_config import ModelConfig
 from tracelens.step.search_space import COMBINATIONS, GRID, SEARCHED, SearchLimits, Space
 from tracelens.step.step import Change
+from tracelens.step.words import search as words
 
 #: A gain below this is within what two runs of one model differ by.
 WORTH_FRAC = 0.01
@@ -70,24 +71,21 @@ class Found:
     notes: tuple[str, ...] = field(default=())
 
 
-def search(
-    step: SearchStep, now: ModelConfig, limits: SearchLimits, *, fixed: Mapping[str, str] | None = None
-) -> Found:
+def search(step: SearchStep, now: ModelConfig, limits: SearchLimits, *, fixed: Collection[str] = ()) -> Found:
     """Search around ``now``; ``fixed`` are sizes that cannot be set."""
     limits = limits.checked()
-    free = limits.free - set(fixed or {})
+    free = limits.free - set(fixed)
     if now.experts:
         free -= {"micro_batch", "sequence"}
     space = Space(now, replace(limits, free=free), step.vocab_ranks(now)).fitted()
     candidates = _candidates(step, space)
     picks, unsure = _picks(step, now, candidates)
-    wide = f"searched hidden and ffn in steps of {GRID * space.coarse}: finer ones are too many to try"
     return Found(
         tuple(picks),
         _front([Combination(now, 1.0, 0.0), *candidates]),
         len(candidates),
         unsure,
-        (wide,) if space.coarse > 1 else (),
+        (words.coarse(GRID * space.coarse),) if space.coarse > 1 else (),
     )
 
 

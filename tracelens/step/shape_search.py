@@ -11,6 +11,7 @@ from tracelens.results.advice import Effort
 from tracelens.step.search import WORTH_FRAC, Found, SearchStep
 from tracelens.step.search_space import SEARCHED, TENSOR_DEGREES, SearchLimits, kept_degree
 from tracelens.step.step import Change
+from tracelens.step.words import search as words
 
 #: Gains spelled out for a pick.
 _REASONS = 4
@@ -37,34 +38,19 @@ def changes(now: ModelConfig, then: ModelConfig) -> dict[str, list[int | None]]:
     return {name: [now.get(name), then.get(name)] for name in SEARCHED if now.get(name) != then.get(name)}
 
 
-def claim(best: ShapePick) -> str:
-    """The first pick in one sentence."""
-    low, high = best.saving_frac.low or 0.0, best.saving_frac.high or 0.0
-    return (
-        f"{best.title}: predicted {best.saving_frac.mid:.1%} less time per token ({low:.1%} to {high:.1%})."
-    )
-
-
 def none_faster(found: Found, limits: SearchLimits) -> str:
     """That nothing is recommended, as the end of a sentence."""
-    return (
-        f"none of {found.tried:,} others of its size (weights ±{100 * limits.parameters_frac:g}%) is sure to"
-        f" be faster by {WORTH_FRAC:.0%} or more for the same work."
-    )
+    return words.none_faster(found.tried, limits.parameters_frac, WORTH_FRAC)
 
 
 def nothing_faster(
     now: ModelConfig, gpu: str, found: Found, limits: SearchLimits, *, fits: bool = True
 ) -> str:
     """The verdict on a shape of which none is faster: good, unless something else speaks against it."""
-    flaws = [] if fits else ["it does not fit the GPU's memory"]
+    flaws = [] if fits else [words.NOT_FITTING]
     if now.heads and now.heads > 1 and not any(now.heads % degree == 0 for degree in TENSOR_DEGREES):
-        flaws.insert(0, f"its {now.heads} heads divide by no usual degree of tensor parallelism (2, 4, 8)")
-    if flaws:
-        return (
-            f"No faster shape is sure on the {gpu}, but {' and '.join(flaws)}: {none_faster(found, limits)}"
-        )
-    return f"This shape is already good on the {gpu}: {none_faster(found, limits)}"
+        flaws.insert(0, words.no_usual_degree(now.heads))
+    return words.already_good(gpu, flaws, none_faster(found, limits))
 
 
 def other_heads(step: SearchStep, now: ModelConfig, limits: SearchLimits) -> list[OtherHeads]:
@@ -91,9 +77,7 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
     now, then = change.now, change.then
     found = changes(now, then)
     effort, why = _effort(frozenset(found))
-    lost = [str(n) for n in TENSOR_DEGREES if (now.heads or 1) % n == 0 and (then.heads or n) % n]
-    if lost:
-        why += f"; {then.heads} heads no longer divide over {' or '.join(lost)} tensor-parallel ranks"
+    lost = [n for n in TENSOR_DEGREES if (now.heads or 1) % n == 0 and (then.heads or n) % n]
     weights, memory, needs = now.parameters, step.memory(now), step.memory(then)
     return ShapePick(
         title=_title(found),
@@ -106,7 +90,7 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
         flops_frac=change.flops_frac,
         memory_frac=needs / memory - 1 if needs and memory else None,
         effort=effort,
-        effort_why=why,
+        effort_why=words.losing_degrees(why, then.heads, lost),
         reasons=_reasons(change),
         diff=list(diff(then)),
     )
@@ -122,12 +106,12 @@ def _title(found: Mapping[str, list[int | None]]) -> str:
 
 def _effort(names: frozenset[str]) -> tuple[Effort, str]:
     if names == {"vocab"}:
-        return "config", "a trained checkpoint is padded with unused rows"
+        return "config", words.PADS_CHECKPOINT
     if names <= {"micro_batch"}:
-        return "config", "a setting of the run; keep the global batch"
+        return "config", words.OTHER_BATCH
     if names <= {"micro_batch", "sequence", "vocab"}:
-        return "config", "settings of the run; sequences of another length hold other text"
-    return "retrain", "another architecture, for a model trained from the start"
+        return "config", words.OTHER_SEQUENCE
+    return "retrain", words.OTHER_MODEL
 
 
 def _reasons(change: Change) -> list[PickReason]:

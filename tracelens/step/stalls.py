@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracelens.numbers import ms, plural, sig
 from tracelens.results import GemmRow
+from tracelens.step.words import simulation as words
 
 _MUCH = 0.1  # of a row's time
 
@@ -30,25 +30,17 @@ def call_us_of(row: GemmRow) -> float:
     return 1e3 * to_judge(row).time_ms_per_step / row.calls_per_step if row.calls_per_step > 0 else 0.0
 
 
-def beside_others(row: GemmRow) -> str:
-    """That the row's time alone is not known, as a sentence without its full stop; "" where it is."""
+def untold_alone(row: GemmRow) -> bool:
+    """Did much of the row run beside communication, and too little beside nothing to tell what it takes?"""
     found = row.beside
-    if found is None or found.excess_ms is not None or found.communication_ms < _MUCH * row.time_ms:
-        return ""
-    return (
-        f"{found.disturbed_calls} of {plural(row.calls, 'call')} ran beside communication, and too few beside"
-        " nothing to tell what they take alone"
-    )
+    return found is not None and found.excess_ms is None and found.communication_ms >= _MUCH * row.time_ms
 
 
 def stalled(row: GemmRow) -> str:
     """That calls of the row stalled, as a sentence without its full stop; "" where none did."""
     if not row.stalls:
         return ""
-    stalls = f"{row.stalls} of {plural(row.calls, 'call')}"
     if row.median_us is None or row.slowest_us is None:  # a saved report need not hold them
-        return f"{stalls} stalled"
-    slowest = f"took {ms(row.slowest_us / 1e3)}"
-    if row.stalls > 1:
-        slowest = f"took {ms(row.median_us / 1e3 + row.stall_ms / row.stalls)} on average"
-    return f"{stalls} {slowest}, the others {sig(row.median_us)} µs: a stall, not the shape"
+        return words.stalled(row.stalls, row.calls)
+    took_ms = row.slowest_us / 1e3 if row.stalls == 1 else row.median_us / 1e3 + row.stall_ms / row.stalls
+    return words.stalled_for(row.stalls, row.calls, took_ms, row.median_us)

@@ -12,15 +12,18 @@ from tracelens.results import Lack, ModelDims, SearchState, ShapePick, ShapeSear
 from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import GRID, SEARCHED, SearchLimits, Space
-from tracelens.step.shape_search import claim, front_of, none_faster, nothing_faster, other_heads, picks_of
-from tracelens.step.waiting import gpu_work_note
+from tracelens.step.shape_search import front_of, none_faster, nothing_faster, other_heads, picks_of
 from tracelens.step.whatif import StepModel
+from tracelens.step.words import search as words
+from tracelens.step.words.simulation import gpu_work_note
 
 #: Lacks of a recording that hide sizes, the plainest first.
 _HIDING = ("gpu-only", "no-shapes", "cuda-graph", "no-module-names", "compiled", "cut-off")
 #: Sizes whose change moves the number of weights: it has to be known.
 _WEIGHTS = ("hidden", "ffn", "layers", "kv_heads")
 _HEADS = frozenset({"heads", "head_dim"})
+#: Why a size is not searched, and how to record what is missing ("": not known); None where that is not it.
+_Why = tuple[str, str | None]
 
 
 def search_step(
@@ -53,7 +56,7 @@ def search_step(
         front=[] if waits else front_of(step.now, found),
         tried=found.tried,
         searched=searched,
-        not_searched=closed,
+        not_searched={name: words.with_remedy(*why) for name, why in closed.items()},
         parameters_limit_frac=limits.parameters_frac,
         notes=[*_notes(measured, found), *found.notes],
     )
@@ -62,36 +65,28 @@ def search_step(
 def _refused(step: StepModel, dims: ModelDims, lacks: Sequence[Lack]) -> str | None:
     """Why nothing can be searched at all, or None."""
     if step.step_ms is None:
-        return "No shape was searched: no step time is known, so no share of a step can be given."
+        return words.NO_STEP_TIME
     if step.gpu.vendor == "amd":
-        return "No shape was searched: predictions rest on measurements of NVIDIA GPUs."
+        return words.NO_MEASUREMENTS
     if not step.gpu.peak_tflops:
-        return (
-            "No shape was searched: the peaks of this GPU are not known, so no change can be"
-            " predicted. To judge the step on another GPU: --gpu NAME."
-        )
+        return words.NO_PEAKS
     if not any(step.now.get(name) for name in ("hidden", "heads", "ffn", "vocab")):
-        why = dims.hidden.source
-        return (
-            f"No shape was searched: no size of a model is known ({why}).{_remedy(lacks)} A configuration can"
-            " be searched without a trace: tracelens suggest config.json --gpu NAME."
-        )
+        return words.no_sizes(dims.hidden.source, _remedy(lacks))
     return None
 
 
 def _remedy(lacks: Sequence[Lack]) -> str:
-    """How to record what is missing, as a sentence with a space before it; empty where nothing is known."""
+    """How to record what is missing; empty where nothing is known."""
     by_code = {lack.code: lack.remedy for lack in lacks}
-    found = next((by_code[code] for code in _HIDING if code in by_code), "")
-    return f" {found[:1].upper()}{found[1:]}." if found else ""
+    return next((by_code[code] for code in _HIDING if code in by_code), "")
 
 
 def _closed(
     measured: MeasuredStep, dims: ModelDims, limits: SearchLimits, lacks: Sequence[Lack]
-) -> dict[str, str]:
-    """The sizes that cannot be searched, each with the reason and what would help."""
+) -> dict[str, _Why]:
+    """The sizes that cannot be searched."""
     now = measured.step.now
-    closed: dict[str, str] = {}
+    closed: dict[str, _Why] = {}
     for name in SEARCHED:
         if name in limits.free:
             why = _unknown(name, now, dims, lacks) or _unpredicted(name, measured, limits)
@@ -100,41 +95,37 @@ def _closed(
     if _HEADS & set(closed):
         closed |= {name: closed[next(iter(_HEADS & set(closed)))] for name in sorted(_HEADS - set(closed))}
         if "hidden" in limits.free and now.heads and (now.heads * (now.head_dim or 0) == now.hidden):
-            closed.setdefault("hidden", "heads × head_dim has to stay hidden, and the heads are not searched")
+            closed.setdefault("hidden", (words.HEADS_FIXED, None))
     return {name: closed[name] for name in SEARCHED if name in closed and name in limits.free}
 
 
-def _unknown(name: str, now: ModelConfig, dims: ModelDims, lacks: Sequence[Lack]) -> str | None:
+def _unknown(name: str, now: ModelConfig, dims: ModelDims, lacks: Sequence[Lack]) -> _Why | None:
     """Why the trace does not say enough of a size, or None."""
     if now.get(name) is None:
         if name == "layers":
-            return "how many layers there are is not known: tracelens suggest TRACE --layers N"
+            return words.NO_LAYERS, None
         if name in ("micro_batch", "sequence") and now.tokens:
-            return f"the {now.tokens:,} tokens of a micro-batch are not told apart into sequences"
-        source = getattr(dims, name).source
-        return f"not known: {source}.{_remedy(lacks)}"
+            return words.sequences_unknown(now.tokens), None
+        return words.not_known(getattr(dims, name).source), _remedy(lacks)
     if name == "hidden" and not (now.heads and now.head_dim):
-        return f"heads × head_dim has to stay hidden, and the heads are not known.{_remedy(lacks)}"
+        return words.HEADS_UNKNOWN, _remedy(lacks)
     if name in _WEIGHTS and now.parameters is None:
         if now.layers is None:
-            return (
-                "the weights cannot be kept, for how many layers there are is not known:"
-                " tracelens suggest TRACE --layers N"
-            )
-        sizes = ", ".join(one for one in ("heads", "head_dim", "ffn") if now.get(one) is None)
-        return f"the weights cannot be kept: {sizes} not known.{_remedy(lacks)}"
+            return words.NO_WEIGHTS, None
+        sizes = [one for one in ("heads", "head_dim", "ffn") if now.get(one) is None]
+        return words.weights_unknown(sizes), _remedy(lacks)
     if name in ("micro_batch", "sequence") and now.experts:
-        return "how many tokens each expert gets follows from the data"
+        return words.OF_DATA, None
     return None
 
 
-def _unpredicted(name: str, measured: MeasuredStep, limits: SearchLimits) -> str | None:
+def _unpredicted(name: str, measured: MeasuredStep, limits: SearchLimits) -> _Why | None:
     """Why the step with another value of a size has no prediction, or None. One change speaks for all."""
     then = next(_others(name, measured, limits), None)
     if then is None:
         return None
     why = measured.why_unknown(then)
-    return None if why is None else f"its effect is not predicted: {why}"
+    return None if why is None else (words.effect_unknown(why), None)
 
 
 def _others(name: str, measured: MeasuredStep, limits: SearchLimits) -> Iterator[ModelConfig]:
@@ -159,23 +150,19 @@ def _verdict(
     limits: SearchLimits,
     picks: Sequence[ShapePick],
     searched: Sequence[str],
-    closed: dict[str, str],
+    closed: dict[str, _Why],
 ) -> tuple[SearchState, str]:
     """State and sentence."""
     if picks:
-        return "found", claim(picks[0])
+        return "found", words.claim(picks[0].title, picks[0].saving_frac)
     if not searched:
-        why = next(
-            iter(closed.values()), "every size is fixed"
-        )  # a reason with its remedy ends as a sentence
-        return "could_not_run", f"No shape was searched: {why.removesuffix('.')}."
+        return "could_not_run", words.none_searched(*next(iter(closed.values()), (words.ALL_FIXED, None)))
     if not found.tried:
-        limit = f"±{100 * limits.parameters_frac:g}%"
-        return "none", f"No other shape on the grid keeps the weights within {limit}."
+        return "none", words.none_on_grid(limits.parameters_frac)
     if step.busy_frac is not None and step.saving_of == "gpu_work":
-        return "none", f"No shape is picked: {gpu_work_note(step.busy_frac)}."
+        return "none", words.none_picked(gpu_work_note(step.busy_frac))
     if closed or found.best_unsure is not None:
-        return "none", f"No faster shape is sure: {none_faster(found, limits)}"
+        return "none", words.none_sure(none_faster(found, limits))
     return "good", nothing_faster(step.now, step.gpu.title, found, limits)
 
 
@@ -184,11 +171,11 @@ def _notes(measured: MeasuredStep, found: Found) -> list[str]:
     best = found.picks[0] if found.picks else found.best_unsure
     notes = list(measured.notes(best.then)) if best is not None else []
     if measured.memory(measured.step.now) is None:
-        notes.append("memory is not estimated: a size of the model is not known")
+        notes.append(words.NO_MEMORY)
     if measured.step.now.parameters is None:
-        notes.append("the weights are not counted: a size of the model is not known")
+        notes.append(words.NOT_COUNTED)
     if any(call.seq_q is None for call in measured.step.work.attention):
-        notes.append("attention runs on packed sequences, whose lengths no trace holds: its range is wide")
+        notes.append(words.PACKED)
     return notes
 
 

@@ -16,11 +16,13 @@ from tracelens.hardware.gpu import taken_as
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, Suggestions
 from tracelens.step.memory import memory_of, would_fit
-from tracelens.step.planned_step import NOT_INCLUDED, PlannedStep, Planner, total
+from tracelens.step.planned_step import PlannedStep, Planner, total
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
-from tracelens.step.shape_search import claim, front_of, nothing_faster, other_heads, picks_of
+from tracelens.step.shape_search import front_of, nothing_faster, other_heads, picks_of
 from tracelens.step.whole_step import whole_step
+from tracelens.step.words import search as words
+from tracelens.step.words.planned import NOT_IN_KERNELS
 
 
 def suggest(
@@ -42,17 +44,14 @@ def suggest(
     hardware = find_gpu(None, override=gpu)
     measured, notes = _measured(hardware)
     told = taken_as(gpu)
-    notes += [f"--gpu {gpu}: the {hardware.title} {told}"] if told else []
+    notes += [words.gpu_taken(gpu, hardware.title, told)] if told else []
     planner = Planner(known.layout, gpu=hardware, dtype=dtype, measured=measured)
     found = search(planner, known.model, limits, fixed=known.fixed)
     notes += _unknowns(planner.step(known.model))
     padded = _padded_by_compile(planner.step(known.model))
     if padded:
-        notes.append(
-            f"{', '.join(padded)}: torch.compile pads these GEMMs by itself and leaves its copies to save,"
-            " which are the low end of the range; the middle is plain PyTorch"
-        )
-    notes += [f"{name} stays: {why}" for name, why in known.fixed.items() if name in limits.free]
+        notes.append(words.padded_by_compile(padded))
+    notes += [words.stays(name, why) for name, why in known.fixed.items() if name in limits.free]
     whole = whole_step(planner, known.model, training) if training is not None else None
     how = replace(training, gpus=whole.gpus) if training and whole else Training(strategy="ddp")
     room = limits.memory_gb or hardware.memory_gb
@@ -60,9 +59,7 @@ def suggest(
     said = [*known.notes, *notes, *found.notes]
     judged = _suggestions(known, planner, found, limits, said, fits=fitting is None)
     if judged.picks and {reason.component for reason in judged.picks[0].reasons} & set(padded):
-        judged = replace(
-            judged, verdict=f"{judged.verdict} With torch.compile, which pads by itself, less than half."
-        )
+        judged = replace(judged, verdict=words.less_when_compiled(judged.verdict))
     return replace(judged, step=whole, room_gb=room, would_fit=fitting)
 
 
@@ -92,10 +89,10 @@ def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
     try:
         found = find_measurements(gpu.name, sms=gpu.sms)
     except InputError as error:
-        return None, [f"Measurements of this GPU cannot be used: {error}"]
+        return None, [words.measurements_unusable(error)]
     if found is None:
-        return None, [f"No measurements of the {gpu.title}: ranges are those of the model"]
-    return found, [f"Predictions use measurements of the {gpu.title} of {found.date or 'an unknown day'}"]
+        return None, [words.without_measurements(gpu.title)]
+    return found, [words.with_measurements(gpu.title, found.date)]
 
 
 def _suggestions(
@@ -127,7 +124,9 @@ def _suggestions(
         tflops=present.flops / time.mid / 1e9 if time.mid else None,
         memory_gb=planner.memory(now) / 1e9,
         components=_components(present),
-        verdict=claim(picks[0]) if picks else _nothing(present, found, limits, planner.gpu.title, fits),
+        verdict=words.claim(picks[0].title, picks[0].saving_frac)
+        if picks
+        else _nothing(present, found, limits, planner.gpu.title, fits),
         picks=picks,
         unsure=unsure,
         heads=other_heads(planner, now, limits),
@@ -135,7 +134,7 @@ def _suggestions(
         tried=found.tried,
         searched=[name for name in SEARCHED if name in limits.free and name not in config.fixed],
         parameters_limit_frac=limits.parameters_frac,
-        not_included=list(NOT_INCLUDED),
+        not_included=list(NOT_IN_KERNELS),
         notes=notes,
         causal=config.layout.causal,
         fused_qkv=config.layout.fused_qkv,
@@ -146,10 +145,7 @@ def _suggestions(
 def _nothing(present: PlannedStep, found: Found, limits: SearchLimits, gpu: str, fits: bool) -> str:
     """The verdict where nothing is recommended."""
     if any(part.unknown for part in present.parts):
-        return (
-            f"None of {found.tried:,} other shapes within ±{100 * limits.parameters_frac:g}% of its weights"
-            f" is surely faster on the {gpu}, but not every GEMM of this one can be judged: see the notes."
-        )
+        return words.none_judged(found.tried, limits.parameters_frac, gpu)
     return nothing_faster(present.model, gpu, found, limits, fits=fits)
 
 
@@ -162,16 +158,13 @@ def _unknowns(present: PlannedStep) -> list[str]:
     """What of the present step has no prediction, and what needs none to be worth doing."""
     parts = [part for part in present.parts if part.unknown]
     notes = [
-        f"{component}: {why}; taken at its least, so savings are at least these"
-        for component, why in dict.fromkeys((part.component, part.unknown) for part in parts)
+        words.at_its_least(component, why)
+        for component, why in dict.fromkeys((part.component, part.unknown or "") for part in parts)
     ]
     vocab, t = present.model.vocab or 0, present.model.tensor_parallel or 1
     padded = -(-vocab // (64 * t)) * 64 * t
     if padded != vocab and any(part.component == "logits" for part in parts):
-        notes.append(
-            f"vocab {vocab} → {padded} costs {padded / vocab - 1:.2%} of the logits and ends the question:"
-            " pad it whatever the figure is"
-        )
+        notes.append(words.pad_vocab(vocab, padded, padded / vocab - 1))
     return notes
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tracelens.config.model_config import ModelConfig
 from tracelens.results import CommunicationRow, Rest, Span
+from tracelens.step.words import ranks as words
 from tracelens.step.work import Work
 
 _PURPOSE = "expert all-to-all"
@@ -49,4 +50,4 @@ def rest_of_load(
     saved = [(1 - after / before) * fullest for fullest in (least, mean, whole)]
     low, mid, high = sorted(saved)
     then_ms = Span(whole - high, whole - mid, whole - low, "model")
-    return [Rest("moe.experts", "other", "rows of the fullest rank", whole, then_ms)]
+    return [Rest("moe.experts", "other", words.FULLEST_ROWS, whole, then_ms)]

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.gemm.predict.rates import peak_of
-from tracelens.numbers import ms, plural
 from tracelens.results import Basis, Estimate, Refusal, Rest, RowChange, Span, WhatIf, weakest
 from tracelens.step.affected import (
     OF_VOCAB,
@@ -32,8 +31,9 @@ from tracelens.step.exchange import Exchange, exchange_of
 from tracelens.step.traced_step import StepModel, step_model
 from tracelens.step.traffic import rest_of
 from tracelens.step.uneven import rest_of_load
-from tracelens.step.waiting import gpu_work_note
-from tracelens.step.whatif_notes import IDLE_STAYS, notes_of
+from tracelens.step.whatif_notes import notes_of
+from tracelens.step.words import simulation as words
+from tracelens.step.words.ranks import STAGES_WAIT
 from tracelens.step.work import Work
 
 __all__ = ["Rest", "RowChange", "StepModel", "WhatIf", "step_model", "what_if"]
@@ -82,7 +82,7 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
         saving_of=step.saving_of,
         refused=refused,
         notes=[
-            *([f"no saving is given: {refused.text}"] if refused else []),
+            *([words.no_saving(refused.text)] if refused else []),
             *exchange.notes,
             *_gap_notes(step, affected, known=refused is None, other_tokens=tokens != tokens_then),
             *notes_of(
@@ -96,14 +96,12 @@ def _refused(step: StepModel, then: ModelConfig, affected: Affected, exchange: E
     """Why there is no saving, or None."""
     now = step.now
     if now.pipeline_parallel != then.pipeline_parallel:
-        why = "what stages send and how long they wait for each other is not predicted"
-        return Refusal("stages_wait", why, why)
+        return Refusal("stages_wait", STAGES_WAIT, STAGES_WAIT)
     if exchange.unknown is not None:
         return Refusal("exchange", exchange.unknown, exchange.unknown)
     if affected.gap_ms > _GAP * affected.time_ms:
         cause = _reasons(affected)
-        gap, whole = ms(affected.gap_ms), ms(affected.time_ms)
-        text = f"{gap} of the {whole} that the change touches are not predicted ({cause})"
+        text = words.too_much_unpredicted(affected.gap_ms, affected.time_ms, cause)
         return Refusal("not_predicted", text, cause)
     return None
 
@@ -113,8 +111,7 @@ def _reasons(affected: Affected) -> str:
     for time, why in affected.lost:
         times[why] += time
     most = sorted(times, key=lambda why: -times[why])
-    more = [plural(len(most) - 2, "more reason")] if len(most) > 2 else []
-    return "; ".join([*most[:2], *more])
+    return words.reasons(most[:2], len(most) - 2)
 
 
 def _rows(parts: Sequence[AffectedPart]) -> list[RowChange]:
@@ -125,7 +122,7 @@ def _rows(parts: Sequence[AffectedPart]) -> list[RowChange]:
             row.id, row.component, row.role or (None if row.phase == "forward" else row.phase),
             one.shape_now or (row.shape_note or ""),
             one.shape_then or (row.shape_note or ""), part.time_ms, part.then_ms,
-            one.how + (f", {part.calls:.4g} times as often" if part.calls != 1.0 else ""),
+            words.as_often(one.how, part.calls),
         )  # fmt: skip
         known = merged.get(row.id)
         merged[row.id] = change if known is None else _joined(known, change)
@@ -180,14 +177,11 @@ def _saving_basis(parts: Sequence[AffectedPart], rest: Sequence[Rest]) -> Basis:
 def _gap_notes(step: StepModel, affected: Affected, *, known: bool, other_tokens: bool) -> list[str]:
     notes = []
     if affected.lost and known:
-        notes.append(
-            f"{ms(affected.gap_ms)} of affected GEMMs are not predicted ({_reasons(affected)}):"
-            " taken as unchanged, and the range lets them move as the others do"
-        )
+        notes.append(words.some_unpredicted(affected.gap_ms, _reasons(affected)))
     if step.saving_of == "gpu_work" and step.busy_frac is not None:
-        notes.append(gpu_work_note(step.busy_frac))
+        notes.append(words.gpu_work_note(step.busy_frac))
         if other_tokens:
-            notes.append(IDLE_STAYS)
+            notes.append(words.IDLE_STAYS)
     return notes
 
 

@@ -5,36 +5,30 @@ from __future__ import annotations
 from tracelens.config.model_config import ModelConfig
 from tracelens.step.exchange import bubble
 from tracelens.step.predicted import LOW_PRECISION
-
-#: Notes that a reader of a curve or of a finding is told otherwise.
-COUNTED_ONCE = "parameters: the embedding is counted once, as if tied to the output matrix"
-IDLE_STAYS = (
-    "idle time is taken as it is now: whether the CPU takes longer with other tokens is not known, so the"
-    " time per token is no prediction"
-)
+from tracelens.step.words import simulation as words
 
 
 def notes_of(now: ModelConfig, then: ModelConfig, *, communicates: bool, work_ms: float | None) -> list[str]:
     """Sentences without capital and full stop. ``work_ms``: GPU time of a step's micro-batches after it."""
     notes = []
     if now.hidden != then.hidden and now.ffn == then.ffn and now.ffn:
-        notes.append(f"ffn stays {now.ffn}: give ffn=... to change it with hidden")
+        notes.append(words.ffn_stays(now.ffn))
     if now.tensor_parallel is None:
-        notes.append("tensor parallelism is not known: sizes are taken as one rank holds them")
+        notes.append(words.RANKS_UNKNOWN)
     if (
         now.vocab != then.vocab
         and now.tensor_parallel == then.tensor_parallel
         and (now.tensor_parallel or 1) > 1
     ):
-        notes.append(f"vocab is what this rank's logits have: {now.vocab} columns")
+        notes.append(words.vocab_of_rank(now.vocab))
     if now.tensor_parallel != then.tensor_parallel and now.vocab and now.vocab_split is False:
-        notes.append(f"every rank computes logits of the whole vocabulary, {now.vocab} columns, then as now")
+        notes.append(words.whole_vocab(now.vocab))
     both_matrices = (now.vocab, now.hidden) != (then.vocab, then.hidden)
     if both_matrices and now.tied is None and now.vocab and now.parameters is not None:
-        notes.append(COUNTED_ONCE)
+        notes.append(words.COUNTED_ONCE)
     grown = now.parameters != then.parameters or now.token_count != then.token_count
     if communicates and (grown or now.top_k != then.top_k or now.capacity != then.capacity):
-        notes.append("communication stays as measured, though its messages change size")
+        notes.append(words.MESSAGES_STAY)
     return [*notes, *_of_pipeline(now, then, work_ms), *_of_experts(now, then), *_of_dtype(now, then)]
 
 
@@ -46,31 +40,23 @@ def _of_pipeline(now: ModelConfig, then: ModelConfig, work_ms: float | None) -> 
     changes = now.pipeline_parallel != then.pipeline_parallel or now.layers != then.layers
     if changes and stages > 1 and then.layers and then.stage_layers:
         mean = then.layers / stages
-        text = f"{then.layers} layers over {stages} stages: the longest has {then.stage_layers}"
-        if then.layers % stages:
-            more = then.stage_layers / mean - 1
-            text += f", {more:.1%} more than the mean of {mean:.4g}, and the others wait for it"
-        notes.append(text)
+        more = then.stage_layers / mean - 1 if then.layers % stages else 0.0
+        notes.append(words.layers_of_stages(then.layers, stages, then.stage_layers, mean=mean, more=more))
     return notes
 
 
 def _of_experts(now: ModelConfig, then: ModelConfig) -> list[str]:
     notes = []
     if now.capacity != then.capacity and now.capacity:
-        notes.append("experts are taken as evenly loaded: the fullest expert is slower than that")
+        notes.append(words.EVEN_EXPERTS)
     if now.capacity != then.capacity and now.top_k == then.top_k and _tokens_to_experts(now, then):
-        notes.append("capacity changes which tokens the experts take, and the model's quality with it")
+        notes.append(words.OTHER_TOKENS_TAKEN)
     if now.row_multiple != then.row_multiple:
-        notes.append(
-            "rows of padding hold no token; a kernel whose tile is as tall computes as many rows either way"
-        )
+        notes.append(words.PADDING_ROWS)
     if now.imbalance != then.imbalance:
-        notes.append(
-            "GEMMs of the fullest rank are taken to take time with its rows; which rank that is no one trace"
-            " tells, so the range reaches from this one to one that it waits for in every exposed all-to-all"
-        )
+        notes.append(words.FULLEST_RANK)
     if now.experts != then.experts:
-        notes.append("moving tokens to their experts stays as measured for each token")
+        notes.append(words.MOVING_TOKENS)
     return notes
 
 
@@ -83,15 +69,9 @@ def _tokens_to_experts(now: ModelConfig, then: ModelConfig) -> bool:
 def _of_dtype(now: ModelConfig, then: ModelConfig) -> list[str]:
     if now.dtype == then.dtype:
         return []
-    notes = [
-        "the optimizer's state keeps its type, and kernels that compute in fp32 throughout do not change"
-    ]
+    notes = [words.STATE_KEEPS_TYPE]
     if then.dtype in LOW_PRECISION:
-        notes.append(
-            f"{then.dtype} is taken for the linear layers of attention, MLP and experts; the casts of their"
-            " operands that"
-            " it adds are in the range, from all fused into other kernels to 5 bytes of each element"
-        )
+        notes.append(words.to_low_precision(then.dtype))
     elif now.dtype in LOW_PRECISION:
-        notes.append(f"casts, scales and transposes of {now.dtype} stay as measured, though they would go")
+        notes.append(words.from_low_precision(now.dtype))
     return notes

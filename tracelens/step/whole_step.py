@@ -22,6 +22,7 @@ from tracelens.step.paces import FITTED, NODES_FRAC, Pace, pace_of
 from tracelens.step.planned_kernels import RankSizes, attention_calls
 from tracelens.step.planned_step import BANDWIDTH_FRAC, PlannedStep, Planner, total
 from tracelens.step.reasons import PlannedPart
+from tracelens.step.words import planned as words
 
 #: Outside the layers: checkpointing does not compute them again.
 _OUTSIDE = frozenset({"embedding", "logits", "loss"})
@@ -39,7 +40,6 @@ _EXPERT_KERNELS = 12
 _DEEPEP_FRAC = 1.3
 #: Bytes of a gradient that DDP exchanges under autocast: those of the fp32 weights.
 _DDP_BYTES = 4.0
-NOT_IN_STEP = "data loading, checkpoints written to disk, evaluation and pipeline parallelism are not in it"
 
 
 def whole_step(
@@ -282,20 +282,17 @@ def _peak(planner: Planner) -> float:
 
 def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed: bool) -> Iterator[str]:
     if assumed:
-        yield f"{training.gpus} GPUs are assumed: --gpus N"
-    yield (
-        "runs as published steps of MPT did: FSDP in plain PyTorch 2.0 and 2.1 with Triton attention"
-        if planner.gpu.name in FITTED
-        else f"no step on the {planner.gpu.title} was published: it is taken to run as its generation does"
-    )
-    yield "the fast end has today's attention kernels; torch.compile gains further"
+        yield words.gpus_assumed(training.gpus)
+    published = planner.gpu.name in FITTED
+    yield words.AS_PUBLISHED if published else words.gpu_unpublished(planner.gpu.title)
+    yield words.FAST_END
     if training.strategy != "fsdp" and (training.gpus or 1) > 1:
-        yield f"no step with {training.strategy} was there to fit: its exchanges are physics alone"
+        yield words.strategy_unfitted(training.strategy)
     if planner.layout.experts_per_token:
-        yield "no step of a mixture of experts was there to fit: theirs is the time of tuned grouped GEMMs"
+        yield words.EXPERTS_UNFITTED
         if (config.expert_parallel or 1) == 1:
-            yield "expert parallelism is not in it, each GPU has all experts: --expert-parallel N"
+            yield words.NO_EXPERT_PARALLELISM
         else:
-            yield "experts are taken to be chosen evenly: else all wait for the GPU of the fullest ones"
-            yield "their all-to-all is NCCL's, a copy of a token for each expert; the range holds DeepEP's"
-    yield NOT_IN_STEP
+            yield words.EVEN_CHOICE
+            yield words.ALL_TO_ALL
+    yield words.NOT_IN_STEP

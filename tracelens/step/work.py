@@ -11,6 +11,7 @@ from typing import Any
 from tracelens.config.model_config import ModelConfig
 from tracelens.results import GemmRow, ModelDims
 from tracelens.step.alignment import grid_elements
+from tracelens.step.words import simulation as words
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,6 @@ _LINEAR: dict[str, tuple[tuple[Dim, ...], tuple[Dim, ...]]] = {
     "logits": ((HIDDEN,), (_VOCAB,)),
     "moe.router": ((HIDDEN,), (_EXPERTS,)),
 }  # fmt: skip
-_NO_SIZES = "their sizes are not in the trace"
-_NO_FORMULA = "no model dimension gives their sizes"
-_OTHER_HEADS = "their heads are not the model's"
 
 _Triple = tuple[Dim, Dim, Dim]
 
@@ -183,9 +181,9 @@ def work_of(rows: Sequence[GemmRow], now: ModelConfig) -> Work:
             else:
                 attention.append(call)
             continue
-        found: list[Product] | str = _NO_SIZES
+        found: list[Product] | str = words.SIZES_NOT_IN_TRACE
         if row.m is not None and row.n is not None and row.k is not None:
-            found = _products(row, now, outputs[row.role]) or _NO_FORMULA
+            found = _products(row, now, outputs[row.role]) or words.NO_DIMENSION
         if isinstance(found, str):
             fixed.append((row, found))
         else:
@@ -430,13 +428,13 @@ def _attention(row: GemmRow, now: ModelConfig) -> AttentionCall | str:
     model = (heads, (None if now.kv_repeated else kv_heads) or heads, now.head_dim)
     call = row.attention
     if call is None or call.heads_of_all is None:
-        return _NO_SIZES
+        return words.SIZES_NOT_IN_TRACE
     if call.tokens is None and (call.batch is None or call.seq_q is None or call.seq_k is None):
-        return _NO_SIZES
+        return words.SIZES_NOT_IN_TRACE
     if call.value_dim is not None:
-        return "their values have another width than their keys"
+        return words.OTHER_VALUES
     if call.heads_of_all != model:
-        return _OTHER_HEADS
+        return words.OTHER_HEADS
     if call.tokens is not None:
         return AttentionCall(row, 1, call.tokens, None, None, backward)
     assert call.batch is not None and call.seq_q is not None

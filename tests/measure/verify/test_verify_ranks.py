@@ -24,8 +24,8 @@ from tracelens.measure.verify.source import Asked
 from tracelens.measure.verify.standin import StandIn, stand_in, trace_layer_ms
 from tracelens.results import Estimate, Report
 from tracelens.results.json import to_json
-from tracelens.step.affected import VOCAB_UNTOLD
 from tracelens.step.saved_step import step_of
+from tracelens.step.words.simulation import VOCAB_UNTOLD
 
 RANKS = 4
 NOTHING = Estimate(None, None, None, "model")

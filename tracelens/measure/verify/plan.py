@@ -23,13 +23,14 @@ from tracelens.measure.verify.standin import (
 )
 from tracelens.results import GemmRow
 from tracelens.results.verified import Reason, WholeKind, Why
-from tracelens.step.affected import VOCAB_UNTOLD, changed_names, concerns, grown_calls, vocab_untold
+from tracelens.step.affected import changed_names, concerns, grown_calls, vocab_untold
 from tracelens.step.per_token import growth_frac
 from tracelens.step.planned_kernels import memory_of_trace
 from tracelens.step.predicted import dtype_then
 from tracelens.step.predicted_attention import AttentionSizes, attention_sizes
 from tracelens.step.stalls import call_us_of
 from tracelens.step.traffic import repeats
+from tracelens.step.words.simulation import VOCAB_UNTOLD
 from tracelens.step.work import AttentionCall, Product
 from tracelens.words import Direction
 

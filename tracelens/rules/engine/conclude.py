@@ -14,8 +14,7 @@ from tracelens.rules.engine.pages import why
 from tracelens.rules.engine.rows import upper
 from tracelens.rules.engine.simulated import derivation, pays, simulate, why_not
 from tracelens.rules.engine.trials import GAIN_FRAC
-from tracelens.step.waiting import gpu_work_note
-from tracelens.step.whatif_notes import COUNTED_ONCE
+from tracelens.step.words.simulation import COUNTED_ONCE, gpu_work_note
 from tracelens.words import Level, severity
 
 #: Rows whose arithmetic is written out; the rest is one sum in the text and in ``evidence``.

@@ -1,0 +1,157 @@
+"""What is said of a configuration: where a size comes from, what was assumed, and what is not modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+COMMAND_LINE = "given on the command line"
+#: What a configuration has to say, and what flags have to.
+NEEDED = {
+    "hidden": "the hidden size",
+    "heads": "how many attention heads there are",
+    "layers": "how many layers there are",
+    "ffn": "the width of the MLP",
+    "vocab": "the vocabulary size",
+}
+NEEDED_FLAGS = {"hidden": "the hidden size", "heads": "how many heads", "layers": "how many layers"}
+ONE_RANK = "1 unless given: --tensor-parallel N"
+HEAD_DIM_FOLLOWS = "hidden / heads"
+KV_HEADS_FOLLOW = "as many as heads"
+SEQUENCE_ASSUMED = "assumed: give --sequence N"
+TAKEN_FOR_GPT = "taken for a GPT: a causal mask, an MLP without a gate; say --gated for SwiGLU"
+TAKEN_FOR_LLAMA = "taken for a Llama: a causal mask and rotary embeddings"
+KNOWN_FILES = (
+    "a Hugging Face config.json, Megatron-LM arguments (script, YAML, JSON) or a nanoGPT config (.py)"
+)
+TRACE_INSTEAD = "tracelens analyze TRACE --what-if heads=20 predicts what a change of it saves"
+
+#: Layers that are not modelled.
+ENCODER_DECODER = "an encoder and a decoder"
+STATE_SPACE = "state-space layers"
+LATENT = "latent attention (MLA)"
+LATENT_BY_KEY = "latent attention (kv_lora_rank)"
+DELTA = "gated delta networks"
+RECURRENT = "recurrent layers"
+CONVOLUTIONS = "layers of short convolutions"
+LINEAR_ATTENTION = "linear attention"
+SIZES_BY_LAYER = "embeddings and sizes of each layer by itself"
+RELATIVE_POSITIONS = "attention with GEMMs for relative positions"
+BLOCKS = "attention in blocks of its own kind"
+IMAGES = "patches of images and one result for each image in place of a vocabulary"
+SOUND = "frames of sound in place of a vocabulary"
+FACTORED = "a factored embedding"
+CROSS_ATTENTION = "cross-attention layers"
+SHARED_WEIGHTS = "layers that share weights and a factored embedding"
+LAYERS_DIFFER = "layers that differ from one another"
+
+MLP_OF_NANOGPT = "nanoGPT's model.py fixes the MLP at 4 * n_embd"
+GATED_BY_MEGATRON = "Megatron's default: int(8h/3 / 64) * 64"
+UNGATED_BY_MEGATRON = "Megatron's default: 4 * hidden"
+GROUPS_BY_MEGATRON = "Megatron's default of --num-query-groups"
+GROUPS_WITHOUT_EFFECT = "--num-query-groups without --group-query-attention has no effect in Megatron"
+
+NO_PARAMETER = "no parameter of this step is known"
+#: What shows the present value of a parameter that many traces do not show.
+SHOWN_BY = {
+    "tensor_parallel": "exchanged activations, or a process group named after it",
+    "pipeline_parallel": "a process group named after it (pp, pipeline), or a trace without sends",
+    "expert_parallel": "a process group named after it (ep, expert), or a batched GEMM of all experts",
+    "experts": "the GEMM of a router with record_shapes=True",
+    "top_k": "GEMMs of experts whose rows are a whole multiple of the tokens, or `tracelens capture`",
+    "capacity": "GEMMs of experts with record_shapes=True",
+    "row_multiple": "GEMMs of single experts, or of a batch of equal parts, with record_shapes=True",
+    "imbalance": "split sizes of the experts' all-to-alls (all_to_all_single with record_shapes=True)",
+    "dtype": "GEMMs with a known type",
+}
+
+
+def divides(name: str, below: int, above: int | None) -> str:
+    """The sizes near one that does not divide."""
+    return f"{name} = {below} does" + (f", so does {above}" if above is not None else "")
+
+
+def batch_assumed(tokens: int) -> str:
+    """A micro-batch that nothing in the input says."""
+    return f"assumed, about {tokens} tokens: give --micro-batch N"
+
+
+def sequence_assumed(key: str, positions: int) -> str:
+    """A length below what the model's positions allow."""
+    return f"assumed, {key} allows {positions}: give --sequence N"
+
+
+def other_parts(kind: str) -> str:
+    """A model of which only the language model is counted."""
+    return f"{kind} has other parts beside its language model: they are not counted"
+
+
+def layers_of_kind(kind: str) -> str:
+    """Layers that nobody knows here."""
+    return f"layers of kind {kind}"
+
+
+def mask_assumed(name: str, kind: str) -> str:
+    """A file that does not say what a token sees."""
+    return f"a causal mask is assumed: {name} does not say whether {kind!r} sees what follows a token"
+
+
+def plain(kind: str, *, causal: bool, rope: bool) -> str:
+    """A family that is not known, as it is read."""
+    mask = "" if causal else " without a mask"
+    return f"{kind} read as a plain transformer{mask}, {'with' if rope else 'without'} rotary embeddings"
+
+
+def no_width_key(family: str) -> str:
+    """An MLP whose width no key sets."""
+    return f"{family} has no key for the MLP's width"
+
+
+def shared_experts(count: int, name: str) -> str:
+    """Experts that every token goes through."""
+    return f"{count} experts of {name} as one"
+
+
+def dense_layers(name: str) -> str:
+    """Where layers without experts are from."""
+    return f"{name}: layers without experts"
+
+
+def quantized(how: Sequence[str]) -> str:
+    """Weights that are stored in few bits: a step trains others."""
+    return (
+        f"quantization_config: the weights are stored quantized ({', '.join(how)}); the step is that of the"
+        " model in 16 bits: training or serving quantized weights is not predicted"
+    )
+
+
+def window_untold(window: int) -> str:
+    """A sliding window of some layers, not said which."""
+    return (
+        f"which layers have its sliding window of {window} is not in the file (layer_types): attention is"
+        " counted in full"
+    )
+
+
+def of_checkpoint(name: str) -> str:
+    """A size that training starts with."""
+    return f"the checkpoint {name} has it"
+
+
+def nanogpt_default(key: str = "") -> str:
+    """A size that a config of nanoGPT leaves out."""
+    return "default of nanoGPT's train.py" + (f" ({key})" if key else "")
+
+
+def family_default(family: str) -> str:
+    """A size that a file leaves to its library."""
+    return f"{family}'s default"
+
+
+def not_counted(key: str, value: str) -> str:
+    """An argument without a part in the prediction."""
+    return f"{key} = {value} is not taken into account"
+
+
+def padded(asked: int, by: int, ranks: int) -> str:
+    """A vocabulary as Megatron pads it."""
+    return f"{asked} padded to a multiple of {by}" + (f" * {ranks} ranks" if ranks > 1 else "")

@@ -1,0 +1,65 @@
+"""What is said of a job's files that are left out, and of what its ranks tell together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+OTHER_ENDING = "no .json, .json.gz, .json.zst or .summary"
+SAVED_REPORT = "a saved report, not a trace"
+NO_TRACE = "not a trace"
+NO_ANSWER = "nothing answers, or no such file is there"
+NO_MEMORY = "not enough memory to read it"
+KILLED_TWICE = "its process was killed twice: not enough memory for it?"
+NOT_ANALYZED = "could not be analyzed"
+NO_STEP = "no whole step"
+PIPELINES_DIFFER = "pipelines differ"
+STAGE_LAYERS_UNKNOWN = "the layers of a pipeline's stage are not all known"
+
+
+def _error(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def failed(error: Exception) -> str:
+    """A file that no analysis should have failed on."""
+    return f"{NOT_ANALYZED}: {_error(error)}"
+
+
+def worker_failed(error: Exception) -> str:
+    """A file whose worker is gone."""
+    return f"its worker failed: {_error(error)}"
+
+
+def other_job(ranks: int | None, most: int | None) -> str:
+    """A rank of a job of another size."""
+    return f"of another job: {ranks} ranks, most have {most}"
+
+
+def second_time(rank: int | None, first: str) -> str:
+    """A rank that another file holds already."""
+    return f"rank {rank} a second time, after {first}"
+
+
+def cut_off(whole: int, steps: int) -> str:
+    """A file that ends too early."""
+    return f"cut off: {whole} of {steps} steps are whole"
+
+
+def per_rank(value: int | None, ranks: int | None) -> str:
+    """A size that ranks share."""
+    return f"{value} per rank x {ranks} ranks"
+
+
+def on_stages(layers: Sequence[int]) -> str:
+    """Layers of the stages of a pipeline."""
+    return f"{' + '.join(map(str, layers))} on the stages of a pipeline"
+
+
+def ranks_differ(values: Sequence[object]) -> str:
+    """A size that is not the same on all ranks."""
+    return f"ranks differ: {', '.join(str(value) for value in values)}"
+
+
+def of_messages(calls: int, every: int, elements: int, tokens: int) -> str:
+    """A hidden size that messages show."""
+    return f"{calls} of {every} tensor-parallel messages: {elements} elements of {tokens} tokens"

@@ -1,0 +1,1 @@
+"""What the modules of this room say, by subject; nothing is computed here."""

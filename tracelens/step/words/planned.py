@@ -1,0 +1,112 @@
+"""What the prediction of a step that nobody has run says: of its kernels, and of what it leaves out."""
+
+from __future__ import annotations
+
+#: What the sum of kernels leaves out.
+NOT_IN_KERNELS = (
+    "gaps between kernels and waiting for the CPU",
+    "communication between GPUs",
+    "the optimizer and gradient clipping",
+    "activation recompute, dropout, biases and the cost of data loading",
+)
+NOT_IN_STEP = "data loading, checkpoints written to disk, evaluation and pipeline parallelism are not in it"
+AS_PUBLISHED = "runs as published steps of MPT did: FSDP in plain PyTorch 2.0 and 2.1 with Triton attention"
+FAST_END = "the fast end has today's attention kernels; torch.compile gains further"
+EXPERTS_UNFITTED = (
+    "no step of a mixture of experts was there to fit: theirs is the time of tuned grouped GEMMs"
+)
+NO_EXPERT_PARALLELISM = "expert parallelism is not in it, each GPU has all experts: --expert-parallel N"
+EVEN_CHOICE = "experts are taken to be chosen evenly: else all wait for the GPU of the fullest ones"
+ALL_TO_ALL = "their all-to-all is NCCL's, a copy of a token for each expert; the range holds DeepEP's"
+FULL_RECOMPUTE = "full recompute"
+MORE_BYTES = "more bytes"
+
+
+def gpus_assumed(gpus: int | None) -> str:
+    """Nobody said how many GPUs there are."""
+    return f"{gpus} GPUs are assumed: --gpus N"
+
+
+def gpu_unpublished(gpu: str) -> str:
+    """A GPU of which no step was there to fit."""
+    return f"no step on the {gpu} was published: it is taken to run as its generation does"
+
+
+def strategy_unfitted(strategy: str) -> str:
+    """A way to share the weights of which no step was there to fit."""
+    return f"no step with {strategy} was there to fit: its exchanges are physics alone"
+
+
+def no_time(what: str, gpu: str) -> str:
+    """Kernels that cannot be predicted."""
+    return f"{what} on {gpu} cannot be predicted"
+
+
+def no_experts_time(why: str | None, gpu: str) -> str:
+    """Experts that cannot be predicted."""
+    return f"experts: {why or f'no time is known on {gpu}'}"
+
+
+def gemm_tiles(tiles: int | None, tile: tuple[int, ...], waves: object) -> str:
+    """How a GEMM covers its output."""
+    return f"{tiles} tiles of {tile[0]}x{tile[1]} in {waves} waves"
+
+
+def expert_tiles(name: str, waves: object, tile: tuple[int, ...]) -> str:
+    """How a GEMM of experts covers its outputs."""
+    return f"{name} in {waves} waves of {tile[0]}x{tile[1]}"
+
+
+def padded_head(head_dim: int, runs_as: int) -> str:
+    """A head dimension that no kernel has."""
+    return f"a head of {head_dim} runs as {runs_as}"
+
+
+def times_the(ratio: float, what: str, because: str = "") -> str:
+    """How much more of something a kernel has."""
+    return f"{ratio:.4g} times the {what}" + (f": {because}" if because else "")
+
+
+def times_the_bytes(ratio: float, what: str) -> str:
+    """The same of kernels that only move bytes; ``what`` they go with."""
+    return f"{times_the(ratio, 'bytes')} ({what})"
+
+
+def another_rate(now: float, then: float) -> str:
+    """Operations at another rate."""
+    return f"at {then:,.0f} instead of {now:,.0f} TFLOP/s"
+
+
+def other_tiles(now: str, then: str) -> str:
+    """Tiles before and after."""
+    return f"{now}, then {then}"
+
+
+def another_kernel(now: str, then: str) -> str:
+    """Attention in another library."""
+    return f"{then} instead of {now}"
+
+
+def better_aligned(now: int, then: int) -> str:
+    """Rows that begin on more bytes."""
+    return f"rows begin on {then} bytes instead of {now}"
+
+
+def worse_aligned(now: int, then: int) -> str:
+    """Rows that begin on fewer bytes."""
+    return f"rows begin on {then} bytes, no longer on {now}"
+
+
+def micro_batch_of(size: int) -> str:
+    """A way to need less memory."""
+    return f"a micro-batch of {size}"
+
+
+def tensor_parallelism_over(gpus: int) -> str:
+    """A way to need less memory."""
+    return f"tensor parallelism over {gpus} GPUs"
+
+
+def fsdp_over(gpus: int, *, recompute: bool) -> str:
+    """A way to need less memory."""
+    return f"FSDP over {gpus} GPUs" + (f" with {FULL_RECOMPUTE}" if recompute else "")

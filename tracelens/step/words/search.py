@@ -1,0 +1,236 @@
+"""What a search for a faster shape says: its verdict, what it could not search and why; and of the curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelens.numbers import ms
+from tracelens.results import Estimate
+
+NO_STEP_TIME = "No shape was searched: no step time is known, so no share of a step can be given."
+NO_MEASUREMENTS = "No shape was searched: predictions rest on measurements of NVIDIA GPUs."
+NO_PEAKS = (
+    "No shape was searched: the peaks of this GPU are not known, so no change can be predicted. To judge the"
+    " step on another GPU: --gpu NAME."
+)
+ALL_FIXED = "every size is fixed"
+HEADS_FIXED = "heads × head_dim has to stay hidden, and the heads are not searched"
+HEADS_UNKNOWN = "heads × head_dim has to stay hidden, and the heads are not known"
+NO_LAYERS = "how many layers there are is not known: tracelens suggest TRACE --layers N"
+NO_WEIGHTS = f"the weights cannot be kept, for {NO_LAYERS}"
+OF_DATA = "how many tokens each expert gets follows from the data"
+NO_MEMORY = "memory is not estimated: a size of the model is not known"
+NOT_COUNTED = "the weights are not counted: a size of the model is not known"
+PACKED = "attention runs on packed sequences, whose lengths no trace holds: its range is wide"
+
+NOT_FITTING = "it does not fit the GPU's memory"
+PADS_CHECKPOINT = "a trained checkpoint is padded with unused rows"
+OTHER_BATCH = "a setting of the run; keep the global batch"
+OTHER_SEQUENCE = "settings of the run; sequences of another length hold other text"
+OTHER_MODEL = "another architecture, for a model trained from the start"
+
+CURVE_NO_STEP_TIME = "the step time is not known"
+CURVE_NO_FORMULAS = "no GEMM of this step is known as a formula of a model's hyper-parameters"
+CURVE_NO_PARAMETERS = "no hyper-parameter of this step is known"
+CURVE_ALONE = "no other value near the present one fits the rest of the model"
+CURVE_UNKNOWN = "it is not known"
+ROOM_UNPREDICTED = "whether a larger one fits into the GPU's memory is not predicted"
+
+
+def _percent(within: float) -> str:
+    return f"±{100 * within:g}%"
+
+
+def claim(title: str, saving_frac: Estimate) -> str:
+    """The first pick in one sentence."""
+    low, high = saving_frac.low or 0.0, saving_frac.high or 0.0
+    return f"{title}: predicted {saving_frac.mid:.1%} less time per token ({low:.1%} to {high:.1%})."
+
+
+def none_faster(tried: int, within: float, worth: float) -> str:
+    """Nothing is recommended, as the end of a sentence; ``within``, ``worth``: shares of weights and time."""
+    return (
+        f"none of {tried:,} others of its size (weights {_percent(within)}) is sure to be faster by"
+        f" {worth:.0%} or more for the same work."
+    )
+
+
+def no_usual_degree(heads: int) -> str:
+    """Heads that tensor parallelism cannot divide."""
+    return f"its {heads} heads divide by no usual degree of tensor parallelism (2, 4, 8)"
+
+
+def already_good(gpu: str, flaws: Sequence[str], none: str) -> str:
+    """The verdict on a shape of which none is faster: good, unless something else speaks against it."""
+    if flaws:
+        return f"No faster shape is sure on the {gpu}, but {' and '.join(flaws)}: {none}"
+    return f"This shape is already good on the {gpu}: {none}"
+
+
+def none_sure(none: str) -> str:
+    """No shape is surely faster, though not all could be searched."""
+    return f"No faster shape is sure: {none}"
+
+
+def none_judged(tried: int, within: float, gpu: str) -> str:
+    """No shape is surely faster, though not all of the present one is known."""
+    return (
+        f"None of {tried:,} other shapes within {_percent(within)} of its weights is surely faster on the"
+        f" {gpu}, but not every GEMM of this one can be judged: see the notes."
+    )
+
+
+def none_on_grid(within: float) -> str:
+    """Nothing was there to try."""
+    return f"No other shape on the grid keeps the weights within {_percent(within)}."
+
+
+def none_picked(why: str) -> str:
+    """What was found is not recommended."""
+    return f"No shape is picked: {why}."
+
+
+def none_searched(why: str, remedy: str | None) -> str:
+    """Nothing could be searched."""
+    return f"No shape was searched: {why}.{_sentence(remedy)}"
+
+
+def no_sizes(why: str, remedy: str) -> str:
+    """Nothing could be searched, for the trace shows no size of a model."""
+    return (
+        f"{none_searched(f'no size of a model is known ({why})', remedy)} A configuration can be searched"
+        " without a trace: tracelens suggest config.json --gpu NAME."
+    )
+
+
+def with_remedy(why: str, remedy: str | None) -> str:
+    """Why a size is not searched, and how to record what is missing."""
+    return why if remedy is None else f"{why}.{_sentence(remedy)}"
+
+
+def _sentence(text: str | None) -> str:
+    return f" {text[:1].upper()}{text[1:]}." if text else ""
+
+
+def not_known(source: str) -> str:
+    """A size that the trace does not show."""
+    return f"not known: {source}"
+
+
+def sequences_unknown(tokens: int) -> str:
+    """Tokens of which nobody knows how long their sequences are."""
+    return f"the {tokens:,} tokens of a micro-batch are not told apart into sequences"
+
+
+def weights_unknown(sizes: Sequence[str]) -> str:
+    """Weights that cannot be counted."""
+    return f"the weights cannot be kept: {', '.join(sizes)} not known"
+
+
+def effect_unknown(why: str) -> str:
+    """A size whose change cannot be predicted."""
+    return f"its effect is not predicted: {why}"
+
+
+def coarse(step: int) -> str:
+    """A search that had to skip values."""
+    return f"searched hidden and ffn in steps of {step}: finer ones are too many to try"
+
+
+def losing_degrees(why: str, heads: int | None, degrees: Sequence[int]) -> str:
+    """What a change asks, where it also loses degrees of tensor parallelism."""
+    if not degrees:
+        return why
+    lost = " or ".join(str(one) for one in degrees)
+    return f"{why}; {heads} heads no longer divide over {lost} tensor-parallel ranks"
+
+
+def measurements_unusable(why: object) -> str:
+    """A file of measurements that cannot be read."""
+    return f"Measurements of this GPU cannot be used: {why}"
+
+
+def without_measurements(gpu: str) -> str:
+    """A GPU that nobody measured."""
+    return f"No measurements of the {gpu}: ranges are those of the model"
+
+
+def with_measurements(gpu: str, date: str) -> str:
+    """A GPU that was measured."""
+    return f"Predictions use measurements of the {gpu} of {date or 'an unknown day'}"
+
+
+def gpu_taken(asked: str, gpu: str, told: str) -> str:
+    """Which variant of a GPU a short name stands for."""
+    return f"--gpu {asked}: the {gpu} {told}"
+
+
+def fit_traced_memory(gib: float) -> str:
+    """The memory that shapes have."""
+    return f"shapes have to fit into the {gib:.1f} GiB that the trace reports of its GPU"
+
+
+def searched_around(path: str, *, marked: bool, generated: bool, partial: bool) -> str:
+    """A trace that is searched around, with what keeps its step from being a measured one."""
+    about = ["generated, not a measurement"] if generated else []
+    about += ["partial, the file could not be read whole"] if partial else []
+    what = "The step in" if marked else "What was recorded in"
+    return f"{what} {path}" + (f" ({'; '.join(about)})" if about else "")
+
+
+def communication_stays(time_ms: float, per: str) -> str:
+    """Time that no candidate changes."""
+    return f"communication ({ms(time_ms)} {per})"
+
+
+def idle_stays(time_ms: float, per: str) -> str:
+    """Time that no candidate changes."""
+    return f"idle time ({ms(time_ms)} {per})"
+
+
+def gemms_stay(time_ms: float, per: str) -> str:
+    """Time that no candidate changes."""
+    return f"GEMMs whose sizes follow from no model dimension ({ms(time_ms)} {per})"
+
+
+def padded_by_compile(components: Sequence[str]) -> str:
+    """GEMMs of which torch.compile leaves less to save."""
+    return (
+        f"{', '.join(components)}: torch.compile pads these GEMMs by itself and leaves its copies to save,"
+        " which are the low end of the range; the middle is plain PyTorch"
+    )
+
+
+def less_when_compiled(verdict: str) -> str:
+    """The verdict, where torch.compile takes a part of the saving."""
+    return f"{verdict} With torch.compile, which pads by itself, less than half."
+
+
+def stays(name: str, why: str) -> str:
+    """A size that cannot be set."""
+    return f"{name} stays: {why}"
+
+
+def at_its_least(component: str, why: str) -> str:
+    """A part of the step without a prediction."""
+    return f"{component}: {why}; taken at its least, so savings are at least these"
+
+
+def pad_vocab(vocab: int, padded: int, more: float) -> str:
+    """A padding that costs next to nothing; ``more``: share of the logits."""
+    return (
+        f"vocab {vocab} → {padded} costs {more:.2%} of the logits and ends the question: pad it"
+        " whatever the figure is"
+    )
+
+
+def curve_waits(busy: float | None) -> str:
+    """A step that is mostly idle has no curve per token: its waiting would decide it."""
+    waits = "how long it waits for the CPU with other tokens is not known"
+    return f"the GPU is busy {busy:.0%} of the step: {waits}"
+
+
+def curve_gaps(values: int, why: str) -> str:
+    """Values of a curve without a prediction, and the most frequent reason where there is one."""
+    count = "1 value has" if values == 1 else f"{values} values have"
+    return f"{count} no prediction" + (f" ({why})" if why else "")
