@@ -20,7 +20,7 @@ from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.messages import with_messages
 from tracelens.accounting.mixture import router_choices
-from tracelens.accounting.model import embedding_tables, model_dims
+from tracelens.accounting.model import embedding_tables, model_dims, shows_shapes
 from tracelens.accounting.others import other_rows
 from tracelens.accounting.overlap import clock_of, surroundings
 from tracelens.accounting.padded_batches import padded_batches
@@ -339,7 +339,8 @@ def _measured_report(
         tables=embedding_tables(trace),
         choices=router_choices(trace),
     )
-    dims = with_captured(with_messages(dims, trace, attribution, communication), trace)
+    dims = with_messages(dims, trace, attribution, communication)
+    dims = with_captured(dims, trace, shapes=shows_shapes(attribution, calls))
     around = surroundings(trace, attribution, calls)
     gemms, calls = gemm_rows(
         trace, attribution, calls, dims, gpu, around=around, steps=times.count, measured=measured
