@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from tracelens import words
 from tracelens.accounting.captured import with_captured
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
@@ -31,7 +32,7 @@ from tracelens.attribution import Attribution, Calls, attribute, find_calls
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
 from tracelens.config.model_config import parse_changes
-from tracelens.errors import RECORD_ONE, InputError, UsageError
+from tracelens.errors import InputError, UsageError
 from tracelens.files import cannot_read, write_bytes
 from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu, find_gpu
@@ -247,8 +248,8 @@ def _reading(progress: Progress) -> Callable[[float], None]:
             return
         said = share
         left_s = (time.monotonic() - began) * (1 - share) / share
-        left = f", {left_s:.0f} s left" if share >= _KNOWN else ""  # the start of helpers is no measure
-        progress(share, len(_PARTS), f"{_PARTS[0]} {share:.0%}{left}")
+        known = share >= _KNOWN  # the start of helpers is no measure
+        progress(share, len(_PARTS), words.reading(share, left_s if known else None))
 
     return told
 
@@ -384,10 +385,10 @@ def _measurements(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
     try:
         found = find_measurements(gpu.name, sms=gpu.sms)
     except InputError as error:
-        return None, [f"Measurements of this GPU cannot be used: {error}"]
+        return None, [words.bad_measurements(error)]
     if found is None:
         return None, []
-    return found, [f"Predictions use measurements of the {gpu.title} of {found.date or 'an unknown day'}."]
+    return found, [words.measured_on(gpu.title, found.date)]
 
 
 def _known(reference: Trace) -> tuple[Trace, Links, Attribution]:
@@ -403,15 +404,8 @@ def _tensor_parallel(communication: Communication) -> bool:
 
 
 def _without_gpu(trace: Trace) -> str:
-    found = f"{trace.source.name} holds no GPU event ({trace.events:,} events of other kinds)"
-    if trace.partial:
-        return (
-            f"{found} before the place where it breaks: {trace.warnings[0]}; copy it again, or {RECORD_ONE}"
-        )
-    return (
-        f"{found}: record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] "
-        "on a machine with a GPU"
-    )
+    fault = trace.warnings[0] if trace.partial else None
+    return words.no_gpu_event(trace.source.name, trace.events, fault)
 
 
 __all__ = ["Analysis", "analyze", "analyze_trace"]

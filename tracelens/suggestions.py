@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from tracelens import words
 from tracelens.analysis import Analysis, analyze
 from tracelens.config import Configuration
 from tracelens.config.training import Training
@@ -22,7 +23,6 @@ from tracelens.step.search_space import SearchLimits
 from tracelens.step.step_search import search_step
 from tracelens.step.suggestion import limits_of
 from tracelens.step.whatif import StepModel
-from tracelens.words import per_step
 
 #: What can be told of a trace, because it does not show it.
 _TOLD = frozenset({"layers"})
@@ -130,17 +130,15 @@ def _with_memory(limits: SearchLimits, step: StepModel) -> tuple[SearchLimits, l
     traced = step.gpu.traced_memory_gib if step.gpu.matched_by != "--gpu" else None
     if not limits.lacks_memory or traced is None:
         return limits.checked(), []
-    told = f"shapes have to fit into the {traced:.1f} GiB that the trace reports of its GPU"
-    return replace(limits, memory_gb=traced * 2**30 / 1e9).checked(), [told]
+    return replace(limits, memory_gb=traced * 2**30 / 1e9).checked(), [words.traced_memory(traced)]
 
 
 def _name(report: Report) -> str:
     """What is searched around, with what keeps the step from being a measured one."""
-    about = [words for words, is_so in (("generated, not a measurement", report.trace.generated),
-                                        ("partial, the file could not be read whole", report.trace.partial))
-             if is_so]  # fmt: skip
-    what = "The step in" if report.summary.steps_marked else "What was recorded in"
-    return f"{what} {report.trace.path}" + (f" ({'; '.join(about)})" if about else "")
+    trace = report.trace
+    return words.searched_around(
+        trace.path, marked=report.summary.steps_marked, generated=trace.generated, partial=trace.partial
+    )
 
 
 def _only_known_sizes(model: ModelDims, sizes: Mapping[str, int], dtype: str | None) -> None:
@@ -159,7 +157,7 @@ def _sizes(step: StepModel, model: ModelDims, given: Mapping[str, int]) -> dict[
     """Sizes of the whole model, with where the trace shows them."""
     sizes: dict[str, Size] = {}
     for name in _SIZES:
-        source = "given on the command line" if name in given else getattr(model, name).source
+        source = words.GIVEN if name in given else getattr(model, name).source
         whole = None if name in given else getattr(model, name).whole
         sizes[name] = Size(step.now.get(name) if whole is None else whole, source)
     return sizes
@@ -201,13 +199,13 @@ def _shapes(report: Report, component: str) -> list[str]:
 
 def _as_measured(step: StepModel, report: Report) -> list[str]:
     """What no candidate changes, though the real step could."""
-    lines, per = [], per_step(report.summary.steps_marked)
+    lines, per = [], words.per_step(report.summary.steps_marked)
     sent = sum(time for name, _, time, _ in step.components if name == "communication")
     if sent > 0:
-        lines.append(f"communication ({ms(sent)} {per})")
+        lines.append(words.as_measured("communication", f"{ms(sent)} {per}"))
     if report.summary.idle_ms > 0:
-        lines.append(f"idle time ({ms(report.summary.idle_ms)} {per})")
+        lines.append(words.as_measured("idle", f"{ms(report.summary.idle_ms)} {per}"))
     fixed = sum(row.time_ms_per_step for row, _ in step.work.fixed)
     if fixed > 0:
-        lines.append(f"GEMMs whose sizes follow from no model dimension ({ms(fixed)} {per})")
+        lines.append(words.as_measured("fixed", f"{ms(fixed)} {per}"))
     return lines
