@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from tracelens import words
 from tracelens.accounting.captured import with_captured
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
@@ -20,7 +21,7 @@ from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.messages import with_messages
 from tracelens.accounting.mixture import router_choices
-from tracelens.accounting.model import embedding_tables, model_dims
+from tracelens.accounting.model import embedding_tables, model_dims, shows_shapes
 from tracelens.accounting.others import other_rows
 from tracelens.accounting.overlap import clock_of, surroundings
 from tracelens.accounting.padded_batches import padded_batches
@@ -31,7 +32,7 @@ from tracelens.attribution import Attribution, Calls, attribute, find_calls
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
 from tracelens.config.model_config import parse_changes
-from tracelens.errors import RECORD_ONE, InputError, UsageError
+from tracelens.errors import InputError, UsageError
 from tracelens.files import cannot_read, write_bytes
 from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu, find_gpu
@@ -45,7 +46,7 @@ from tracelens.step.explorer import explore
 from tracelens.step.saved_step import step_of
 from tracelens.step.step_search import search_step
 from tracelens.step.whatif import StepModel, what_if
-from tracelens.step.words import search as words
+from tracelens.step.words import search as searching
 from tracelens.step.work import tokens_of
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name, device_properties
@@ -248,8 +249,8 @@ def _reading(progress: Progress) -> Callable[[float], None]:
             return
         said = share
         left_s = (time.monotonic() - began) * (1 - share) / share
-        left = f", {left_s:.0f} s left" if share >= _KNOWN else ""  # the start of helpers is no measure
-        progress(share, len(_PARTS), f"{_PARTS[0]} {share:.0%}{left}")
+        known = share >= _KNOWN  # the start of helpers is no measure
+        progress(share, len(_PARTS), words.reading(share, left_s if known else None))
 
     return told
 
@@ -340,7 +341,8 @@ def _measured_report(
         tables=embedding_tables(trace),
         choices=router_choices(trace),
     )
-    dims = with_captured(with_messages(dims, trace, attribution, communication), trace)
+    dims = with_messages(dims, trace, attribution, communication)
+    dims = with_captured(dims, trace, shapes=shows_shapes(attribution, calls))
     around = surroundings(trace, attribution, calls)
     gemms, calls = gemm_rows(
         trace, attribution, calls, dims, gpu, around=around, steps=times.count, measured=measured
@@ -384,10 +386,10 @@ def _measurements(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
     try:
         found = find_measurements(gpu.name, sms=gpu.sms)
     except InputError as error:
-        return None, [words.measurements_unusable(error)]
+        return None, [searching.measurements_unusable(error)]
     if found is None:
         return None, []
-    return found, [f"{words.with_measurements(gpu.title, found.date)}."]
+    return found, [f"{searching.with_measurements(gpu.title, found.date)}."]
 
 
 def _known(reference: Trace) -> tuple[Trace, Links, Attribution]:
@@ -403,15 +405,8 @@ def _tensor_parallel(communication: Communication) -> bool:
 
 
 def _without_gpu(trace: Trace) -> str:
-    found = f"{trace.source.name} holds no GPU event ({trace.events:,} events of other kinds)"
-    if trace.partial:
-        return (
-            f"{found} before the place where it breaks: {trace.warnings[0]}; copy it again, or {RECORD_ONE}"
-        )
-    return (
-        f"{found}: record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] "
-        "on a machine with a GPU"
-    )
+    fault = trace.warnings[0] if trace.partial else None
+    return words.no_gpu_event(trace.source.name, trace.events, fault)
 
 
 __all__ = ["Analysis", "analyze", "analyze_trace"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tracelens import words
 from tracelens.attribution import attribute
 from tracelens.attribution.recording import find_lacks
 from tracelens.attribution.result import Attribution
@@ -28,7 +29,6 @@ _ABOUT: dict[str, tuple[str, ...]] = {
     "gpu": ("no-device",),
 }
 _STATES: dict[Level, State] = {"high": "poor", "medium": "poor", "low": "note"}
-_NO_GPU = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on a machine with an NVIDIA GPU"
 
 
 def diagnose(path: str | Path) -> Diagnosis:
@@ -47,9 +47,10 @@ def diagnose_trace(trace: Trace) -> Diagnosis:
 
 
 def _without_gpu(trace: Trace) -> TraceCheck:
-    cut = f", before it breaks: {trace.warnings[0]}" if trace.partial and trace.warnings else ""
-    said = f"no GPU event among {trace.events:,} events{cut}"
-    return TraceCheck("gpu-events", "unusable", said, "there is nothing to analyze", _NO_GPU)
+    said = words.no_gpu_event_among(
+        trace.events, trace.warnings[0] if trace.partial and trace.warnings else None
+    )
+    return TraceCheck("gpu-events", "unusable", said, words.NOTHING_TO_ANALYZE, words.WITH_GPU)
 
 
 def _checks(trace: Trace) -> list[TraceCheck]:
@@ -58,9 +59,8 @@ def _checks(trace: Trace) -> list[TraceCheck]:
     lacks = find_lacks(trace, links, attribution)
     total_ms = int(trace.kernels.dur_ns.sum()) / 1e6
     fine = _what_is_there(trace, links, attribution)
-    checks = [
-        TraceCheck("gpu-events", "good", f"{len(trace.kernels):,} GPU events, {total_ms:,.1f} ms", "", "")
-    ]
+    said = words.gpu_events(len(trace.kernels), total_ms)
+    checks = [TraceCheck("gpu-events", "good", said, "", "")]
     for code, about in _ABOUT.items():
         found = [lack for lack in lacks if lack.code in about]
         if found:
@@ -79,16 +79,16 @@ def _what_is_there(trace: Trace, links: Links, attribution: Attribution) -> dict
     """What each check says where nothing is missing; empty where there is nothing to say either."""
     time = trace.kernels.dur_ns
 
-    def share(mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> str:
-        return f"{time[mask].sum() / max(1, time.sum()):.1%} of the GPU time"
+    def share(mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> float:
+        return float(time[mask].sum() / max(1, time.sum()))
 
     named = attribution.module >= 0
     return {
-        "file": f"whole, {trace.events:,} events",
-        "launches": f"{share(links.kernel_node >= 0)} has its launch",
-        "shapes": "operators have the shapes of their inputs" if len(trace.ops) else "",
-        "modules": f"{share(named)} has a module" if time[named].sum() > time.sum() / 2 else "",
-        "steps": f"{len(links.steps.index)} steps are marked",
+        "file": words.whole_file(trace.events),
+        "launches": words.has_launch(share(links.kernel_node >= 0)),
+        "shapes": words.OPERATORS_HAVE_SHAPES if len(trace.ops) else "",
+        "modules": words.has_module(share(named)) if time[named].sum() > time.sum() / 2 else "",
+        "steps": words.steps_marked(len(links.steps.index)),
         "gpu": device_name(trace.metadata) or "",
     }
 

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from tracelens import words
 from tracelens.errors import UsageError
 
 _ALIKE = 0.85  # of two names: a typing error, not another name
@@ -55,17 +56,16 @@ def cannot_read(path: str | os.PathLike[str], error: OSError | ValueError) -> st
     """Say in one line why a file cannot be read, and what to do about it."""
     given = os.fspath(path)
     if _ADDRESS.match(given):
-        address = _ADDRESS.sub(r"\1://", given)
-        return f"{address} is an address: give it to 'tracelens analyze', or download it first"
+        return words.is_address(_ADDRESS.sub(r"\1://", given))
     if isinstance(error, ValueError):
-        return f"no such file: {given!r} is no file name"
+        return words.no_file_name(given)
     if not isinstance(error, FileNotFoundError):
-        return f"cannot read {given}: {error.strerror or error}"
+        return words.cannot_read(given, error.strerror or error)
     folder, name = os.path.split(given)
+    close: list[str] = []
     with contextlib.suppress(OSError):
-        for close in difflib.get_close_matches(name, os.listdir(folder or "."), 1, _ALIKE):
-            return f"no such file: {given}; did you mean {os.path.join(folder, close)}?"
-    return f"no such file: {given}; check the path"
+        close = difflib.get_close_matches(name, os.listdir(folder or "."), 1, _ALIKE)
+    return words.no_such_file(given, os.path.join(folder, close[0]) if close else None)
 
 
 def _target(path: str | os.PathLike[str]) -> Path:

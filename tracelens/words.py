@@ -1,8 +1,13 @@
-"""The vocabulary: phases, components, evidence and roles, spelled the same in code, tables, JSON and page."""
+"""The vocabulary: phases, components, evidence and roles, spelled the same in code, tables, JSON and page.
+
+At the end what the modules beside this one say of files, traces and searches.
+"""
 
 from __future__ import annotations
 
 from typing import Literal, get_args
+
+from tracelens.errors import RECORD_ONE
 
 #: Of a finding: how much it is of the step, and how sure it is.
 Level = Literal["high", "medium", "low"]
@@ -143,3 +148,76 @@ Purpose = Literal[
     "unknown",
 ]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
+
+
+# --- what the modules of the package's top level say -------------------------------------------------
+
+NO_GPU_RECORDED = (
+    "record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine with a GPU"
+)
+WITH_GPU = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on a machine with an NVIDIA GPU"
+NOTHING_TO_ANALYZE = "there is nothing to analyze"
+OPERATORS_HAVE_SHAPES = "operators have the shapes of their inputs"
+
+
+def is_address(address: str) -> str:
+    """Of a path that is one on another machine."""
+    return f"{address} is an address: give it to 'tracelens analyze', or download it first"
+
+
+def no_file_name(given: str) -> str:
+    """Of a path that no file can have."""
+    return f"no such file: {given!r} is no file name"
+
+
+def no_such_file(given: str, close: str | None) -> str:
+    """Of a path, and one that is there and ``close`` to it."""
+    return f"no such file: {given}; {f'did you mean {close}?' if close else 'check the path'}"
+
+
+def cannot_read(given: str, error: object) -> str:
+    """Of a file that is there."""
+    return f"cannot read {given}: {error}"
+
+
+def no_gpu_event(name: str, events: int, fault: str | None) -> str:
+    """Of a trace that cannot be analyzed; ``fault`` of one that is damaged."""
+    found = f"{name} holds no GPU event ({events:,} events of other kinds)"
+    if fault is not None:
+        return f"{found} before the place where it breaks: {fault}; copy it again, or {RECORD_ONE}"
+    return f"{found}: {NO_GPU_RECORDED}"
+
+
+def no_gpu_event_among(events: int, fault: str | None) -> str:
+    """The same as a check of a trace; ``fault`` of one that is damaged."""
+    return f"no GPU event among {events:,} events{f', before it breaks: {fault}' if fault else ''}"
+
+
+def gpu_events(count: int, total_ms: float) -> str:
+    """Of a trace with GPU events."""
+    return f"{count:,} GPU events, {total_ms:,.1f} ms"
+
+
+def whole_file(events: int) -> str:
+    """Of a trace that is not damaged."""
+    return f"whole, {events:,} events"
+
+
+def has_launch(share: float) -> str:
+    """Of the GPU time whose launch is in the trace."""
+    return f"{share:.1%} of the GPU time has its launch"
+
+
+def has_module(share: float) -> str:
+    """Of the GPU time that is inside a module."""
+    return f"{share:.1%} of the GPU time has a module"
+
+
+def steps_marked(steps: int) -> str:
+    """Of a trace with steps."""
+    return f"{steps} steps are marked"
+
+
+def reading(share: float, left_s: float | None) -> str:
+    """Of a file of which that share is read; ``left_s`` where it is known."""
+    return f"reading {share:.0%}{f', {left_s:.0f} s left' if left_s is not None else ''}"

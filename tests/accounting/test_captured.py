@@ -10,19 +10,20 @@ import pytest
 from tests.advice.advice_rows import model
 from tests.trace.tools import document, op, read
 from tracelens.accounting.captured import with_captured
-from tracelens.accounting.model import NO_SHAPES
 from tracelens.results import Known, ModelDims
 
 LAYER = [[192, 64], [64, 64], [256, 64], [64, 256], [64]]
 
 
 def dims(
-    tmp_path: Path, *given: list[Any], source: str = NO_SHAPES, name: str = "CompiledFunction"
+    tmp_path: Path, *given: list[Any], shapes: bool = False, name: str = "CompiledFunction"
 ) -> ModelDims:
-    unknown = {field: Known(None, source) for field in ModelDims.__dataclass_fields__ if field != "found"}
+    unknown = {field: Known(None, "") for field in ModelDims.__dataclass_fields__ if field != "found"}
     events = [op(name, ts=10 * at, dur=5, **{"Input Dims": one}) for at, one in enumerate(given)]
     blank: Any = ModelDims("whole", **{**{name: getattr(model(), name) for name in unknown}, **unknown})
-    return with_captured(blank, read(tmp_path, document([*events, op("aten::relu", ts=500, dur=1)])))
+    return with_captured(
+        blank, read(tmp_path, document([*events, op("aten::relu", ts=500, dur=1)])), shapes=shapes
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_the_call_with_most_weights_counts_and_says_how_many(tmp_path: Path) -> 
     found = dims(tmp_path, [[32, 16], [32, 16]], [*LAYER, *LAYER])
     assert found.hidden == Known(64, "in all 4 weights that the graph is called with 2 times")
     assert found.ffn == Known(256, "weights to it and back in each of 2 layers")
-    assert dims(tmp_path, [*LAYER, *LAYER], source="another reason").hidden.value is None
+    assert dims(tmp_path, [*LAYER, *LAYER], shapes=True).hidden.value is None
     assert dims(tmp_path, [*LAYER, *LAYER], name="mine::graph").hidden.value is None
     inside = dims(tmp_path, [*LAYER, *LAYER], name="## Call CompiledFxGraph abc ##")
     assert inside.hidden.value == 64

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tracelens.accounting.messages import with_messages
-from tracelens.accounting.model import NO_SHAPES, express, model_dims
+from tracelens.accounting.model import express, model_dims
+from tracelens.accounting.words.model import NO_SHAPES
 from tracelens.attribution import Attribution, Calls
 from tracelens.gemm import AttentionShape, GemmShape, Shape
 from tracelens.results import Known, ModelDims

@@ -15,7 +15,7 @@ from tests.trace.tools import document, kernel, need_shared, op, read, shared_tr
 from tracelens.analysis import analyze_trace
 from tracelens.attribution import attribute
 from tracelens.attribution.recording import find_lacks
-from tracelens.attribution.result import REASONS
+from tracelens.attribution.words import REASONS
 from tracelens.results import Lack
 from tracelens.trace import Trace, link, read_trace
 

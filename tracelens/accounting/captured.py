@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelens.accounting.model import NO_SHAPES
+from tracelens.accounting.words import model as words
 from tracelens.attribution.names import op_rule
 from tracelens.gemm import AttentionShape, shape_of
 from tracelens.results import Known, ModelDims
@@ -21,9 +21,12 @@ _GRAPHS = ("CompiledFunction", "## Call CompiledFxGraph", "CompiledFxGraph")
 _FEWEST = 2  # layers: what repeats
 
 
-def with_captured(dims: ModelDims, trace: Trace) -> ModelDims:
-    """Add what a graph's parameters and the operators of its capture say, where no call has a shape."""
-    if dims.hidden.source != NO_SHAPES:
+def with_captured(dims: ModelDims, trace: Trace, *, shapes: bool) -> ModelDims:
+    """Add what a graph's parameters and the operators of its capture say, where no call has a shape.
+
+    ``shapes``: has any?
+    """
+    if shapes or not dims.transformer or dims.hidden.value is not None:
         return dims
     found = {**_of_parameters(trace), **_of_operators(trace)}
     return replace(dims, **found)  # type: ignore[arg-type]
@@ -48,11 +51,11 @@ def _of_parameters(trace: Trace) -> dict[str, Known]:
     if len(shared) != 1:
         return {}
     (hidden,) = shared
-    why = f"in all {len(weights)} weights that the graph is called with {layers[0][0]} times"
-    found = {"hidden": Known(hidden, why)}
+    count = layers[0][0]
+    found = {"hidden": Known(hidden, words.weights_of_graph(len(weights), count))}
     wide = {n for n, k in weights if (k, n) in weights and n != hidden}
     if len(wide) == 1:
-        found["ffn"] = Known(wide.pop(), f"weights to it and back in each of {layers[0][0]} layers")
+        found["ffn"] = Known(wide.pop(), words.weights_both_ways(count))
     return found
 
 
@@ -70,5 +73,5 @@ def _of_operators(trace: Trace) -> dict[str, Known]:
         return {}
     ((values, count),) = shapes.items()
     names = ("heads", "kv_heads", "head_dim", "sequence", "micro_batch")
-    why = f"{count} attention operators outside the graph's replay"
+    why = words.outside_replay(count)
     return {name: Known(value, why) for name, value in zip(names, values, strict=True) if value is not None}

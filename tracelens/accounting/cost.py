@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from tracelens.accounting.words import figures as words
 from tracelens.errors import UsageError
 from tracelens.results import Estimate, JobCost, Price, Report, Saving, SavingOf, TraceInfo
 
@@ -53,10 +54,9 @@ def with_cost(report: Report, price: Price | None = None) -> Report:
     job = JobCost(gpus, source, None, price=price)
     step_ms = report.summary.step_ms.median
     if not report.summary.steps_marked:
-        why = "no step is marked in the trace (ProfilerStep ranges), so what 1000 steps cost is not known"
-        return replace(report, cost=replace(job, why=why))
+        return replace(report, cost=replace(job, why=words.NO_STEP_MARKED))
     if step_ms <= 0:
-        return replace(report, cost=replace(job, why="no step time is known"))
+        return replace(report, cost=replace(job, why=words.NO_STEP_TIME))
     each = price.per_gpu_hour if price is not None else None
     hours = gpu_hours(step_ms, gpus)
     unprofiled_ms = report.summary.unprofiled.median_ms
@@ -78,8 +78,8 @@ def with_cost(report: Report, price: Price | None = None) -> Report:
 
 def _gpus(trace: TraceInfo) -> tuple[int, str]:
     if trace.world_size is not None:
-        return trace.world_size, "the world size in the trace, one GPU a rank"
-    return 1, "how many GPUs the job has is not in the trace, so one is counted"
+        return trace.world_size, words.WORLD_SIZE
+    return 1, words.ONE_GPU
 
 
 def _saving(saving_ms: Estimate, of: SavingOf, gpus: int, price: Price | None) -> Saving | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tracelens.accounting.words import model as words
 from tracelens.gemm import bytes_per_element
 from tracelens.results import CommunicationRow, Known, ModelDims
 from tracelens.step.exchange import vocab_is_split
@@ -144,9 +145,7 @@ def _named(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> dic
             ((size, source),) = sizes.items()
             named[kind] = Known(size, source)
         else:
-            named[kind] = Known(
-                None, f"groups of {', '.join(str(size) for size in sorted(sizes))} ranks are named so"
-            )
+            named[kind] = Known(None, words.groups_differ(sorted(sizes)))
     return named
 
 
@@ -156,9 +155,9 @@ def kind_of_group(text: str) -> str | None:
     >>> kind_of_group("mesh_pp"), kind_of_group("CONTEXT_PARALLEL_GROUP"), kind_of_group("dp_cp")
     ('pipeline_parallel', 'context_parallel', None)
     """
-    words = set(_WORD.findall(text.lower()))
-    kinds = [kind for kind, own in _KINDS.items() if own & words]
-    return kinds[0] if len(kinds) == 1 and not words & _OTHERS else None
+    parts = set(_WORD.findall(text.lower()))
+    kinds = [kind for kind, own in _KINDS.items() if own & parts]
+    return kinds[0] if len(kinds) == 1 and not parts & _OTHERS else None
 
 
 def _meshes(metadata: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
@@ -168,7 +167,7 @@ def _meshes(metadata: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
     for name, size in degrees.items() if isinstance(degrees, Mapping) else ():
         kind = kind_of_group(str(name))
         if kind is not None and type(size) is int and size > 0:
-            yield kind, size, "a dimension of the device mesh is named after it"
+            yield kind, size, words.MESH_DIMENSION
 
 
 def _groups(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> Iterator[tuple[str, int, str]]:
@@ -177,7 +176,7 @@ def _groups(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> It
     for text, size in listed:
         kind = kind_of_group(text)
         if kind is not None and size:
-            yield kind, size, "a process group is named after it"
+            yield kind, size, words.PROCESS_GROUP
 
 
 def _purposes(rows: Sequence[CommunicationRow]) -> Iterator[tuple[str, int, str]]:
@@ -187,25 +186,22 @@ def _purposes(rows: Sequence[CommunicationRow]) -> Iterator[tuple[str, int, str]
     for row in rows:
         kind = _PURPOSES.get(row.purpose)
         if kind is not None and row.group_size and kind_of_group(row.group or "") is None:
-            yield kind, row.group_size, f"the one process group serves {row.purpose}"
+            yield kind, row.group_size, words.only_group(row.purpose)
 
 
 def _exchanged(rows: Sequence[CommunicationRow]) -> Known | None:
     """The size of the group that exchanges activations, where that is one size."""
     sizes = {row.group_size for row in rows if row.purpose == "tensor parallel"}
     size = next(iter(sizes)) if len(sizes) == 1 else None
-    return Known(size, f"groups of {size} ranks exchange activations") if size else None
-
-
-_UNSEEN = "too much of the GPU time could not be told apart to rule communication out"
+    return Known(size, words.exchanges(size)) if size else None
 
 
 def _alone(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow], complete: bool) -> Known | None:
     if rank_and_world(metadata)[1] == 1:
-        return Known(1, "the job has one rank")
+        return Known(1, words.ONE_RANK)
     if rows:
         return None
-    return Known(1, "the trace has no communication") if complete else Known(None, _UNSEEN)
+    return Known(1, words.NO_COMMUNICATION) if complete else Known(None, words.COMMUNICATION_UNSEEN)
 
 
 def _without_messages(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow], complete: bool) -> Known:
@@ -216,9 +212,9 @@ def _without_messages(metadata: Mapping[str, Any], rows: Sequence[CommunicationR
     kinds = {row.collective for row in rows}
     if not kinds & {"send/recv", "other"}:
         if not complete:
-            return Known(None, _UNSEEN)
-        return Known(1, "nothing is sent from rank to rank in this trace")
-    return Known(None, "messages are sent from rank to rank, and no process group is named after a pipeline")
+            return Known(None, words.COMMUNICATION_UNSEEN)
+        return Known(1, words.NOTHING_SENT)
+    return Known(None, words.NO_PIPELINE_GROUP)
 
 
 def _experts_spread(
@@ -231,4 +227,4 @@ def _experts_spread(
     alone = _alone(metadata, rows, complete)
     if alone is not None:
         return alone
-    return Known(None, "ranks communicate, and no process group is named after experts")
+    return Known(None, words.NO_EXPERT_GROUP)

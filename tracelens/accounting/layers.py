@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.accounting.steps import StepTimes
+from tracelens.accounting.words import figures as words
 from tracelens.attribution import Attribution
 from tracelens.results import LayerPass, LayerRow, Layers, LayerTimeline
 from tracelens.trace import Trace
@@ -25,7 +26,6 @@ _PASSES: tuple[tuple[Literal["forward", "backward"], tuple[Phase, ...]], ...] = 
     ("forward", ("forward",)),
     ("backward", ("backward", "recompute")),
 )
-_NO_LAYER = "no kernel is tied to one: module names (with_stack=True) or a transformer's order tell them"
 
 
 def layer_times(trace: Trace, attribution: Attribution, times: StepTimes) -> Layers:
@@ -44,7 +44,7 @@ def layer_times(trace: Trace, attribution: Attribution, times: StepTimes) -> Lay
         for one in [per_step[at].tolist()]
     ]
     if not len(numbers):
-        return Layers([], rows, None, _NO_LAYER)
+        return Layers([], rows, None, words.NO_LAYER)
     return Layers(numbers.tolist(), rows, _timeline(trace, attribution, times), None)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracelens.accounting.overlap import why_not_alone
+from tracelens.accounting.words import figures as words
 from tracelens.gemm import (
     AlignmentLadder,
     AttentionShape,
@@ -23,7 +24,6 @@ from tracelens.hardware.measurements import Measurements
 from tracelens.results import GemmRow, GemmTime, GpuInfo, Lost
 from tracelens.step.stalls import stalled
 
-_NO_TILE = "the kernel's name does not say its tile"
 _REASONS = 3  # of what is not judged, in the totals
 
 
@@ -50,20 +50,18 @@ def with_lost(
     if alignment is not None and row.math_dtype is not None and row.kind == "gemm":
         step = ladders.step(row.math_dtype, row.alignment_bytes)
         frac, at_most = step.mid, False
-        basis = f"{step.source} ({step.basis}{_range(step)})"
-        if alignment == BEST_ALIGNMENT_BYTES:
-            basis = "all of them are 128-byte aligned"
+        basis = (
+            words.ALIGNED
+            if alignment == BEST_ALIGNMENT_BYTES
+            else words.alignment_rests_on(step.source, step.basis, step.low, step.high)
+        )
         if frac is None and step.high is not None and step.high < 1.0:
             frac, at_most = step.high, True
         if frac is None:
-            why["alignment"] = f"throughput at {alignment} bytes: {step.source}"
+            why["alignment"] = words.no_throughput(alignment, step.source)
         row = replace(row, alignment_frac=frac, alignment_basis=basis, alignment_at_most=at_most)
     row = replace(row, lost_ms=Lost(why=why))
     return replace(row, lost_ms=_per_step(split_row(row, gpu), row))
-
-
-def _range(step: LadderStep) -> str:
-    return f", {step.low:g} to {step.high:g}" if step.low is not None and step.high is not None else ""
 
 
 def call_facts(row: GemmRow, gpu: GpuInfo) -> CallFacts:
@@ -104,9 +102,8 @@ def split_row(row: GemmRow, gpu: GpuInfo) -> LossSplit:
     """Microseconds of the row's mean call."""
     split = split_time(call_facts(row, gpu))
     if split.alignment and row.alignment_at_most:
-        said = [f"at least: {row.alignment_basis}", split.why.get("alignment", "")]
-        why = {**split.why, "alignment": "; ".join(text for text in said if text)}
-        split = replace(split, why=why, at_least=("alignment",))
+        said = words.at_least(row.alignment_basis, split.why.get("alignment"))
+        split = replace(split, why={**split.why, "alignment": said}, at_least=("alignment",))
     if split.useful is not None and row.stall_ms:
         split = replace(split, why={**split.why, "other": stalled(row)})
     return split
@@ -120,7 +117,7 @@ def gemm_time(rows: Sequence[GemmRow]) -> GemmTime:
     for row in gemms:
         if row.lost_ms.useful is None and row.time_ms_per_step:
             faster = row.lost_ms.unsplit == "faster"
-            why = "faster than the ceiling" if faster else row.lost_ms.why.get("useful", "not known")
+            why = words.FASTER if faster else row.lost_ms.why.get("useful", words.NOT_KNOWN)
             missing[why] = missing.get(why, 0.0) + row.time_ms_per_step
 
     def sum_of(part: str) -> float:
@@ -174,31 +171,21 @@ def _unknown(row: GemmRow, shape: Shape | None, kernel: KernelName | None, gpu: 
     """Why each part that cannot be judged cannot."""
     why = {}
     if isinstance(shape, AttentionShape) or row.kind == "attention":
-        why["useful"] = "fused attention is no single GEMM: its time is not split"
+        why["useful"] = words.ATTENTION_NOT_SPLIT
     elif row.work_known == "above_peak" and row.work_why is not None:
         why["useful"] = row.work_why
     elif shape is None:
-        why["useful"] = row.shape_note or "M, N and K are not known"
+        why["useful"] = row.shape_note or words.NO_MNK
     elif row.math_dtype is None:
-        why["useful"] = (
-            "the kernel's name does not say whether its fp32 operands ran on tensor cores"
-            if row.dtype == "fp32"
-            else "the element type is not known"
-        )
+        why["useful"] = words.NO_TF32_SAID if row.dtype == "fp32" else words.NO_MATH_DTYPE
     elif row.math_dtype not in gpu.peak_tflops:
-        why["useful"] = (
-            "no peaks of AMD GPUs are known here"
-            if gpu.vendor == "amd"
-            else "the peaks of this GPU are not known: name it with --gpu"
-            if gpu.name == "unknown"
-            else f"the GPU table has no dense {row.math_dtype} peak for {gpu.title}"
-        )
+        why["useful"] = words.no_peak(gpu.vendor, gpu.name, gpu.title, row.math_dtype)
     if row.bytes is None:
-        why["memory"] = why.get("useful") or "the type of an operand or of the output is not known"
+        why["memory"] = why.get("useful") or words.NO_OPERAND_TYPE
     elif gpu.bandwidth_gbps is None:
-        why["memory"] = "the memory bandwidth of this GPU is not known"
+        why["memory"] = words.NO_BANDWIDTH
     if not row.alignment_bytes or worst_alignment(row) is None:
-        why["alignment"] = "the element type or the leading dimensions are not known"
+        why["alignment"] = words.NO_ALIGNMENT
     if isinstance(shape, GemmShape):
         why |= _unknown_tiles(row, shape, kernel, gpu)
     return why
@@ -206,19 +193,16 @@ def _unknown(row: GemmRow, shape: Shape | None, kernel: KernelName | None, gpu: 
 
 def _unknown_tiles(row: GemmRow, shape: GemmShape, kernel: KernelName | None, gpu: GpuInfo) -> dict[str, str]:
     if row.tile_eff_frac is None:
-        why = "groups of unequal sizes: the tiles they fill are not known" if shape.grouped else _NO_TILE
+        why = words.UNEQUAL_GROUPS if shape.grouped else words.NO_TILE
         return {"tile": why, "wave": why}
     if row.wave_eff_frac is not None:
         return {}
     if not gpu.sms:
-        return {"wave": "the number of SMs is not known"}
+        return {"wave": words.NO_SMS}
     if row.split_k is None:
-        split = kernel is not None and kernel.split_k
-        how = "is split into a number of slices" if split else "can be split into slices, whose number"
-        return {"wave": f"K {how} {'that ' if split else ''}neither name nor grid tells"}
+        return {"wave": words.slices_not_known(split=kernel is not None and bool(kernel.split_k))}
     size = kernel.cluster_size if kernel is not None else None
     if size is None:
-        return {"wave": "the kernel's name does not say how many CTAs form a cluster"}
+        return {"wave": words.NO_CLUSTER}
     least, most = usable_sms(gpu.sms, cluster_size=size)
-    said = f"clusters of {size} occupy {least} to {most} of {gpu.sms} SMs"
-    return {"wave": f"{said}, which decides the number of waves"}
+    return {"wave": words.clusters(size, least, most, gpu.sms)}

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.accounting.words import model as words
 from tracelens.attribution import Attribution
 from tracelens.attribution.communication import Communication
 from tracelens.results import Known, ModelDims
@@ -41,8 +42,8 @@ def with_messages(
     (activation,), (tokens,) = layers, loss
     if not tokens or activation % tokens or activation == tokens:
         return dims
-    why = f"{layers.total()} messages of {activation} elements in layers, {loss.total()} of {tokens} in loss"
-    product = Known(None, f"of {tokens} tokens in a micro-batch nothing tells one from the other")
+    why = words.messages(layers.total(), activation, loss.total(), tokens)
+    product = Known(None, words.only_tokens(tokens))
     return replace(dims, hidden=Known(activation // tokens, why), sequence=product, micro_batch=product)
 
 

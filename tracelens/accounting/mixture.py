@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from tracelens.accounting.words import model as words
 from tracelens.attribution.names import op_rule
 from tracelens.results import Known
 from tracelens.trace import Trace
 
 _TOPK = "aten::topk"
-_NO_ROUTER = "no router of experts is known in this trace"
 
 
 def router_choices(trace: Trace) -> set[tuple[int, int]]:
@@ -53,15 +53,14 @@ def mixture_dims(
     """
     count = experts.value
     if count is None:
-        nothing = Known(None, _NO_ROUTER)
+        nothing = Known(None, words.NO_ROUTER)
         return {"experts": nothing, "top_k": nothing, "expert_parallel": nothing}
     chosen = sorted({k for of, k in choices if of == count and 0 < k <= count})
-    top_k = Known(None, f"no operator is seen that chooses from {count}")
+    top_k = Known(None, words.nothing_chooses(count))
     if chosen:
-        several = f"of {count} experts {', '.join(str(k) for k in chosen)} are chosen"
-        top_k = Known(chosen[0], several) if len(chosen) == 1 else Known(None, several)
-    spread = Known(None, "no grouped GEMM shows how many experts this rank has")
+        top_k = Known(chosen[0] if len(chosen) == 1 else None, words.chosen(count, chosen))
+    spread = Known(None, words.NO_GROUPED_GEMM)
     local = Counter(groups).most_common(1)
     if local and count % local[0][0] == 0:
-        spread = Known(count // local[0][0], f"grouped GEMMs of {local[0][0]} of the {count} experts")
+        spread = Known(count // local[0][0], words.grouped(local[0][0], count))
     return {"experts": experts, "top_k": top_k, "expert_parallel": spread}

@@ -12,6 +12,7 @@ import numpy as np
 
 from tracelens.accounting.mixture import mixture_dims
 from tracelens.accounting.projected_heads import projected_kv_heads
+from tracelens.accounting.words import model as words
 from tracelens.attribution import Attribution, Calls
 from tracelens.attribution.names import op_rule
 from tracelens.gemm import AttentionShape, GemmShape, Shape
@@ -20,18 +21,13 @@ from tracelens.trace import Trace
 from tracelens.words import COMPONENTS, PHASES
 
 S = TypeVar("S")
-_UNKNOWN_NAMES = "no GEMM of this trace is attributed to the part that shows it"
-NO_SHAPES = "no operator behind these GEMMs has shapes"
-_NO_MODEL = {
-    "parts": "parts of a transformer were recognised, but not the whole of one",
-    "none": "no part of a transformer was recognised",
-}
-
+_UNSEEN = Known(None, words.NOT_ATTRIBUTED)
 _FEWEST_WORDS = 256  # of a vocabulary whose table is not seen: bytes
 _CLEAR = 2 / 3  # of the time of the calls that show a value
 _MOST = 0.75  # of the calls of attention are in a numbered layer
 _RARE = 0.05  # of the calls of attention: a last batch that is smaller
 _CORES = ("attention.core", "attention.scores", "attention.softmax", "attention.values")
+_FORWARD = (PHASES.index("forward"), PHASES.index("other"))
 _PER_LAYER = 2  # calls: attention to itself, and to another sequence
 
 
@@ -71,9 +67,9 @@ def model_dims(
     ):
         found |= {name: Known(None, why) for name in names if why is not None}
     found |= {"vocab": vocab, "classes": classes}
-    if not everything:
+    if not shows_shapes(attribution, calls):
         hidden_by = {name for name, known in found.items() if known.value is None} - {"layers"}
-        found |= dict.fromkeys(hidden_by, Known(None, NO_SHAPES))
+        found |= dict.fromkeys(hidden_by, Known(None, words.NO_SHAPES))
     return ModelDims(
         found="whole",
         **found,
@@ -82,9 +78,17 @@ def model_dims(
     )
 
 
+def shows_shapes(attribution: Attribution, calls: Calls) -> bool:
+    """Has any forward call a shape?"""
+    phases = attribution.phase[calls.main].tolist()
+    return any(
+        shape is not None and phase in _FORWARD for shape, phase in zip(calls.shape, phases, strict=True)
+    )
+
+
 def _of_parts(attribution: Attribution, forward: _Forward, choices: Collection[tuple[int, int]]) -> ModelDims:
     """What a mixture of experts shows of its model, where nothing else of one is recognised."""
-    nothing = Known(None, _NO_MODEL[attribution.found])
+    nothing = Known(None, words.not_whole(attribution.found))
     dims = ModelDims(attribution.found, *(nothing for _ in range(11)))
     mixture = _mixture(forward, choices)
     if mixture["experts"].value is None:
@@ -107,12 +111,11 @@ def _mixture(forward: _Forward, choices: Collection[tuple[int, int]]) -> dict[st
 
 def _attention_dims(forward: _Forward, hidden: Known) -> dict[str, Known]:
     """Heads, their size, sequence and micro-batch: from fused attention, else from its separate products."""
-    attention = forward.attention()
-    heads = _from(attention, lambda s: s.heads, "fused attention")
-    kv_heads = _from(attention, lambda s: s.kv_heads, "fused attention")
-    head_dim = _from(attention, lambda s: s.head_dim, "fused attention")
-    sequence = _from(attention, lambda s: s.query_len, "fused attention")
-    batch = _from(attention, lambda s: s.batch, "fused attention")
+    heads = forward.fused(lambda s: s.heads)
+    kv_heads = forward.fused(lambda s: s.kv_heads)
+    head_dim = forward.fused(lambda s: s.head_dim)
+    sequence = forward.fused(lambda s: s.query_len)
+    batch = forward.fused(lambda s: s.batch)
     if head_dim.value is None:
         head_dim = forward.gemm(("attention.scores", lambda s: s.k))
         sequence = forward.gemm(("attention.scores", lambda s: s.m))
@@ -151,11 +154,10 @@ def _head(
     if size is None:
         return found, found
     rows = forward.gemm(("logits", lambda s: s.m if s.n == size else None)).value or 0
-    words = any(table <= size < table + max(512, table // 8) for table, width in tables if width == hidden)
-    if words or (size >= _FEWEST_WORDS and rows > (batch or 1)):
-        return found, Known(None, "the head chooses from a vocabulary")
-    why = f"the head chooses from {size}: no embedding has as many rows, and it works on {rows} rows"
-    return Known(None, why), found
+    listed = any(table <= size < table + max(512, table // 8) for table, width in tables if width == hidden)
+    if listed or (size >= _FEWEST_WORDS and rows > (batch or 1)):
+        return found, Known(None, words.VOCABULARY_HEAD)
+    return Known(None, words.classes(size, rows)), found
 
 
 def _layers(attribution: Attribution, calls: Calls, forward: _Forward) -> Known:
@@ -166,51 +168,44 @@ def _layers(attribution: Attribution, calls: Calls, forward: _Forward) -> Known:
     numbered = attribution.layer >= 0
     if len(forward.streams) > 1:
         if forward.stream is None:
-            widths = ", ".join(str(width) for width in sorted(forward.streams))
-            return Known(None, f"layers of several widths, {widths}: no one model")
+            return Known(None, words.several_widths(sorted(forward.streams)))
         main = calls.main[np.array(forward.streams[forward.stream], np.int64)]
         found = np.unique(attribution.layer[main][numbered[main]])
         if len(found):
-            source = f"layers whose stream is {forward.stream} wide"
             if attribution.named[main].any():
-                return Known(len(found), source)
-            return _of_one_model(attribution, found.tolist(), source)
+                return Known(len(found), words.layers_counted(forward.stream))
+            return _of_one_model(attribution, found.tolist(), forward.stream)
     layers = {int(layer) for layer in attribution.layer[numbered]}
     if not layers:
-        return Known(None, "no layer is named, and nothing tells layers from passes of the model")
-    main = calls.main[
-        np.isin(attribution.phase[calls.main], [PHASES.index("forward"), PHASES.index("other")])
-    ]
+        return Known(None, words.NO_LAYER_NAMED)
+    main = calls.main[np.isin(attribution.phase[calls.main], _FORWARD)]
     for component in ("attention.output", "attention.core", "attention.scores", "attention.qkv"):
         here = main[attribution.component[main] == COMPONENTS.index(component)]
         if not len(here):
             continue
         told, steps = int(numbered[here].sum()), len(np.unique(attribution.step[here]))
         if told < _MOST * len(here):
-            return Known(
-                None, f"layers not told apart: {told} of {len(here)} calls of {component} are in one"
-            )
+            return Known(None, words.layers_in_none(told, len(here), component))
         if len(layers) == 1 and len(here) > _PER_LAYER * steps:
-            return Known(None, f"layers not told apart: {len(here)} calls of {component} in {steps} steps")
+            return Known(None, words.layers_in_one(len(here), component, steps))
         break
     if attribution.named.any():
-        return Known(len(layers), "layers named in the trace")
-    return _of_one_model(attribution, layers, "layers counted in the step")
+        return Known(len(layers), words.LAYERS_NAMED)
+    return _of_one_model(attribution, layers, None)
 
 
-def _of_one_model(attribution: Attribution, layers: Collection[int], source: str) -> Known:
-    """How many layers a model has: of several, where each has as many."""
+def _of_one_model(attribution: Attribution, layers: Collection[int], stream: int | None) -> Known:
+    """How many layers a model has, all or those of a ``stream`` so wide; of several, if each has as many."""
     edges = sorted({0, *attribution.further})
     counts = Counter(sum(edge <= layer for edge in edges) for layer in layers)
     if attribution.further.get(0) is not None:
-        return Known(None, f"{len(layers)} layers are counted, behind GEMMs that are in none")
+        return Known(None, words.layers_behind_others(len(layers)))
     if len(counts) == 1:
-        return Known(len(layers), source)
+        return Known(len(layers), words.layers_counted(stream))
     sizes = [counts[at] for at in sorted(counts)]
-    each = " and ".join(map(str, sizes))
     if len({*sizes}) > 1 or not all(attribution.further.values()):
-        return Known(None, f"{each} layers are counted: of several models, or of parts or passes of one")
-    return Known(sizes[0], f"{source}, in each of {len(sizes)} models or passes")
+        return Known(None, words.layers_of_several(sizes))
+    return Known(sizes[0], words.layers_counted(stream, models=len(sizes)))
 
 
 def _conflict(forward: _Forward, hidden: Known, heads: Known, head_dim: Known) -> str | None:
@@ -226,10 +221,7 @@ def _conflict(forward: _Forward, hidden: Known, heads: Known, head_dim: Known) -
         return None
     if takes < max(widths) and takes % heads.value == 0:
         return None  # values narrower than the keys that they were padded to
-    return (
-        f"{heads.value} heads of {head_dim.value} make neither the hidden size, {hidden.value}, nor what the "
-        f"output projection takes, {takes}"
-    )
+    return words.heads_do_not_fit(heads.value, head_dim.value, hidden.value, takes)
 
 
 def _axes(forward: _Forward, heads: int | None) -> str | None:
@@ -247,17 +239,15 @@ def _axes(forward: _Forward, heads: int | None) -> str | None:
     often = [size for size, count in calls.most_common() if count >= _RARE * calls.total()]
     if len({batch for batch, _ in often}) < 2:
         return None
-    shown = " and ".join(f"{batch} x {length}" for batch, length in often[:2])
-    return f"attention runs on {len(often)} sizes of batch x sequence, {shown} among them"
+    return words.several_batches(often)
 
 
 def _packed(forward: _Forward) -> str | None:
     """Why sequence and micro-batch are in no trace: sequences of unequal length lie behind one another."""
-    tokens = Counter(s.query_tokens for s, _ in forward.attention() if s.varlen)
+    tokens = Counter(s.query_tokens for s, _ in forward.attention() if s.query_tokens is not None)
     if 2 * tokens.total() <= len(forward.attention()):
         return None
-    size = tokens.most_common(1)[0][0]
-    return f"sequences are packed, {size} tokens in a micro-batch; their lengths are not in the trace"
+    return words.packed(tokens.most_common(1)[0][0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +270,7 @@ class _Forward:
         self.stream: int | None = None
         core: list[int] = []  # rows of the attention whose output projection is to come
         for at, shape in enumerate(calls.shape):
-            if PHASES[attribution.phase[calls.main[at]]] not in ("forward", "other"):
+            if attribution.phase[calls.main[at]] not in _FORWARD:
                 continue
             component = COMPONENTS[attribution.component[calls.main[at]]]
             ns = int(calls.dur_ns[at])
@@ -303,10 +293,6 @@ class _Forward:
                 width = shape.n
             self._rows.append(_Row(component, shape, ns, width))
 
-    def __bool__(self) -> bool:
-        """Has any call a shape?"""
-        return bool(self._rows)
-
     def of_stream(self, width: int | None) -> _Forward:
         """Those of the model whose residual stream is so wide; all where there is one width or none."""
         if width not in self.streams or len(self.streams) == 1:
@@ -323,8 +309,7 @@ class _Forward:
         """Why the calls with shapes are no measure of the model: most attention has none."""
         for hidden, shown in self._attention:
             if hidden > shown > 0:
-                share = shown / (shown + hidden)
-                return f"only {share:.0%} of attention has shapes: they are of one part of the model"
+                return words.one_part(shown / (shown + hidden))
         return None
 
     def attention(self) -> list[tuple[AttentionShape, int]]:
@@ -334,16 +319,20 @@ class _Forward:
             if isinstance(row.shape, AttentionShape) and not row.shape.backward
         ]
 
+    def fused(self, read: Callable[[AttentionShape], int | None]) -> Known:
+        """The value of most of the time of fused attention."""
+        return _from(self.attention(), read, "fused attention") or _UNSEEN
+
     def gemm(self, *readings: tuple[str, Callable[[GemmShape], int | None]]) -> Known:
         """The value that takes most time, of the first reading that has one."""
         first: Known | None = None
         for component, read in readings:
             shapes = ((s, ns) for s, ns in self._shapes(component) if isinstance(s, GemmShape))
             found = _from(shapes, read, component)
-            if found.value is not None:
+            if found is not None and found.value is not None:
                 return found
-            first = first or (found if found.source != _UNKNOWN_NAMES else None)
-        return first or Known(None, _UNKNOWN_NAMES)
+            first = first or found
+        return first or _UNSEEN
 
     def products(self, component: str) -> list[GemmShape]:
         return [s for s, _ in self._shapes(component) if isinstance(s, GemmShape)]
@@ -353,8 +342,8 @@ class _Forward:
         return Counter(s.n for s in self.products(component))
 
 
-def _from(shapes: Iterable[tuple[S, int]], read: Callable[[S], int | None], what: str) -> Known:
-    """The value of most of the time; unknown where none has it."""
+def _from(shapes: Iterable[tuple[S, int]], read: Callable[[S], int | None], what: str) -> Known | None:
+    """The value of most of the time, unknown where none has it; None where nothing shows one."""
     time: Counter[int] = Counter()
     calls: Counter[int] = Counter()
     for shape, ns in shapes:
@@ -363,48 +352,40 @@ def _from(shapes: Iterable[tuple[S, int]], read: Callable[[S], int | None], what
             time[value] += ns
             calls[value] += 1
     if not time:
-        return Known(None, _UNKNOWN_NAMES)
+        return None
     value, ns = time.most_common(1)[0]
     if ns < _CLEAR * time.total():
-        return Known(None, f"{what} shows {len(time)} values, none of them in most of its time")
-    count, total = calls[value], calls.total()
-    note = "" if count == total else f" (of {len(calls)} values the one with most time)"
-    return Known(value, f"{count} of {total} forward calls of {what}{note}")
+        return Known(None, words.no_clear_value(what, len(time)))
+    source = words.forward_calls(what, showing=calls[value], calls=calls.total(), values=len(calls))
+    return Known(value, source)
 
 
 def _unfused_heads(forward: _Forward, head_dim: Known, hidden: Known) -> tuple[Known, Known, Known]:
     """Heads and micro-batch from the batch of the score products, which is their product."""
-    unknown = Known(None, _UNKNOWN_NAMES)
     batches = Counter(s.batch for s in forward.products("attention.scores"))
     output = forward.gemm(("attention.output", lambda s: s.k))
     if not batches or not head_dim.value:
-        return unknown, unknown, unknown
+        return _UNSEEN, _UNSEEN, _UNSEEN
     batch = batches.most_common(1)[0][0]
     # what the output projection takes is all heads of this rank; hidden is those of all ranks
-    for width, what in ((output.value, "width of the output projection's input"), (hidden.value, "hidden")):
+    for width, of_hidden in ((output.value, False), (hidden.value, True)):
         heads, rest = divmod(width or 0, head_dim.value)
         if heads and not rest and batch % heads == 0:
-            why = f"{what} / head dimension, with the batch of the score GEMMs"
-            return Known(heads, why), Known(batch // heads, why), unknown
-    return unknown, unknown, unknown
+            why = words.heads_of_scores(of_hidden=of_hidden)
+            return Known(heads, why), Known(batch // heads, why), _UNSEEN
+    return _UNSEEN, _UNSEEN, _UNSEEN
 
 
 def _tensor_parallel(hidden: Known, heads: Known, head_dim: Known, *, sharded: bool) -> Known:
     """Each rank holds heads/t: hidden / (heads on this rank x head dimension), where that is whole."""
     if not hidden.value or not heads.value or not head_dim.value:
-        return Known(None, "needs hidden size, heads and head dimension")
+        return Known(None, words.NEEDS_HEADS)
     on_rank = heads.value * head_dim.value
     if hidden.value == on_rank:
-        return Known(1, "hidden = heads x head dimension on this rank")
+        return Known(1, words.HIDDEN_ON_RANK)
     if sharded and hidden.value % on_rank == 0:
-        why = (
-            f"hidden / (heads x head dimension on this rank) = {hidden.value} / {on_rank}, and ranks exchange"
-        )
-        return Known(hidden.value // on_rank, f"{why} activations")
-    return Known(
-        None,
-        f"hidden {hidden.value} is not heads x head dimension = {on_rank}: sharded, or heads of another size",
-    )
+        return Known(hidden.value // on_rank, words.hidden_split(hidden.value, on_rank))
+    return Known(None, words.hidden_is_not_heads(hidden.value, on_rank))
 
 
 def express(value: int | None, dims: ModelDims, *, rows: bool) -> str | None:

@@ -12,12 +12,12 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.accounting.words import figures as words
 from tracelens.attribution import Attribution, Calls
 from tracelens.attribution.collectives import collective_named
 from tracelens.gemm import AttentionShape, GemmShape, Shape
 from tracelens.gemm.clock import StepPaces, step_paces, with_groups
 from tracelens.gemm.overlap import UNDISTURBED, Paces, beside, paces
-from tracelens.numbers import plural
 from tracelens.results import Beside, Clock, GemmRow, StepPace
 from tracelens.trace import Trace
 from tracelens.trace.spans import covered
@@ -193,9 +193,6 @@ def why_not_alone(row: GemmRow) -> dict[str, str]:
     if found is None or found.excess_ms is not None:
         return {}
     share = (found.communication_ms + found.others_ms) / row.time_ms if row.time_ms else 0.0
-    ran = f"{found.disturbed_calls} of {plural(row.calls, 'call')} ran beside kernels of other streams"
-    why = f"{ran} and too few beside nothing to tell what it takes alone"
-    if row.groups is not None:
-        why = f"{ran}, and no two calls need have groups of the same sizes to tell what it takes alone"
+    why = words.ran_beside(found.disturbed_calls, row.calls, grouped=row.groups is not None)
     parts = ("overlap", "alignment", "wave", "tile") if share >= _LITTLE else ("overlap",)
     return dict.fromkeys(parts, why)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tracelens.accounting.words import model as words
 from tracelens.results import Known
 
 
@@ -32,19 +33,17 @@ def projected_kv_heads(
         return None
     queries = heads * head_dim
     if _as_many(widths, layers, queries):
-        return Known(
-            heads, f"queries, keys and values are made {queries} wide each, with heads of {head_dim}"
-        )
+        return Known(heads, words.own_heads(queries, head_dim))
     if set(widths.values()) == {layers} and len(widths) == 1:
         (width,) = widths
-        return _known(width - queries, 2, heads, head_dim, f"one GEMM makes q, k and v, {width} wide")
+        return _known("with_queries", width, heads, head_dim)
     if len(widths) != 2 or widths.get(queries) != layers:
         return None
     ((width, calls),) = ((width, calls) for width, calls in widths.items() if width != queries)
     if calls == 2 * layers:
-        return _known(width, 1, heads, head_dim, f"k and v are made by GEMMs {width} wide")
+        return _known("apart", width, heads, head_dim)
     if calls == layers:
-        return _known(width, 2, heads, head_dim, f"one GEMM makes k and v, {width} wide")
+        return _known("together", width, heads, head_dim)
     return None
 
 
@@ -58,11 +57,12 @@ def _as_many(widths: Counter[int], layers: int, queries: int) -> bool:
     return widths.total() == whole + 2 * apart and whole + apart == layers and apart == both
 
 
-def _known(width: int, parts: int, heads: int, head_dim: int, what: str) -> Known | None:
-    """``parts`` x key/value heads x head dimension = ``width``, where those are fewer than the heads."""
-    count = width // (parts * head_dim)
-    if width <= 0 or count * parts * head_dim != width or count >= heads or heads % count:
+def _known(made: words.Projections, width: int, heads: int, head_dim: int) -> Known | None:
+    """The key/value heads that a projection so wide makes, where those are fewer than the heads."""
+    own = width - heads * head_dim if made == "with_queries" else width
+    each = head_dim if made == "apart" else 2 * head_dim
+    count = own // each
+    if own <= 0 or count * each != own or count >= heads or heads % count:
         return None
-    return Known(
-        count, f"{what}, with heads of {head_dim}; each is repeated for {heads // count} of the {heads} heads"
-    )
+    said = words.repeated_heads(made, width, head_dim=head_dim, each=heads // count, heads=heads)
+    return Known(count, said)

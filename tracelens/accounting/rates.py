@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracelens.accounting.words import figures as words
 from tracelens.gemm import AttentionShape, Shape, flops
 from tracelens.gemm.lost import CLOCK_MARGIN
-from tracelens.numbers import sig
 from tracelens.results import GpuInfo, WorkKnown
 
 
@@ -63,13 +63,7 @@ def work_why(shape: Shape | None, rate: RowRate, gpu: GpuInfo) -> str | None:
     """Why the counted FLOPs are no more than a bound, or are not known; None where they are exact."""
     if rate.known == "above_peak":
         peak = gpu.peak_tflops.get(rate.dtype or "")
-        what = "rows of a buffer were" if not isinstance(shape, AttentionShape) else "scores were"
-        return (
-            f"counted in full it would be {sig(rate.tflops)} TFLOP/s, above the dense peak of {sig(peak)}:"
-            f" not all {what} computed, or the GEMM is sparse"
-        )
+        return words.above_peak(rate.tflops, peak, attention=isinstance(shape, AttentionShape))
     if rate.known != "at_most":
         return None
-    if isinstance(shape, AttentionShape):
-        return "causal attention is counted in full; its kernel leaves out masked scores"
-    return "all rows of the buffer are counted, filled or not"
+    return words.CAUSAL_IN_FULL if isinstance(shape, AttentionShape) else words.BUFFER_IN_FULL

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tracelens.accounting.limits import limits, picture_of
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
+from tracelens.accounting.words import figures as words
 from tracelens.attribution import Attribution, Calls, Loan
 from tracelens.gemm import AttentionShape, Shape, math_dtype, model_flops, shows_sizes
 from tracelens.hardware import Gpu
@@ -25,7 +26,6 @@ from tracelens.words import PHASES
 #: Of GEMM time without FLOPs: the utilization is that much too low at most. Of GPU time that a reference
 #: matches: that little lends nothing worth having.
 _NEGLIGIBLE = 0.02
-_TOO_FAST = "more counted than the GPU can do in their time"
 _RECOMPUTE = PHASES.index("recompute")
 
 
@@ -58,8 +58,7 @@ def _useless(trace: Trace, loan: Loan | None) -> list[str]:
     dur = trace.kernels.dur_ns
     if loan is None or int(dur[loan.matched].sum()) > _NEGLIGIBLE * int(dur.sum()):
         return []
-    name = loan.trace.source.name
-    return [f"the reference {name} matches nothing here: another model, GPU or software; it lent nothing"]
+    return [words.useless_reference(loan.trace.source.name)]
 
 
 def summarize(
@@ -79,14 +78,7 @@ def summarize(
     peak = gpu.peak(dtype)
     achieved = work / length / 1e3 if work is not None and length else None
     if achieved is not None and peak is None:
-        no_peak = (
-            "no peaks of AMD GPUs are known here"
-            if gpu.vendor == "amd"
-            else "no peak for this GPU: name it with --gpu"
-            if gpu.name == "unknown"
-            else f"no dense {dtype or 'dtype'} peak in the GPU table"
-        )
-        why = "; ".join(filter(None, (no_peak, why)))
+        why = words.joined(words.no_mfu_peak(gpu.vendor, gpu.name, dtype), why)
     mfu = achieved / peak if achieved is not None and peak else None
     gpu_ms = float(trace.kernels.dur_ns[in_step].sum()) / 1e6 / times.count
     summary = Summary(
@@ -133,7 +125,7 @@ def _work(
         work = model_flops(shape) if shape is not None and done else None
         dur_ns = int(calls.dur_ns[at])
         if work is None:
-            reason = _no_work(shape, calls.op_name[at], graphs) if done else _TOO_FAST
+            reason = _no_work(shape, calls.op_name[at], graphs) if done else words.TOO_FAST
             missing[reason] = missing.get(reason, 0) + dur_ns
             continue
         known_ns += dur_ns
@@ -144,26 +136,25 @@ def _work(
     why: str | None = None
     if missing_ns > _NEGLIGIBLE * (missing_ns + known_ns):
         share = missing_ns / (missing_ns + known_ns)
-        why = f"FLOPs unknown for {share:.0%} of GEMM time: {max(missing, key=lambda one: missing[one])}"
+        why = words.flops_unknown(share, max(missing, key=lambda one: missing[one]))
     elif not covered.complete:
-        why = f"{covered.unseen_frac:.0%} of GPU time could not be told apart"
+        why = words.not_told_apart(covered.unseen_frac)
     elif not attribution.transformer:
-        why = "only GEMM and attention FLOPs are counted"
+        why = words.GEMMS_ONLY
     if not by_type:
-        return None, None, (missing_ns and why) or "no GEMM or attention was recognised in the steps"
+        return None, None, (missing_ns and why) or words.NO_GEMM
     return sum(by_type.values()), max(by_type, key=lambda dtype: by_type[dtype]), why
 
 
 def _no_work(shape: Shape | None, operator: str | None, graphs: bool) -> str:
     """Why a call's FLOPs are not known; shapes come with operators, of which a CUDA graph has none."""
     if isinstance(shape, AttentionShape) and shape.varlen:
-        return "packed attention"
+        return words.PACKED
     if shape is not None:
-        return "a size is not known"
+        return words.NO_SIZE
     if operator is not None:
-        recorded = "the operators around its kernels do not show a GEMM's sizes"
-        return "no shapes recorded (record_shapes=True)" if shows_sizes(operator) else recorded
-    return "a CUDA graph hides its operators" if graphs else "its kernels have no operator in the file"
+        return words.NO_SHAPES if shows_sizes(operator) else words.NO_SIZES_AROUND
+    return words.IN_GRAPH if graphs else words.NO_OPERATOR
 
 
 def with_findings(report: Report, advice: Advice) -> Report:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.accounting.model import express
+from tracelens.accounting.words import figures as words
 from tracelens.gemm import (
     AttentionShape,
     GemmShape,
@@ -75,7 +76,7 @@ def bounded_fields(
     kernel: KernelName | None, grid: tuple[int, int, int] | None, op: str | None
 ) -> dict[str, Any]:
     """Fields of a row without sizes: what its kernel's tile and grid say, and why the sizes are not known."""
-    empty = _EMPTY | {"shape_note": _no_shape(op)}
+    empty = _EMPTY | {"shape_note": words.no_sizes(op, shows_sizes=op is not None and shows_sizes(op))}
     if kernel is None:
         return empty
     attention = bound_attention(kernel, grid)
@@ -97,15 +98,6 @@ def bounded_fields(
     }
 
 
-def _no_shape(op: str | None) -> str:
-    """Why the sizes are not known, by the operator of the call or around it."""
-    if op is None:
-        return "no operator is known for this kernel"
-    if shows_sizes(op):
-        return "the operator's shapes are not in the trace (record_shapes=True records them)"
-    return f"{op} shows no GEMM sizes"
-
-
 _EMPTY: dict[str, Any] = {
     **dict.fromkeys(
         ("m", "n", "k", "batch", "dtype", "out_dtype", "layout", "m_expr", "n_expr", "k_expr", "shape_note")
@@ -116,10 +108,10 @@ _EMPTY: dict[str, Any] = {
 
 def _note(shape: GemmShape, padded: dict[str, int]) -> str | None:
     if padded:
-        return "padded from " + ", ".join(f"{name.upper()} {size}" for name, size in padded.items())
-    if shape.groups:
-        return f"{shape.groups} groups, {shape.grouped} is their total"
-    return "symmetric: one triangle is computed" if shape.symmetric else None
+        return words.padded_from(padded)
+    if shape.groups and shape.grouped:
+        return words.groups(shape.groups, shape.grouped)
+    return words.SYMMETRIC if shape.symmetric else None
 
 
 class Padding:

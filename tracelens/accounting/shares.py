@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tracelens.attribution import Attribution, Calls, lent_kernels
 from tracelens.attribution.names import op_rule
+from tracelens.attribution.words import REASONS
 from tracelens.gemm import flops
 from tracelens.results import ComponentRow, Coverage, GemmRow, Outside, ReferenceInfo, Unattributed
 from tracelens.trace import Links, Trace, look_up
@@ -111,8 +112,8 @@ def coverage(
         by_evidence=by_evidence,
         unattributed=sorted(
             (
-                Unattributed(reason, remedy, int(dur[mask].sum()) / 1e6, int((mask & counted).sum()))
-                for reason, remedy, mask in attribution.reasons()
+                Unattributed(*REASONS[reason], int(dur[mask].sum()) / 1e6, int((mask & counted).sum()))
+                for reason, mask in attribution.reasons()
                 if (mask & counted).any()
             ),
             key=lambda row: -row.time_ms,

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.accounting.whole_steps import NOTHING, not_whole
+from tracelens.accounting.words import figures as words
 from tracelens.attribution import Attribution
 from tracelens.attribution.communication import exposed_within
 from tracelens.errors import UsageError
@@ -105,7 +106,7 @@ class _Cut:
 def _whole_trace(trace: Trace, links: Links) -> _Cut:
     end = trace.kernels.ts_ns + trace.kernels.dur_ns
     stop = np.maximum(links.steps.end_ns, end.max(initial=0))
-    return _Cut(links.steps.start_ns, stop, "whole trace taken as one step: no ProfilerStep range", [None])
+    return _Cut(links.steps.start_ns, stop, words.WHOLE_TRACE, [None])
 
 
 def _marked(trace: Trace, links: Links, attribution: Attribution) -> _Cut:
@@ -127,7 +128,7 @@ def _marked(trace: Trace, links: Links, attribution: Attribution) -> _Cut:
     owned = np.isin(np.arange(len(steps.index)), owner[outside & unlinked])
     early = np.flatnonzero(before & unlinked)
     lacks = not_whole(trace, links, owned=owned, early=early[np.argsort(kernels.ts_ns[early])])
-    return _Cut(start, stop, "ProfilerStep ranges, on the GPU's clock", lacks)
+    return _Cut(start, stop, words.MARKED_STEPS, lacks)
 
 
 def _left_out(
@@ -206,7 +207,7 @@ def unprofiled_steps(
     median = float(np.median(everything))
     why = found.why
     if not times.marked:
-        why = "; ".join(filter(None, [why, "no ProfilerStep range: the whole trace is no training step"]))
+        why = words.joined(why, words.NO_TRAINING_STEP)
     profiled_ms = (times.end_ns - times.start_ns) / 1e6
     compared = times.marked and float(np.median(profiled_ms)) > 0
     return UnprofiledSteps(

@@ -14,11 +14,12 @@ from tracelens.attribution.names import OP_RULES, kernel_component
 from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
 from tracelens.attribution.phases import Phases
-from tracelens.attribution.result import REASONS, Attribution
+from tracelens.attribution.result import Attribution
 from tracelens.attribution.sites import Sites, decide_sites, operator_rules
 from tracelens.attribution.structure import Inference, infer
 from tracelens.attribution.twins import orphans
 from tracelens.attribution.updates import between_updates
+from tracelens.attribution.words import REASONS
 from tracelens.gemm import KernelNames, is_gemm_op, kernel_names
 from tracelens.gemm.inductor import custom_kernel
 from tracelens.trace import Links, Trace, look_up

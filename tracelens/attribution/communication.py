@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution import words
 from tracelens.attribution.collectives import Call, find_calls
 from tracelens.attribution.names import element_role, split_counter
 from tracelens.attribution.patterns import EXPERT_EXCHANGES
@@ -46,10 +47,6 @@ _SCALARS = 16  # elements: a loss, a norm, a flag, a few metrics
 _TENSOR = 1024  # elements: what is smaller has the size of a tensor of the model by chance
 _WORD = re.compile(r"[a-z]+")
 _EXCHANGE = re.compile(rf"\bdeep_ep::|{EXPERT_EXCHANGES}")
-
-
-#: What a message is exactly as large as.
-SizeClass = Literal["weight", "activation", "both", "neither", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ class _Place:
     exchange: bool  # a kernel that carries tokens to their experts and back, by its name
     module: bool  # some nn.Module around it
     modules_known: bool  # the trace names modules
-    size: SizeClass  # the message is exactly as large
+    size: words.SizeClass  # the message is exactly as large
 
 
 def find_communication(trace: Trace, links: Links, attribution: Attribution) -> Communication:
@@ -249,7 +246,7 @@ def _tensor_sizes(trace: Trace, links: Links) -> tuple[set[int], set[int]]:
     return activations, weights
 
 
-def _size_class(elements: int | None, activations: set[int], weights: set[int]) -> SizeClass:
+def _size_class(elements: int | None, activations: set[int], weights: set[int]) -> words.SizeClass:
     if elements is None or not weights:
         return "unknown"
     if elements < _TENSOR:
@@ -262,14 +259,14 @@ def _size_class(elements: int | None, activations: set[int], weights: set[int]) 
 def decide_purpose(place: _Place) -> Purpose:
     """The first rule that has something to go by."""
     if place.exchange:
-        return Purpose("expert all-to-all", "kernel_name", "a kernel of DeepEP, which serves experts alone")
+        return Purpose("expert all-to-all", "kernel_name", words.DEEP_EP)
     if place.call.collective == "packing":
         return _packing(place)
     if place.fsdp:
         return _in_fsdp(place)
     return (
         _by_group(place)
-        or (None if place.launched else Purpose("unknown", "none", "its launch is not in the file"))
+        or (None if place.launched else Purpose("unknown", "none", words.NO_LAUNCH))
         or _by_operator(place)
         or _by_size(place)
         or _unknown(place)
@@ -280,11 +277,11 @@ def _packing(place: _Place) -> Purpose:
     if place.fsdp:
         gathers = place.phase in ("forward", "recompute")
         return (
-            Purpose("FSDP parameter gather", "annotation", "inside a range of FSDP in the forward")
+            Purpose("FSDP parameter gather", "annotation", words.FSDP_FORWARD)
             if gathers
-            else Purpose("unknown", "none", "inside a range of FSDP: gather or scatter is not said")
+            else Purpose("unknown", "none", words.FSDP_OPEN)
         )
-    return Purpose("unknown", "none", "lays out data for a collective, which one is not said")
+    return Purpose("unknown", "none", words.LAYS_OUT)
 
 
 def _in_fsdp(place: _Place) -> Purpose:
@@ -295,22 +292,22 @@ def _in_fsdp(place: _Place) -> Purpose:
     }
     purpose = known.get(place.call.collective)
     if purpose is None or (place.call.collective == "all_reduce" and place.phase != "backward"):
-        return Purpose("unknown", "none", "inside a range of FSDP, and no collective of its scheme")
-    return Purpose(purpose, "annotation", "inside a range that FSDP opens")
+        return Purpose("unknown", "none", words.FSDP_OTHER)
+    return Purpose(purpose, "annotation", words.FSDP_RANGE)
 
 
 def _by_group(place: _Place) -> Purpose | None:
     """The group's description, where somebody gave it one: DeviceMesh's ``mesh_tp``, Megatron's names."""
-    words = set(_WORD.findall((place.call.group or "").lower()))
-    why = f"its process group is called {place.call.group}"
+    parts = set(_WORD.findall((place.call.group or "").lower()))
+    why = words.named_group(place.call.group)
     collective, computing = place.call.collective, place.phase in ("forward", "backward", "recompute")
-    data = bool(words & {"dp", "data", "replicate", "shard", "fsdp", "cp", "context"})
-    expert = bool(words & {"ep", "expert"})
-    if words & {"pp", "pipeline"} and collective == "send/recv":
+    data = bool(parts & {"dp", "data", "replicate", "shard", "fsdp", "cp", "context"})
+    expert = bool(parts & {"ep", "expert"})
+    if parts & {"pp", "pipeline"} and collective == "send/recv":
         return Purpose("pipeline", "annotation", why)
     if expert and not data and collective == "all_to_all":
         return Purpose("expert all-to-all", "annotation", why)
-    if words & {"tp", "tensor"} and computing and not data and not expert and collective != "send/recv":
+    if parts & {"tp", "tensor"} and computing and not data and not expert and collective != "send/recv":
         return Purpose("tensor parallel", "annotation", why)
     if data and computing and collective == "all_reduce" and place.phase == "backward" and place.hook:
         return Purpose("data-parallel gradients", "annotation", why)
@@ -322,18 +319,18 @@ def _by_operator(place: _Place) -> Purpose | None:
     collective, elements = place.call.collective, place.call.elements
     if place.phase == "optimizer":
         if collective in ("reduce_scatter", "all_gather", "broadcast", "reduce"):
-            return Purpose("optimizer shards", "annotation", f"{collective} inside the optimizer's step")
+            return Purpose("optimizer shards", "annotation", words.in_optimizer(collective))
         if collective == "all_reduce" and elements is not None and elements <= _SCALARS:
-            return Purpose("loss or metric", "structure", f"{_values(elements)} inside the optimizer's step")
+            return Purpose("loss or metric", "structure", words.in_optimizer(elements))
         return None
     if place.hook and collective in ("all_reduce", "reduce_scatter"):
-        return Purpose("data-parallel gradients", "op", "launched by the hook of AccumulateGrad")
+        return Purpose("data-parallel gradients", "op", words.GRADIENT_HOOK)
     if place.tensor and collective != "all_to_all":
-        return Purpose("tensor parallel", "op", "inside an autograd function of tensor parallelism")
+        return Purpose("tensor parallel", "op", words.TENSOR_FUNCTION)
     if collective == "all_to_all" and place.experts:
-        return Purpose("expert all-to-all", place.experts, "inside a mixture of experts")
+        return Purpose("expert all-to-all", place.experts, words.IN_EXPERTS)
     if collective == "send/recv" and place.modules_known and not place.module:
-        return Purpose("pipeline", "structure", "sent between modules, not inside one")
+        return Purpose("pipeline", "structure", words.BETWEEN_MODULES)
     return None
 
 
@@ -342,40 +339,27 @@ def _by_size(place: _Place) -> Purpose | None:
     collective, elements, phase = place.call.collective, place.call.elements, place.phase
     outside = phase == "other" and not place.module
     if outside and elements is not None and elements <= _SCALARS and collective in ("all_reduce", "reduce"):
-        return Purpose("loss or metric", "structure", f"{_values(elements)} outside the model")
+        return Purpose("loss or metric", "structure", words.outside_model(elements))
     exchanged = collective in ("all_reduce", "reduce_scatter", "all_gather")
     if place.size == "activation" and exchanged and phase in ("forward", "backward", "recompute"):
-        return Purpose("tensor parallel", "structure", "as large as an activation of a linear layer")
+        return Purpose("tensor parallel", "structure", words.AN_ACTIVATION)
     if place.size == "weight" and collective in ("all_reduce", "reduce_scatter"):
         if phase == "backward" or outside:
-            return Purpose("data-parallel gradients", "structure", "as large as a weight's gradient")
+            return Purpose("data-parallel gradients", "structure", words.A_GRADIENT)
     elif place.size == "weight" and collective == "all_gather" and phase in ("forward", "recompute"):
-        return Purpose("FSDP parameter gather", "structure", "as large as a weight, before its use")
+        return Purpose("FSDP parameter gather", "structure", words.A_WEIGHT)
     return None
-
-
-def _values(elements: int) -> str:
-    return "one value" if elements == 1 else f"{elements} values"
 
 
 def _unknown(place: _Place) -> Purpose:
     """What is missing."""
-    collective = place.call.collective
-    if collective == "barrier":
-        return Purpose("unknown", "none", "a barrier: ranks wait for each other")
-    if collective == "all_to_all":
-        return Purpose("unknown", "none", "no mixture of experts is named around it")
-    if collective == "send/recv":
-        return Purpose(
-            "unknown", "none", "a pipeline or ring attention: no module names tell which is around it"
-        )
-    if place.ddp:
-        return Purpose("unknown", "none", "inside DistributedDataParallel.forward: buffers or module inputs")
-    where = f"inside {place.backward_of}" if place.backward_of else f"in phase {place.phase}"
-    if place.call.elements is None:
-        return Purpose("unknown", "none", f"{where}, and the trace has no message size")
-    if place.size == "unknown":
-        return Purpose("unknown", "none", f"{where}, and no GEMM has a shape to compare its size with")
-    if place.size == "both":
-        return Purpose("unknown", "none", f"{where}; a weight and an activation are as large")
-    return Purpose("unknown", "none", f"{where}, and as large as no weight or activation of a linear layer")
+    by_collective: dict[CollectiveName, str] = {
+        "barrier": words.A_BARRIER,
+        "all_to_all": words.NO_EXPERTS,
+        "send/recv": words.PIPELINE_OR_RING,
+    }
+    why = by_collective.get(place.call.collective) or (words.IN_DDP if place.ddp else None)
+    if why is None:
+        size = place.size if place.call.elements is not None else None
+        why = words.size_does_not_tell(place.backward_of, place.phase, size)
+    return Purpose("unknown", "none", why)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.components import is_part
+from tracelens.attribution.words import REASONS
 from tracelens.gemm import KernelNames
 from tracelens.results import Found
 from tracelens.trace import Links, Trace
@@ -17,46 +18,6 @@ IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
 _PARTS = [code for code, name in enumerate(COMPONENTS) if is_part(name)]
-
-#: Why a kernel has no component, and what to do about it.
-REASONS = {
-    "no launch": (
-        "launched before the recording began: its launch is not in the file",
-        "record with a warm-up step (schedule(wait=1, warmup=1, active=2)) and synchronize after each step",
-    ),
-    "graph": (
-        "part of a CUDA graph: all its kernels hang from one launch",
-        "record one step without CUDA graphs beside it",
-    ),
-    "compiled": (
-        "inside a torch.compile graph: no module names reach the kernels",
-        "record one eager step (torch.compiler.disable or TORCH_COMPILE_DISABLE=1)",
-    ),
-    "backward": (
-        "a backward kernel that no forward operator is tied to",
-        "record with shapes, and with the forward of the same step inside the window",
-    ),
-    "no names": (
-        "no module or named range encloses the operator",
-        "record with with_stack=True, or label modules with record_function",
-    ),
-    "no operator": (
-        "the launch stands in no operator: a library of its own called CUDA",
-        "label the call with record_function",
-    ),
-    "no operators": (
-        "the file has no operators that a launch could stand in",
-        "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-    ),
-    "ambiguous": (
-        "its shape and its place fit more than one part of the layer",
-        "record with module names (with_stack=True, or record_function around the parts)",
-    ),
-    "unknown module": (
-        "no module or range around the kernel says which part of the model it is",
-        "label it with record_function, named after its part (attention, mlp, rotary, ...)",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -101,13 +62,10 @@ class Attribution:
         """The same with only these steps counted as steps; kernels of the others are in none."""
         return replace(self, step=np.where(np.isin(self.step, positions), self.step, -1).astype(np.int32))
 
-    def reasons(self) -> list[tuple[str, str, BoolArray]]:
-        """(reason, remedy, mask over kernels) for each reason that occurs."""
-        return [
-            (why, remedy, self.reason == code)
-            for code, (why, remedy) in enumerate(REASONS.values())
-            if (self.reason == code).any()
-        ]
+    def reasons(self) -> list[tuple[str, BoolArray]]:
+        """(key of REASONS, mask over kernels) for each reason that occurs."""
+        masks = ((name, self.reason == code) for code, name in enumerate(REASONS))
+        return [(name, mask) for name, mask in masks if mask.any()]
 
 
 @dataclass(frozen=True, slots=True)

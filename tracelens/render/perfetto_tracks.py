@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution import Attribution, Calls
-from tracelens.attribution.result import REASONS
+from tracelens.attribution.words import REASONS
 from tracelens.results import Finding, GemmRow, Report
 from tracelens.trace import Links, Trace
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES

@@ -91,7 +91,7 @@ def _candidate(facts: StepFacts, found: Sequence[_Padded]) -> Candidate:
     sent = most.row.bytes_per_call or 0.0
     return Candidate(
         name="padding of experts' buckets",
-        title=f"Shard experts' weights without padding: {sent / 1e6:,.1f} MB hold {most.weights / 1e6:,.1f} MB",
+        title=f"Shard experts without padding: {sent / 1e6:,.1f} MB for {most.weights / 1e6:,.1f} MB",
         saw=(
             f"{plural(len(found), 'kind')} of messages over {most.row.group} are larger than the experts'"
             f" weights of a layer, by {percent(sent / most.weights - 1)} in {most.row.collective}; they are"

@@ -11,6 +11,8 @@ import re
 from collections import Counter
 from typing import Any
 
+from tracelens.trace import words
+
 #: A dimension, an element count, a byte count: more than any memory. Products of four stay finite floats.
 LARGEST = 2**48
 #: Letters of a name: the longest of CUTLASS and Triton have some thousand.
@@ -116,22 +118,5 @@ class Door:
 
     def warning(self) -> list[str]:
         """One line on what was left out; none where nothing was."""
-        return sentence(self.dropped)
-
-
-_WORDS = {
-    "number": "numbers out of range",
-    "text": "texts that are none",
-    "long text": f"texts cut after {LONGEST_NAME:,} letters",
-    "character": "texts with control or broken characters",
-    "shape": "shapes that cannot be",
-    "launch": "launch sizes that cannot be",
-    "duration": "durations over 13 days",
-    "metadata": "metadata nested too deep",
-}
-
-
-def sentence(dropped: Counter[str]) -> list[str]:
-    """What was left out as one warning; no line where nothing was."""
-    parts = [f"{_WORDS[kind]} ({count:,})" for kind, count in dropped.items() if count]
-    return [f"values that no trace can hold were left out or mended: {', '.join(parts)}"] if parts else []
+        counts = {kind: count for kind, count in self.dropped.items() if count}
+        return [words.mended(counts, LONGEST_NAME)] if counts else []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from tracelens.trace.tables import DamageKind
+from tracelens.trace.words import DamageKind
 
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _KEY_REACH = 4096  # the key with all its white space is shorter

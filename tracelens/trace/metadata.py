@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tracelens.results.step import STEP_CLOCKS, StepClock
+from tracelens.trace import words
 from tracelens.trace.collectives import MOST_RANKS
 from tracelens.trace.decode import NOT_JSON
 from tracelens.trace.door import Door
@@ -36,7 +37,7 @@ def read_metadata(head: bytes, tail: bytes, door: Door | None = None) -> tuple[d
             continue
         found = _decode(text)
         if found is None:
-            trouble.append(f"the metadata {where} the events could not be read")
+            trouble.append(words.no_metadata(where))
             continue
         metadata.update(found)
     return _without_environment((door or Door()).value(metadata)), trouble
@@ -152,28 +153,19 @@ def unprofiled_times(metadata: Mapping[str, Any]) -> UnprofiledTimes:
     """The steps timed before and after the window: key ``tracelens``, part ``time``."""
     ours = metadata.get("tracelens")
     if not isinstance(ours, dict):
-        return UnprofiledTimes(
-            why="the trace holds none; 'tracelens capture' times steps before and after the profiler"
-        )
+        return UnprofiledTimes(why=words.NO_TIMES)
     part = ours.get("time")
     before, after = (
         _times(part.get(key)) if isinstance(part, dict) else None for key in ("before_ms", "after_ms")
     )
     if before is None or after is None:
-        return UnprofiledTimes(why="the trace has no readable step times beside the profiler's")
+        return UnprofiledTimes(why=words.NO_READABLE_TIMES)
     window = ours.get("window")
-    late = "the run was cut short" if isinstance(window, dict) and "ended" in window else "train on"
-    missing = [
-        text
-        for there, text in (
-            (before, "none before the window: capture with --wait 3 or more"),
-            (after, f"none after the window: {late}"),
-        )
-        if not there
-    ]
+    cut_short = isinstance(window, dict) and "ended" in window
+    why = words.untimed(before=bool(before), after=bool(after), cut_short=cut_short)
     clock = part.get("clock") if isinstance(part, dict) else None
     known = next((one for one in STEP_CLOCKS if one == clock), None)
-    return UnprofiledTimes(before, after, known, "; ".join(missing) or None)
+    return UnprofiledTimes(before, after, known, why)
 
 
 def _times(value: Any) -> tuple[float, ...] | None:

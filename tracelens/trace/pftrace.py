@@ -18,6 +18,7 @@ from itertools import chain
 import msgspec
 
 from tracelens.errors import RECORD_ONE, InputError
+from tracelens.trace import words
 from tracelens.trace.protobuf import (
     BROKEN,
     annotation,
@@ -154,7 +155,7 @@ class _Converter:
             yield from self._close_group()
         except BROKEN as error:
             is_whole = False
-            self._lost(f"the Perfetto trace is cut off or damaged, {read:,} bytes into its packets: {error}")
+            self._lost(words.perfetto_damaged(read, error))
             if self._group.is_paired() and not self._strange:
                 yield from self._ranges()
         if not self._events and not is_whole:

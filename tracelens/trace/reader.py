@@ -6,7 +6,7 @@ import gc
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tracelens.errors import RECORD_ONE, InputError
+from tracelens.trace import words
 from tracelens.trace.collect import Collector
 from tracelens.trace.columns import Chunk, ChunkDecoder, lacks_time
 from tracelens.trace.decode import NOT_JSON, as_int, coerce_event, decode_values
@@ -24,7 +25,7 @@ from tracelens.trace.metadata import read_metadata
 from tracelens.trace.pieces import Packed, Piece, Slice, Text
 from tracelens.trace.pool import Pool
 from tracelens.trace.source import BLOCK, ByteSource
-from tracelens.trace.tables import Damage, DamageKind, Details, Symbols, Trace
+from tracelens.trace.tables import Damage, Details, Symbols, Trace
 
 _HEAD_LIMIT = 256 * 1024 * 1024  # metadata of large jobs (process groups) stands before the events
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -36,17 +37,7 @@ _SLICE = 768 * 1024
 _WINDOW = 16 * 1024  # a few dozen events
 _EVENT_LIMIT = 64 * 1024 * 1024  # no single event is larger; beyond it the text is damaged
 _MAX_DAMAGE = 1000
-_DAMAGED: Mapping[DamageKind, str] = {
-    "no_event": "an entry that is no event",
-    "invalid": "an event that is not valid JSON",
-    "incomplete": "an event that is not complete",
-}
-
-
-def _damaged(one: Damage) -> str:
-    if one.reason == "no_time":
-        return f"{one.entries} entr{'y' if one.entries == 1 else 'ies'} without a readable time"
-    return _DAMAGED[one.reason]
+_TOLD = 3  # places of damage in a warning
 
 
 def read_trace(
@@ -398,15 +389,11 @@ class _Reader:
         if self.source.fault:
             out.append(self.source.fault)
         if self.truncated:
-            out.append(
-                f"the file ends before the event list does, at byte {self.bytes:,} of its JSON: "
-                f"{self.collected.events:,} whole events before that were kept"
-            )
+            out.append(words.ends_early(self.bytes, self.collected.events))
         lost = [damage for damage in self.damage if not (self.truncated and damage.reason == "incomplete")]
         if lost:
-            where = ", ".join(
-                f"byte {damage.offset:,} ({damage.length:,} bytes: {_damaged(damage)})" for damage in lost[:3]
-            )
-            more = f" and {len(lost) - 3} more places" if len(lost) > 3 else ""
-            out.append(f"damaged, left out: {where}{more}")
+            places = [
+                words.damaged_place(one.offset, one.length, one.reason, one.entries) for one in lost[:_TOLD]
+            ]
+            out.append(words.damaged(places, len(lost) - len(places)))
         return out

@@ -21,7 +21,7 @@ from isal.igzip_lib import IsalError
 
 from tracelens.errors import InputError
 from tracelens.files import cannot_read
-from tracelens.trace import pftrace
+from tracelens.trace import pftrace, words
 from tracelens.trace.tables import TraceSource
 
 BLOCK = 384 * 1024
@@ -137,7 +137,7 @@ class ByteSource:
         while True:
             if unpacker.eof and pending:
                 if not pending.startswith(_GZIP):
-                    self.fault = "bytes after the end of the gzip data were ignored"
+                    self.fault = words.AFTER_GZIP
                     break
                 unpacker = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
             try:
@@ -145,7 +145,7 @@ class ByteSource:
                 out = unpacker.decompress(pending, BLOCK)
             except _FAULTS as error:
                 self.whole = False
-                self.fault = f"the gzip data is damaged before byte {self.raw_bytes:,} of the file ({error})"
+                self.fault = words.gzip_damaged(self.raw_bytes, error)
                 yield from self._salvage(given)
                 break
             given += len(out)
@@ -158,7 +158,7 @@ class ByteSource:
                     break
         if self.fault is None and not unpacker.eof:
             self.whole = False
-            self.fault = "the gzip data is cut off"
+            self.fault = words.GZIP_CUT_OFF
         for _ in blocks:  # the hash and the size are of the whole file
             pass
 
@@ -172,7 +172,7 @@ class ByteSource:
                 yield out
         except OSError as error:
             self.whole = False
-            self.fault = f"the zstd data is damaged or cut off ({error})"
+            self.fault = words.zstd_damaged(error)
         for _ in blocks:  # the hash and the size are of the whole file
             pass
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from tracelens.trace.collectives import Collective, parse
 from tracelens.trace.decode import NOT_JSON
 from tracelens.trace.door import Door
+from tracelens.trace.words import DamageKind
 
 IntArray = npt.NDArray[np.int64]
 CodeArray = npt.NDArray[np.int32]
@@ -229,10 +230,6 @@ class Syncs(Table):
     stream: IntArray
     ts_ns: IntArray
     record: IntArray  # correlation or external id of the cudaEventRecord that is waited for
-
-
-#: An entry that is no event, an event that is no JSON, one that the file ends in, entries without a time.
-DamageKind = Literal["no_event", "invalid", "incomplete", "no_time"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.results.identity import ValidityRule
+from tracelens.trace import words
 from tracelens.trace.collectives import OP
 from tracelens.trace.tables import Trace
 
@@ -112,10 +113,10 @@ def _first(ids: npt.NDArray[np.int64], ts_ns: npt.NDArray[np.int64]) -> tuple[np
 
 
 _RULES: tuple[tuple[str, str, Callable[[Trace], tuple[int, int]]], ...] = (
-    ("gpu-kernel-causality", "a kernel starts after its cudaLaunchKernel", _causality),
-    ("stream-wait-corr-id", "a wait for an event names the record it waits for", _wait_names_record),
-    ("stream-sync-overlap", "no kernel runs on a stream that was waited for", _sync_after_kernels),
-    ("stream-wait-in-past", "a wait for an event follows the record", _wait_for_the_past),
-    ("nccl-metadata", "a collective has its name, dtype, sizes and group", _collectives_complete),
-    ("backward-sequence", "a sequence number belongs to one backward function", _sequence_unique),
+    ("gpu-kernel-causality", words.KERNEL_AFTER_LAUNCH, _causality),
+    ("stream-wait-corr-id", words.WAIT_NAMES_RECORD, _wait_names_record),
+    ("stream-sync-overlap", words.STREAM_IDLE, _sync_after_kernels),
+    ("stream-wait-in-past", words.WAIT_AFTER_RECORD, _wait_for_the_past),
+    ("nccl-metadata", words.COLLECTIVE_COMPLETE, _collectives_complete),
+    ("backward-sequence", words.ONE_BACKWARD, _sequence_unique),
 )

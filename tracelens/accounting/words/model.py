@@ -1,0 +1,200 @@
+"""Where a dimension or a degree of the model is read from, or why it is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from tracelens.results import Found
+
+#: Which GEMMs make keys and values: one with the queries, one for both, one for each.
+Projections = Literal["with_queries", "together", "apart"]
+
+NOT_ATTRIBUTED = "no GEMM of this trace is attributed to the part that shows it"
+NO_SHAPES = "no operator behind these GEMMs has shapes"
+VOCABULARY_HEAD = "the head chooses from a vocabulary"
+
+NO_LAYER_NAMED = "no layer is named, and nothing tells layers from passes of the model"
+LAYERS_NAMED = "layers named in the trace"
+
+NO_ROUTER = "no router of experts is known in this trace"
+NO_GROUPED_GEMM = "no grouped GEMM shows how many experts this rank has"
+
+NEEDS_HEADS = "needs hidden size, heads and head dimension"
+HIDDEN_ON_RANK = "hidden = heads x head dimension on this rank"
+MESH_DIMENSION = "a dimension of the device mesh is named after it"
+PROCESS_GROUP = "a process group is named after it"
+ONE_RANK = "the job has one rank"
+NO_COMMUNICATION = "the trace has no communication"
+COMMUNICATION_UNSEEN = "too much of the GPU time could not be told apart to rule communication out"
+NOTHING_SENT = "nothing is sent from rank to rank in this trace"
+NO_PIPELINE_GROUP = "messages are sent from rank to rank, and no process group is named after a pipeline"
+NO_EXPERT_GROUP = "ranks communicate, and no process group is named after experts"
+
+
+def not_whole(found: Found) -> str:
+    """Of a model that is not recognised as a whole."""
+    if found == "none":
+        return "no part of a transformer was recognised"
+    return "parts of a transformer were recognised, but not the whole of one"
+
+
+def forward_calls(what: str, *, showing: int, calls: int, values: int) -> str:
+    """Of ``calls`` that show ``values`` values, those ``showing`` this one."""
+    note = "" if showing == calls else f" (of {values} values the one with most time)"
+    return f"{showing} of {calls} forward calls of {what}{note}"
+
+
+def no_clear_value(what: str, values: int) -> str:
+    """Of calls that contradict each other."""
+    return f"{what} shows {values} values, none of them in most of its time"
+
+
+def one_part(share: float) -> str:
+    """Of a file whose attention mostly has no shapes."""
+    return f"only {share:.0%} of attention has shapes: they are of one part of the model"
+
+
+def classes(size: int, rows: int) -> str:
+    """Of a head that has no vocabulary."""
+    return f"the head chooses from {size}: no embedding has as many rows, and it works on {rows} rows"
+
+
+def several_widths(widths: Sequence[int]) -> str:
+    """Of layers that are no one model."""
+    return f"layers of several widths, {', '.join(map(str, widths))}: no one model"
+
+
+def layers_counted(stream: int | None, *, models: int = 1) -> str:
+    """Of layers that are counted, those with a ``stream`` so wide or all."""
+    which = "layers counted in the step" if stream is None else f"layers whose stream is {stream} wide"
+    return which if models == 1 else f"{which}, in each of {models} models or passes"
+
+
+def layers_in_none(told: int, calls: int, component: str) -> str:
+    """Of calls that mostly are in no layer."""
+    return f"layers not told apart: {told} of {calls} calls of {component} are in one"
+
+
+def layers_in_one(calls: int, component: str, steps: int) -> str:
+    """Of more calls than one layer can have."""
+    return f"layers not told apart: {calls} calls of {component} in {steps} steps"
+
+
+def layers_behind_others(layers: int) -> str:
+    """Of a model whose first layers are not counted."""
+    return f"{layers} layers are counted, behind GEMMs that are in none"
+
+
+def layers_of_several(each: Sequence[int]) -> str:
+    """Of models, or parts of one, with so many layers."""
+    counts = " and ".join(map(str, each))
+    return f"{counts} layers are counted: of several models, or of parts or passes of one"
+
+
+def heads_do_not_fit(heads: int, head_dim: int, hidden: int, takes: int) -> str:
+    """Of heads that contradict the hidden size and the output projection."""
+    return (
+        f"{heads} heads of {head_dim} make neither the hidden size, {hidden}, nor what the "
+        f"output projection takes, {takes}"
+    )
+
+
+def several_batches(sizes: Sequence[tuple[int, int]]) -> str:
+    """Of attention over batches of several sizes."""
+    shown = " and ".join(f"{batch} x {length}" for batch, length in sizes[:2])
+    return f"attention runs on {len(sizes)} sizes of batch x sequence, {shown} among them"
+
+
+def packed(tokens: int) -> str:
+    """Of sequences of unequal length behind one another."""
+    return f"sequences are packed, {tokens} tokens in a micro-batch; their lengths are not in the trace"
+
+
+def heads_of_scores(*, of_hidden: bool) -> str:
+    """Of heads and micro-batch, from the hidden size or what the output projection takes."""
+    what = "hidden" if of_hidden else "width of the output projection's input"
+    return f"{what} / head dimension, with the batch of the score GEMMs"
+
+
+def hidden_split(hidden: int, on_rank: int) -> str:
+    """Of heads that ranks share."""
+    return (
+        f"hidden / (heads x head dimension on this rank) = {hidden} / {on_rank}, "
+        "and ranks exchange activations"
+    )
+
+
+def hidden_is_not_heads(hidden: int, on_rank: int) -> str:
+    """Of a hidden size that does not tell over how many ranks heads are split."""
+    return f"hidden {hidden} is not heads x head dimension = {on_rank}: sharded, or heads of another size"
+
+
+def own_heads(queries: int, head_dim: int) -> str:
+    """Of key/value heads that are as many as heads."""
+    return f"queries, keys and values are made {queries} wide each, with heads of {head_dim}"
+
+
+def repeated_heads(made: Projections, width: int, *, head_dim: int, each: int, heads: int) -> str:
+    """Of fewer key/value heads than heads."""
+    how = {
+        "with_queries": f"one GEMM makes q, k and v, {width} wide",
+        "together": f"one GEMM makes k and v, {width} wide",
+        "apart": f"k and v are made by GEMMs {width} wide",
+    }[made]
+    return f"{how}, with heads of {head_dim}; each is repeated for {each} of the {heads} heads"
+
+
+def weights_of_graph(weights: int, layers: int) -> str:
+    """Of the hidden size that all weights of a captured graph share."""
+    return f"in all {weights} weights that the graph is called with {layers} times"
+
+
+def weights_both_ways(layers: int) -> str:
+    """Of the feed-forward size, from the weights of a captured graph."""
+    return f"weights to it and back in each of {layers} layers"
+
+
+def outside_replay(count: int) -> str:
+    """Of attention, from the operators that ran while a graph was captured."""
+    return f"{count} attention operators outside the graph's replay"
+
+
+def messages(layers: int, activation: int, losses: int, tokens: int) -> str:
+    """Of the hidden size as a quotient of messages."""
+    return f"{layers} messages of {activation} elements in layers, {losses} of {tokens} in loss"
+
+
+def only_tokens(tokens: int) -> str:
+    """Of sequence and micro-batch, where only their product is known."""
+    return f"of {tokens} tokens in a micro-batch nothing tells one from the other"
+
+
+def nothing_chooses(experts: int) -> str:
+    """Of experts whose router's choice is in no operator."""
+    return f"no operator is seen that chooses from {experts}"
+
+
+def chosen(experts: int, counts: Sequence[int]) -> str:
+    """Of how many experts a token goes to."""
+    return f"of {experts} experts {', '.join(map(str, counts))} are chosen"
+
+
+def grouped(local: int, experts: int) -> str:
+    """Of the ranks that experts are spread over."""
+    return f"grouped GEMMs of {local} of the {experts} experts"
+
+
+def groups_differ(sizes: Sequence[int]) -> str:
+    """Of groups of one kind that are not of one size."""
+    return f"groups of {', '.join(map(str, sizes))} ranks are named so"
+
+
+def only_group(purpose: str) -> str:
+    """Of the one process group there is."""
+    return f"the one process group serves {purpose}"
+
+
+def exchanges(ranks: int) -> str:
+    """Of the group that tensor parallelism uses."""
+    return f"groups of {ranks} ranks exchange activations"
