@@ -207,6 +207,9 @@ def test_what_most_of_the_idle_time_waits_for_is_told_first() -> None:
     little = replace(wait, evidence={"kind": "data", "wait_ms": 5.0})
     said, detail = verdict(picture(busy=0.4, waits=[little]))
     assert "DataLoader" not in said and "5.00 ms" in detail and "CUDA graphs" in detail
+    assert "at most 7.00 ms per step" in detail  # batches are waited for whatever the launches
+    copies = replace(wait, evidence={"kind": "pageable", "wait_ms": 5.0})
+    assert "at most 12.0 ms per step" in verdict(picture(busy=0.4, waits=[copies]))[1]
 
 
 def test_a_larger_batch_is_no_way_to_a_shorter_step() -> None:

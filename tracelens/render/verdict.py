@@ -38,6 +38,8 @@ _WAITED = {
     "compile": "for torch.compile", "break": "at graph breaks", "data": "for the DataLoader",
     "workers": "for the DataLoader", "pageable": "for pageable copies", "fetch": "for results it fetches",
 }  # fmt: skip
+#: While these run the GPU is not idle.
+_COPIES = frozenset({"pageable", "fetch"})
 #: One cause of idle time is told with it from this share of it on.
 _MOST = 0.5
 #: A prediction whose low end is below this share of its middle is told with its range.
@@ -152,7 +154,7 @@ def _both(seen: StepPicture) -> tuple[str, str]:
     rest_ms = whole_ms - exposed_ms - idle
     said = [
         (exposed_ms, f"{_exposed(seen)} {{}}", _hiding(seen)),
-        (idle, "the GPU waits for the CPU {}", f"{_for_idle(seen)}, at most {ms(idle)} per step"),
+        (idle, "the GPU waits for the CPU {}", f"{_for_idle(seen, idle)} per step"),
     ]
     (first_ms, first, try_first), (second_ms, second, then_try) = sorted(said, reverse=True)
     first = first.format(_mean_part(seen, first_ms))
@@ -165,8 +167,12 @@ def _both(seen: StepPicture) -> tuple[str, str]:
     )
 
 
-def _for_idle(seen: StepPicture) -> str:
-    return FIND_CPU if seen.launches_wait else LAUNCH_LESS
+def _for_idle(seen: StepPicture, idle_ms: float) -> str:
+    """What to try, and the most it saves: with fewer launches batches and compilations are waited for as now."""
+    if seen.launches_wait:
+        return f"{FIND_CPU}, at most {ms(idle_ms)}"
+    others = sum(one.evidence["wait_ms"] for one in seen.waits if one.evidence["kind"] not in _COPIES)
+    return f"{LAUNCH_LESS}, at most {ms(max(0.0, idle_ms - others))}"
 
 
 def _hiding(seen: StepPicture) -> str:
@@ -230,7 +236,7 @@ def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> tuple[str, str]:
             f"The GPU is idle {part}: it waits {_WAITED[wait.evidence['kind']]} for {ms(wait_ms)} of that.",
             f"{TO_TRY} {fix}, at most {ms(wait_ms)} {per_step(seen.marked)}.",
         )
-    to_try = f"{TO_TRY} {_for_idle(seen)}, at most {ms(idle_ms)} per step."
+    to_try = f"{TO_TRY} {_for_idle(seen, idle_ms)} per step."
     if found.idle_ms < _HOST * found.step_ms:
         return f"The GPU is idle {part}{_more(seen, alone=alone)}", to_try
     shapes = "" if alone else ", not limited by GEMM shapes"
