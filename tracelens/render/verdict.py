@@ -168,7 +168,7 @@ def _both(seen: StepPicture) -> tuple[str, str]:
 
 
 def _for_idle(seen: StepPicture, idle_ms: float) -> str:
-    """What to try, and the most it saves: with fewer launches batches and compilations are waited for as now."""
+    """What to try, and the most it saves; batches and compilations are waited for whatever the launches."""
     if seen.launches_wait:
         return f"{FIND_CPU}, at most {ms(idle_ms)}"
     others = sum(one.evidence["wait_ms"] for one in seen.waits if one.evidence["kind"] not in _COPIES)
