@@ -17,8 +17,8 @@ from tracelens.errors import UsageError
 from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf, main_dtype, weakest
 from tracelens.step.alignment import grid_elements
 from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.whatif_notes import Told
 from tracelens.step.words import search as words
-from tracelens.step.words.simulation import COUNTED_ONCE, IDLE_STAYS
 
 #: Steps of 128 bytes to each side of the present value.
 _STEPS = 12
@@ -38,7 +38,7 @@ _COUNTED = frozenset({"heads", "kv_heads", "micro_batch"})
 _TOKENS = frozenset({"sequence", "micro_batch", "tokens"})
 _FULL_BYTES = 128
 #: A curve shows no count of parameters, and says itself what becomes of idle time.
-_NOT_OF_CURVES = (COUNTED_ONCE, IDLE_STAYS)
+_TOLD: tuple[Told, ...] = ("parameters", "idle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _answers(step: StepModel, name: str, values: Sequence[int], now: int) -> dic
     unknown = 0
     for value in sorted(values, key=lambda one: abs(one - now)):
         try:
-            answers[value] = what_if(step, {name: value})
+            answers[value] = what_if(step, {name: value}, told=_TOLD)
         except UsageError:
             continue
         unknown += answers[value].then_ms.mid is None
@@ -162,9 +162,7 @@ def _why(answers: dict[int, WhatIf], now: int) -> str:
 
 def _notes(name: str, answers: dict[int, WhatIf], known: dict[int, WhatIf]) -> list[str]:
     """What holds for most of the points, and what is missing."""
-    said = Counter(
-        note for one in known.values() for note in one.notes if one.change and note not in _NOT_OF_CURVES
-    )
+    said = Counter(note for one in known.values() for note in one.notes if one.change)
     notes = [note for note, count in said.items() if 2 * count > len(known)]
     lost = [one for value, one in answers.items() if value not in known]
     if lost:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
@@ -31,7 +31,7 @@ from tracelens.step.exchange import Exchange, exchange_of
 from tracelens.step.traced_step import StepModel, step_model
 from tracelens.step.traffic import rest_of
 from tracelens.step.uneven import rest_of_load
-from tracelens.step.whatif_notes import notes_of
+from tracelens.step.whatif_notes import Told, notes_of
 from tracelens.step.words import simulation as words
 from tracelens.step.words.ranks import STAGES_WAIT
 from tracelens.step.work import Work
@@ -42,10 +42,11 @@ __all__ = ["Rest", "RowChange", "StepModel", "WhatIf", "step_model", "what_if"]
 _GAP = 0.1
 
 
-def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
+def what_if(step: StepModel, changes: Mapping[str, int | str], *, told: Collection[Told] = ()) -> WhatIf:
     """The step with ``changes``, all of them at once. UsageError where a change makes no sense.
 
-    A change of the ranks that share the model is judged at the same GPUs and tokens per step.
+    A change of the ranks that share the model is judged at the same GPUs and tokens per step. No note says
+    what the caller has ``told`` already.
     """
     now, then = step.now, changed(step.now, changes)
     if now.dtype != then.dtype and not peak_of(step.gpu, then.dtype or ""):
@@ -84,9 +85,13 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
         notes=[
             *([words.no_saving(refused.text)] if refused else []),
             *exchange.notes,
-            *_gap_notes(step, affected, known=refused is None, other_tokens=tokens != tokens_then),
+            *_gap_notes(step, affected, known=refused is None, other_tokens=tokens != tokens_then, told=told),
             *notes_of(
-                now, then, communicates=step.communicates and not exchange.rest, work_ms=step.work_ms(then)
+                now,
+                then,
+                communicates=step.communicates and not exchange.rest,
+                work_ms=step.work_ms(then),
+                told=told,
             ),
         ],
     )
@@ -174,13 +179,16 @@ def _saving_basis(parts: Sequence[AffectedPart], rest: Sequence[Rest]) -> Basis:
     return weakest(part.scaled.basis for part in parts)
 
 
-def _gap_notes(step: StepModel, affected: Affected, *, known: bool, other_tokens: bool) -> list[str]:
+def _gap_notes(
+    step: StepModel, affected: Affected, *, known: bool, other_tokens: bool, told: Collection[Told]
+) -> list[str]:
     notes = []
     if affected.lost and known:
         notes.append(words.some_unpredicted(affected.gap_ms, _reasons(affected)))
     if step.saving_of == "gpu_work" and step.busy_frac is not None:
-        notes.append(words.gpu_work_note(step.busy_frac))
-        if other_tokens:
+        if "waits" not in told:
+            notes.append(words.gpu_work_note(step.busy_frac))
+        if other_tokens and "idle" not in told:
             notes.append(words.IDLE_STAYS)
     return notes
 

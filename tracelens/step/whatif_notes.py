@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Literal
+
 from tracelens.config.model_config import ModelConfig
 from tracelens.step.exchange import bubble
 from tracelens.step.predicted import LOW_PRECISION
 from tracelens.step.words import simulation as words
 
+#: What a reader can be told otherwise: of the count of parameters, of a step that waits for the CPU, and of
+#: its idle time with other tokens.
+Told = Literal["parameters", "waits", "idle"]
 
-def notes_of(now: ModelConfig, then: ModelConfig, *, communicates: bool, work_ms: float | None) -> list[str]:
+
+def notes_of(
+    now: ModelConfig,
+    then: ModelConfig,
+    *,
+    communicates: bool,
+    work_ms: float | None,
+    told: Collection[Told] = (),
+) -> list[str]:
     """Sentences without capital and full stop. ``work_ms``: GPU time of a step's micro-batches after it."""
     notes = []
     if now.hidden != then.hidden and now.ffn == then.ffn and now.ffn:
@@ -24,7 +38,8 @@ def notes_of(now: ModelConfig, then: ModelConfig, *, communicates: bool, work_ms
     if now.tensor_parallel != then.tensor_parallel and now.vocab and now.vocab_split is False:
         notes.append(words.whole_vocab(now.vocab))
     both_matrices = (now.vocab, now.hidden) != (then.vocab, then.hidden)
-    if both_matrices and now.tied is None and now.vocab and now.parameters is not None:
+    once = both_matrices and now.tied is None and now.vocab and now.parameters is not None
+    if once and "parameters" not in told:
         notes.append(words.COUNTED_ONCE)
     grown = now.parameters != then.parameters or now.token_count != then.token_count
     if communicates and (grown or now.top_k != then.top_k or now.capacity != then.capacity):

@@ -14,7 +14,6 @@ from tracelens.rules.engine.pages import why
 from tracelens.rules.engine.rows import upper
 from tracelens.rules.engine.simulated import derivation, pays, simulate, why_not
 from tracelens.rules.engine.trials import GAIN_FRAC
-from tracelens.step.words.simulation import COUNTED_ONCE, gpu_work_note
 from tracelens.words import Level, severity
 
 #: Rows whose arithmetic is written out; the rest is one sum in the text and in ``evidence``.
@@ -239,11 +238,7 @@ def _common_caveats(rule: Named, facts: StepFacts, judged: _Judged) -> list[str]
     if not judged.predicted and judged.one.simulate is not None:
         caveats.append(f"It is not predicted: {judged.open}.")
     if judged.simulated is not None:
-        said = {
-            gpu_work_note(facts.gpu_busy_frac or 0.0)
-        }  # of every saving; of parameters the rule says more
-        notes = [note for note in judged.simulated.notes if note not in said and note != COUNTED_ONCE]
-        caveats += [f"{note[:1].upper()}{note[1:]}." for note in notes]
+        caveats += [f"{note[:1].upper()}{note[1:]}." for note in judged.simulated.notes]
     ranks = facts.model.tensor_parallel.value or 1
     if rule.of_slices and ranks > 1:
         caveats.append(

@@ -10,6 +10,10 @@ from tracelens.results import Estimate, WhatIf
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.step.per_token import affected_ms, growth_frac, moved_then_ms, per_token
 from tracelens.step.whatif import what_if
+from tracelens.step.whatif_notes import Told
+
+#: Every saving says what a step that waits makes of it, and the rule says more of parameters.
+_TOLD: tuple[Told, ...] = ("parameters", "waits")
 
 
 def simulate(facts: StepFacts, changes: Mapping[str, int] | None) -> WhatIf | str:
@@ -22,7 +26,7 @@ def simulate(facts: StepFacts, changes: Mapping[str, int] | None) -> WhatIf | st
     if facts.step is None:
         return "the step cannot be simulated"
     try:
-        found = what_if(facts.step, changes)
+        found = what_if(facts.step, changes, told=_TOLD)
     except UsageError as error:
         return str(error).split(";")[0]
     if found.refused is not None:
