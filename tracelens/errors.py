@@ -7,9 +7,16 @@ RECORD_ONE = "record one with 'tracelens capture -- train.py'"
 
 
 class TracelensError(Exception):
-    """A problem to be told in one clear line that says what to do; never a traceback."""
+    """A problem to be told in one clear line that says what to do; never a traceback.
+
+    ``cause`` is the line without ``remedy``.
+    """
 
     exit_code = 3
+
+    def __init__(self, cause: object = "", remedy: str = "") -> None:
+        super().__init__(f"{cause}; {remedy}" if remedy else cause)
+        self.cause = str(cause)
 
 
 class UsageError(TracelensError):

@@ -217,20 +217,20 @@ def parse_changes(texts: Sequence[str], *, now: ModelConfig | None = None) -> di
     for part in (piece.strip() for text in texts for piece in text.split(",") if piece.strip()):
         name, sign, number = (piece.strip() for piece in part.partition("="))
         if not sign or not name:
-            raise UsageError(f"{part[:60]!r} is no change: write NAME=NUMBER; {_known(now)}")
+            raise UsageError(f"{part[:60]!r} is no change: write NAME=NUMBER", _known(now))
         found = canonical(name, now=now)
         value: int | str
         if found == "dtype":
             value = _dtype(number)
         elif not _WHOLE.fullmatch(number):
-            raise UsageError(f"{part[:60]!r}: {number[:40]!r} is no whole number; {_known(now)}")
+            raise UsageError(f"{part[:60]!r}: {number[:40]!r} is no whole number", _known(now))
         else:
             value = int(number.replace("_", ""))
         if changes.get(found, value) != value:
             raise UsageError(f"{found} is given twice: {changes[found]} and {value}")
         changes[found] = value
     if not changes:
-        raise UsageError(f"no change given: write NAME=NUMBER; {_known(now)}")
+        raise UsageError("no change given: write NAME=NUMBER", _known(now))
     return changes
 
 
@@ -248,7 +248,7 @@ def canonical(name: str, *, now: ModelConfig | None = None) -> str:
     if found not in (*NAMES, "dtype"):
         close = difflib.get_close_matches(low, (*NAMES, "dtype", *_ALIASES), n=1)
         hint = f", did you mean {close[0]}?" if close else ""
-        raise UsageError(f"unknown hyper-parameter {name[:40]!r}{hint}; {_known(now)}")
+        raise UsageError(f"unknown hyper-parameter {name[:40]!r}{hint}", _known(now))
     return found
 
 
@@ -306,7 +306,7 @@ def _check(name: str, value: int | str, now: ModelConfig) -> None:
         raise UsageError(f"{name} = {value} is no size a model can have")
     if now.value(name) is None:
         shown = f"; it is shown by {words.SHOWN_BY[name]}" if name in words.SHOWN_BY else ""
-        raise UsageError(f"{name} cannot be changed: its present value is not known; {_known(now)}{shown}")
+        raise UsageError(f"{name} cannot be changed: its present value is not known", f"{_known(now)}{shown}")
 
 
 def _check_ranks(then: ModelConfig, changes: Mapping[str, int | str]) -> None:

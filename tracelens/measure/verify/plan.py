@@ -104,7 +104,7 @@ def make_trial(asked: Asked, source: Source, built: StandIn | Reason, *, model: 
     try:
         then = changed(source.now, asked.changes)
     except UsageError as error:
-        return PlannedTrial(asked, why=str(error).split(";")[0])
+        return PlannedTrial(asked, why=error.cause)
     now = source.now
     calls = _row_calls(source, then, built) if source.kind == "report" else ()
     wholes: tuple[WholePair, ...] = ()

@@ -28,7 +28,7 @@ def simulate(facts: StepFacts, changes: Mapping[str, int] | None) -> WhatIf | st
     try:
         found = what_if(facts.step, changes, told=_TOLD)
     except UsageError as error:
-        return str(error).split(";")[0]
+        return error.cause
     if found.refused is not None:
         return found.refused.text
     if not found.rows:

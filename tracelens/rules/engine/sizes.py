@@ -54,7 +54,7 @@ def sizes_of(facts: StepFacts, change: Change, simulated: Mapping[str, int] | No
     try:
         return ChangedSizes(now, changed(now, goals), names)
     except UsageError as error:
-        return ChangedSizes(now, None, names, str(error).split(";")[0])
+        return ChangedSizes(now, None, names, error.cause)
 
 
 def _goals(now: ModelConfig, change: Change) -> dict[str, int] | str:
