@@ -1,6 +1,6 @@
 """The vocabulary: phases, components, evidence and roles, spelled the same in code, tables, JSON and page.
 
-At the end what the modules beside this one say of files, traces and searches.
+At the end what the modules beside this one say of files and traces.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ def test_what_is_in_no_part_of_the_step_is_told_by_its_operators(tmp_path: Path)
         counted=np.ones(6, np.bool_), component=ints(*(COMPONENTS.index(name) for name in of)),
         module=ints(3, -1, 0, -1, 0, -1), like=nothing, loan=None,
         evidence=np.full(6, EVIDENCE.index("none")),
-        reasons=lambda: [("why", "remedy", np.array([False, False, True, False, False, True]))],
+        reasons=lambda: [("graph", np.array([False, False, True, False, False, True]))],
     )  # fmt: skip
     calls: Any = SimpleNamespace(row_of_kernel=ints(-1, 0, -1, -1, -1, -1))
     rows = [replace(gemm(1, 8, 8, 8), time_ms_per_step=3.0, tile_m=128, shape_known="exact"),

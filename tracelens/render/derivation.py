@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracelens.accounting.lost import call_facts, split_row
+from tracelens.accounting.words.figures import NO_MNK
 from tracelens.gemm import bytes_per_element, usable_sms
 from tracelens.gemm.lost import FACTORS, PARTS, CallFacts, LossSplit
 from tracelens.results import GemmRow, GpuInfo, Term
@@ -54,7 +55,7 @@ def _what(row: GemmRow, facts: CallFacts) -> Iterator[Term]:
         said += [row.shape_note] if row.shape_note else []
         yield Term("shape", sizes, None, "", "; ".join(said))
     else:
-        yield Term("shape", "", None, "", _ranges(row) or row.shape_note or "M, N and K are not known")
+        yield Term("shape", "", None, "", _ranges(row) or row.shape_note or NO_MNK)
     yield Term("kernel", _kernel(row), None, "", row.kernel)
     why = f"mean of {row.calls} call{'s' if row.calls != 1 else ''} in the file"
     if facts.helper_us:
