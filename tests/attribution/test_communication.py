@@ -310,14 +310,15 @@ def test_messages_are_matched_with_the_models_tensors(tmp_path: Path) -> None:
             kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", ts=70, **group),
         ]
 
-    def purpose(elements: int) -> str:
-        found = communication_of(read(tmp_path, document(events(elements))))
-        return found.purposes[0].purpose
+    def purpose(elements: int, why: str = "") -> str:
+        (found,) = communication_of(read(tmp_path, document(events(elements)))).purposes
+        assert why in found.why
+        return found.purpose
 
     # no gradient is asked for around the collective: its phase is "other", where activations prove nothing
-    assert purpose(512 * 4096) == "unknown"
+    assert purpose(512 * 4096, "as large as an activation") == "unknown"
     assert purpose(1024 * 4096) == "data-parallel gradients"
-    assert purpose(512 * 4096 + 1) == "unknown"
+    assert purpose(512 * 4096 + 1, "as large as no weight or activation") == "unknown"
 
 
 def test_bus_bandwidth_follows_nccl_tests() -> None:

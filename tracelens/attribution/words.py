@@ -100,6 +100,9 @@ def size_does_not_tell(backward_of: str, phase: str, size: SizeClass | None) -> 
         return f"{where}, and no GEMM has a shape to compare its size with"
     if size == "both":
         return f"{where}; a weight and an activation are as large"
+    if size != "neither":
+        one = "an activation" if size == "activation" else "a weight"
+        return f"{where}, as large as {one}, which says nothing of its purpose there"
     return f"{where}, and as large as no weight or activation of a linear layer"
 
 
