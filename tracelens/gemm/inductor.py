@@ -430,8 +430,6 @@ _OPTIMIZER_FUNCTOR = re.compile(
 _UNARY_ACTIVATION = re.compile(r"(?s)\A(?>.*?\bunary_(grad_)?kernel<).*?\bd?(q?gelu|s?relu|silu)\b")
 _FUNCTION = re.compile(r"(?<!\w)(\w++)(?=[<(]|$)")
 _TRITON_SUFFIX = re.compile(rf"{_SIGNATURE}{_CLONE}$")
-_BACKWARD = re.compile(r"bwd|backward|[a-z]Grad(Input|Gamma)|^dgated_|^unary_grad_|_d[XW]_|_DW_")
-_FORWARD = re.compile(r"fwd|forward|^cuApply|^gated_|^unary_kernel|_fg_kernel")
 
 
 @cache
@@ -447,21 +445,6 @@ def custom_kernel(name: str) -> str | None:
         return "mlp.activation"
     function = _function(name)
     return next((component for component, names in _COMPILED_CUSTOM if names.fullmatch(function)), None)
-
-
-@cache
-def custom_kernel_phase(name: str) -> str | None:
-    """``forward``, ``backward`` or ``optimizer`` where a kernel that ``custom_kernel`` knows says so itself.
-
-    None also where one kernel serves both ways (``rotary_kernel``, ``liger_cross_entropy_kernel``).
-    """
-    component = custom_kernel(name)
-    if component is None or component == "optimizer":
-        return component
-    function = _function(name)
-    if _BACKWARD.search(function):
-        return "backward"
-    return "forward" if _FORWARD.search(function) else None
 
 
 def _function(name: str) -> str:
