@@ -32,7 +32,7 @@ TABLES = {
     "texts": [names._COUNTER, names._LAYER_TEXT, links._TELLING_FRAME, links._STEP],
     "gemm": [rule.pattern for rule in gemm_rules.GEMM_RULES],
     "other": [gemm_rules.NOT_GEMM, gemm_rules.CONVOLUTION],
-    "functions": [inductor._FUNCTION, inductor._TRITON_SUFFIX, inductor._BACKWARD],
+    "functions": [inductor._FUNCTION, inductor._TRITON_SUFFIX],
     "attention": [rule.pattern for rule in attention_rules.ATTENTION_RULES],
 }
 
