@@ -166,6 +166,11 @@ def test_a_step_that_waits_is_drawn_without_its_idle_time(small: StepModel) -> N
     assert drawn(small, "ffn").saving_of == "step"
 
 
+def test_more_tokens_may_not_fit_the_memory(small: StepModel) -> None:
+    assert len(drawn(small, "micro_batch").notes) == 1 == len(drawn(small, "sequence").notes)
+    assert drawn(small, "ffn").notes == [] == drawn(small, "kv_heads").notes
+
+
 def test_a_time_is_of_as_many_tokens_as_now(small: StepModel) -> None:
     curve = drawn(small, "micro_batch")
     then = what_if(small, {"micro_batch": 5}).then_ms
