@@ -135,15 +135,15 @@ def test_bytes_that_each_value_begins_on(small: StepModel) -> None:
     ],
 )  # fmt: skip
 def test_parameters_that_have_a_curve(small: StepModel, changed: dict[str, Any], names: list[str]) -> None:
-    step = replace(small, now=replace(small.now, **{"tokens": 1024} | changed))
-    assert [curve.parameter for curve in explore(step).curves] == names
+    now = replace(small.now, **{"tokens": 1024} | changed)
+    assert [name for name in explorer._DRAWN if explorer._drawn(name, now)] == names
 
 
 def test_what_follows_from_a_size(small: StepModel) -> None:
-    told = {curve.parameter for curve in explore(small).curves if curve.follows}
-    assert told == {"hidden", "heads"}
     own = replace(small, now=replace(small.now, head_dim=128))
-    assert not any(curve.follows for curve in explore(own).curves)
+    for name in ("hidden", "heads", "kv_heads", "ffn"):
+        assert bool(drawn(small, name).follows) == (name in ("hidden", "heads"))
+        assert not drawn(own, name).follows
 
 
 # --- their times ------------------------------------------------------------------------------------------
@@ -268,6 +268,7 @@ def test_a_size_without_neighbours_has_no_curve() -> None:
         (2, {"ffn": [2048, 2112]}, [4224]),  # of this rank's half
         (2, {"ffn": [4096, 4224]}, [4224]),  # of the whole
         (1, {"ffn": [2048, 2112]}, []),
+        (None, {"ffn": [2048, 2112]}, []),  # whether ranks share it is not known
         (1, {"ffn": [4096, 0]}, []),
         (1, {"ffn": [4096]}, []),
         (1, {"ffn": [4096, "wide"]}, []),
@@ -276,8 +277,9 @@ def test_a_size_without_neighbours_has_no_curve() -> None:
         (1, {"intermediate_size": [4096, 4224]}, [4224]),
     ],
 )
-def test_values_that_findings_propose(t: int, change: dict[str, Any], marked: list[int]) -> None:
-    curve = drawn(model_of(replace(SMALL, t=t)), "ffn", finding(**change))
+def test_values_that_findings_propose(t: int | None, change: dict[str, Any], marked: list[int]) -> None:
+    step = model_of(replace(SMALL, t=t or 1))
+    curve = drawn(replace(step, now=replace(step.now, tensor_parallel=t)), "ffn", finding(**change))
     assert [one.value for one in curve.suggested] == marked
     assert {*marked} <= {*curve.values}
 

@@ -208,6 +208,7 @@ def grouped(m: int, n: int, k: int, axis: Axis, number: int = 8, role: str = "fo
         (grouped(1408, 4096, 2400, "k", role="wgrad"), {"capacity": 600}, (1408, 4096, 600, 8)),
         (grouped(2400, 1408, 4096, "m", 4), {}, "fixed"),
         (grouped(0, 1408, 4096, "m"), {}, "fixed"),
+        (expert(0, 1408, 4096), {}, "fixed"),
     ],
 )
 def test_sizes_of_experts(row: GemmRow, then: dict[str, Any], wanted: tuple[int, ...] | str) -> None:

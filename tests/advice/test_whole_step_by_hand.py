@@ -237,6 +237,8 @@ def test_a_gpu_that_is_busy_longer_does_not_wait() -> None:
         ("h100-sxm", None, 1, 1, 8),
         ("rtx-4090", None, 1, 1, 1),
         ("a100-sxm-80gb", None, 1, 16, 16),
+        ("a100-sxm-80gb", None, 16, 1, 16),
+        ("a100-sxm-80gb", None, 2, 1, 8),
         ("a100-sxm-80gb", 2, 1, 1, None),
         ("rtx-4090", 1, 1, 1, None),
     ],
