@@ -162,7 +162,9 @@ def test_a_step_that_waits_is_drawn_without_its_idle_time(small: StepModel) -> N
     then = what_if(step, {"ffn": 3328}).then_ms
     assert then.low is not None and then.mid is not None and then.high is not None
     assert ends(curve, 3328) == pytest.approx((then.low - 2.0, then.mid - 2.0, then.high - 2.0))
-    assert curve.saving_of == "gpu_work"
+    assert curve.saving_of == "gpu_work" and not curve.per_token
+    waits = drawn(step, "micro_batch")
+    assert (waits.per_token, waits.values, waits.why is None) == (True, [], False)
     assert drawn(small, "ffn").saving_of == "step"
 
 
@@ -239,6 +241,7 @@ def test_a_curve_has_three_points_and_counts_those_it_lacks(
         lost
     )
     assert any(str(len(lost)) in note for note in curve.notes) == bool(lost) == missing
+    assert any("cause" in note for note in curve.notes) == missing
     of_grid = [one for one in known if one in asked and one % 64 == 0 and one != 4096]
     of_known = [one for one in known if one in asked or one == 4096]
     assert ("of most" in curve.notes) == (2 * len(of_grid) > len({*of_known, 4096}))

@@ -82,6 +82,37 @@ def test_sizes_of_linear_layers(
     row: GemmRow, then: dict[str, Any], wanted: tuple[int, ...] | str | None
 ) -> None:
     assert sizes(row, then) == wanted
+    assert not any(one.each_expert for one in products(row))
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"),
+    [
+        (linear("attention.qkv", T, 1536, 4096), (T, 6144, 4096, 1)),
+        (linear("attention.qkv", T, 1024, 4096), (T, 4096, 4096, 1)),
+        (linear("attention.qkv", T, 256, 4096), (T, 1024, 4096, 1)),
+        (linear("attention.qkv", T, 512, 4096), (T, 2048, 4096, 1)),
+        (linear("attention.output", T, 4096, 1024), (T, 4096, 4096, 1)),
+        (linear("mlp.up", T, 3584, 4096), (T, 14336, 4096, 1)),
+        (linear("mlp.up", T, 7168, 4096), (T, 28672, 4096, 1)),
+        (linear("mlp.down", T, 4096, 3584), (T, 4096, 14336, 1)),
+        (linear("logits", T, 32000, 4096), (T, 32000, 4096, 1)),
+        (linear("moe.router", T, 64, 4096), (T, 64, 4096, 1)),
+        (linear("attention.scores", 1024, 1024, 128, batch=16), (1024, 1024, 128, 64)),
+    ],
+)
+def test_four_ranks_share_heads_and_widths_and_nothing_else(row: GemmRow, wanted: tuple[int, ...]) -> None:
+    now = replace(NOW, tensor_parallel=4, experts=64)
+    assert sizes(row, {}, now) == (row.m, row.n, row.k, row.batch)
+    assert sizes(row, {"tensor_parallel": 1}, now) == wanted
+
+
+def test_a_router_has_a_column_for_each_expert() -> None:
+    now = replace(NOW, experts=64)
+    assert sizes(linear("moe.router", T, 64, 4096), {"experts": 128}, now) == (T, 128, 4096, 1)
+    unknown = replace(NOW, kv_heads=None, tensor_parallel=4)
+    row = linear("attention.qkv", T, 3072, 4096)
+    assert sizes(row, {"tensor_parallel": 1}, unknown) == (T, 12288, 4096, 1)
 
 
 def test_where_key_heads_are_not_known_a_product_can_be_of_all_three() -> None:
@@ -192,6 +223,9 @@ def grouped(m: int, n: int, k: int, axis: Axis, number: int = 8, role: str = "fo
         (expert(1408, 4096, 150, "wgrad"), {"capacity": 600}, (1408, 4096, 300, 1)),
         (expert(150, 4096, 1408, "dgrad"), {"ffn": 700}, (150, 4096, 700, 1)),
         (expert(150, 999, 4096), {}, "fixed"),
+        (expert(4096, 2816, 150, "wgrad"), {"capacity": 600}, (4096, 2816, 300, 1)),  # transposed
+        (expert(150, 1408, 4096), {"capacity": 1}, (1, 1408, 4096, 1)),  # a row at least
+        (expert(150, 1408, 4096), {"row_multiple": 64}, (192, 1408, 4096, 1)),
         (expert(T, 1408, 4096), {"capacity": 600}, (T, 1408, 4096, 1)),  # a shared one has all tokens
         (expert(T, 1408, 4096), {"micro_batch": 4}, (2 * T, 1408, 4096, 1)),
         (expert(300, 1408, 4096, batch=8), {"capacity": 600}, (600, 1408, 4096, 8)),

@@ -174,11 +174,11 @@ def call(
     return AttentionCall(row, 1 if packed else 2, packed or T, length, length, backward)
 
 
-def attention_us(causal: bool, length: int = 2048, batch: int = 2, heads: int = 32, dtype: str = "bf16",
+def attention_us(causal: bool, length: int = 2048, batch: int = 2, heads: int = 32,
                  direction: Any = "forward", head_dim: int = 128) -> float:  # fmt: skip
     problem = AttentionProblem(
         batch=batch, heads=heads, kv_heads=heads, seq_q=length, seq_k=length, head_dim=head_dim,
-        causal=causal, direction=direction, dtype=dtype,
+        causal=causal, direction=direction, dtype="bf16",
     )  # fmt: skip
     found = predict_attention(problem, gpu=H100, backend="flash").time_us.mid
     assert found is not None
