@@ -88,6 +88,7 @@ def test_states_above_80_gb_keep_eight_ranks(layers: int, degree: int) -> None:
         ({"hidden", "heads"}, False, 6 * 8 + 5 * 6, 6),
         ({"heads", "head_dim"}, True, 2 * 8 + 9, 2),
         ({"micro_batch"}, False, 7 * (8 + 6), 7),
+        ({"ffn"}, False, 8 + 3 * 6, 3),  # one percent of the weights is 71 of width
     ],
 )
 def test_the_budget_of_a_search(

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.advice.advice_rows import attention, cutlass, gemm
+from tests.advice.advice_rows import NVJET, attention, cutlass, gemm
 from tests.advice.advice_steps import Shape, model_of, rows_of
 from tracelens.config.model_config import ModelConfig
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
-from tracelens.hardware import find_gpu
+from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import GemmRow, Span
 from tracelens.results.row_sizes import AttentionDims
 from tracelens.step.measured_step import MeasuredStep
@@ -53,11 +53,8 @@ def us_of(n: int, row: GemmRow, **more: Any) -> float:
     return found.time_us.mid
 
 
-def scaled(product: Product, then: dict[str, Any], now: ModelConfig = NOW, anchors: Anchors | None = None,
-           **more: Any) -> Scaled:  # fmt: skip
-    found = scaled_product(
-        product, now, replace(now, **then), anchors=anchors or Anchors(), gpu=H100, measured=None, **more
-    )
+def scaled(product: Product, then: dict[str, Any], now: ModelConfig = NOW, *, gpu: Gpu = H100) -> Scaled:
+    found = scaled_product(product, now, replace(now, **then), anchors=Anchors(), gpu=gpu, measured=None)
     assert not isinstance(found, str), found
     return found
 
@@ -75,6 +72,30 @@ def test_a_measured_time_moves_as_its_prediction_moves(ffn: int, error: float, f
     low, mid, high = ends(scaled(product, {"ffn": ffn}))
     assert (mid, high) == pytest.approx((ratio, ratio * math.exp(error)))
     assert low == pytest.approx(ratio * math.exp(-error), rel=0.05)  # or the datasheet's floor
+
+
+def test_sizes_that_stay_off_the_grid_or_on_it_are_compared_as_they_are() -> None:
+    """Whatever the kernel loads; and 16 bytes are on the grid, though slower than 128 on an A100."""
+    odd = replace(NOW, ffn=16383)
+    for kernel in (cutlass(1), NVJET):
+        product = up(16383, factor=1.0, kernel=kernel)
+        wanted = us_of(12287, product.row) / us_of(16383, product.row)
+        assert scaled(product, {"ffn": 12287}, odd).mid == pytest.approx(wanted)
+    slow = up(us=1.7 * 2300, kernel=cutlass(8))
+    old, new = (predict_row((T, n, 4096, 1), slow.row, gpu=A100, measured=None) for n in (16384, 16384 + 8))
+    assert not isinstance(old, str) and not isinstance(new, str) and old.time_us.mid and new.time_us.mid
+    assert new.alignment_frac != old.alignment_frac and new.alignment["c"] == 16
+    found = scaled(slow, {"ffn": 16384 + 8}, gpu=A100)
+    assert found.mid == pytest.approx(new.time_us.mid / old.time_us.mid)
+
+
+def test_fp8_products_take_one_layout() -> None:
+    """cuBLAS on Hopper: TN alone, in which rows of b are K apart (1072 bytes), not N (1056)."""
+    row = gemm(1, 1024, 1056, 1072, layout="NN", role="dgrad")
+    found = predict_row((1024, 1056, 1072, 1), row, gpu=H100, measured=None, dtype="fp8")
+    assert not isinstance(found, str) and (found.alignment["a"], found.alignment["b"]) == (16, 16)
+    bf16 = predict_row((1024, 1056, 1072, 1), row, gpu=H100, measured=None, dtype="fp16")
+    assert not isinstance(bf16, str) and bf16.alignment["b"] == 64
 
 
 def test_the_same_product_takes_the_same_time() -> None:
@@ -228,6 +249,7 @@ def test_packed_sequences_are_between_short_ones_and_a_single_one() -> None:
     assert found.mid == pytest.approx(math.exp(sum(map(math.log, ratios)) / 4))
     assert found.low <= min(ratios) * math.exp(-0.25) * (1 + 1e-9)
     assert found.high >= max(ratios) * math.exp(0.25) * (1 - 1e-9)
+    assert found.low > min(ratios) * math.exp(-0.6) and found.high < max(ratios) * math.exp(0.6)
     short = moved(call(5000.0, packed=300), {"micro_batch": 4})  # shorter than 512 tokens: one of them
     assert not isinstance(short, str)
     few = [attention_us(causal, 300, 2) / attention_us(causal, 300, 1) for causal in (True, False)]
@@ -291,6 +313,29 @@ def test_a_change_without_a_prediction_is_none_of_the_search() -> None:
     assert measured.change(step.now, replace(step.now, heads=7)) is None  # it makes no sense
 
 
+def test_a_step_is_twice_its_layers_also_where_a_row_takes_no_time() -> None:
+    rows = rows_of(LLAMA)
+    idle = replace(rows[0], id="idle", time_ms_per_step=0.0)
+    step = model_of(LLAMA, rows=[*rows, idle])
+    inside = sum(row.time_ms_per_step for row in rows if row.component != "logits")
+    found = MeasuredStep(step).time_ms(replace(step.now, layers=64))
+    assert found == pytest.approx((step.step_ms or 0.0) + inside)
+
+
+def test_without_operations_of_attention_those_of_gemms_count() -> None:
+    """Half of the layers more: of 2 tokens (h (32 + 16) 128 + h^2 + 3 h f) a layer, and 2 tokens h v."""
+    rows = [replace(row, flops=None) if row.kind == "attention" else row for row in rows_of(LLAMA)]
+    step = model_of(LLAMA, rows=rows)
+    layer = 4096 * (32 + 16) * 128 + 4096 * 4096 + 3 * 4096 * 14336
+    found = MeasuredStep(step).change(step.now, replace(step.now, layers=48))
+    assert found is not None
+    assert found.flops_frac == pytest.approx(16 * layer / (32 * layer + 4096 * 128256))
+    wider = MeasuredStep(step).change(step.now, replace(step.now, ffn=16384))
+    assert wider is not None
+    more = 32 * 3 * 4096 * (16384 - 14336)
+    assert wider.flops_frac == pytest.approx(more / (32 * layer + 4096 * 128256))
+
+
 @pytest.mark.parametrize(("now", "then"), [(None, 34), (1, 34), (None, 5)])
 def test_layers_of_one_stage_are_told_by_nobody(now: int | None, then: int) -> None:
     before = replace(NOW, pipeline_parallel=now, layers=32)
@@ -323,6 +368,16 @@ def test_at_one_rate_the_operations_are_the_reason() -> None:
     assert "TFLOP/s" not in found and f"{257 / 256:.4g}" in found
     faster = why(part(257.0, flops=257e11), part(200.0, flops=256e11), 257.0, 200.0)
     assert "TFLOP/s" in faster
+
+
+def test_operations_of_attention_are_for_as_many_tokens() -> None:
+    """Twice of them in 1.6 times the time: the rate rises, and nothing else is another."""
+    told: dict[str, Any] = {"kind": "attention", "backend": "flash"}
+    old = replace(part(10.0, sizes=(4, 16, 512, 64)), computed_flops=4e11, **told)
+    new = replace(part(16.0, sizes=(8, 16, 512, 64)), computed_flops=8e11, **told)
+    assert "TFLOP/s" in why(old, new, 10.0, 8.0)
+    more = replace(new, computed_flops=16e11)
+    assert "TFLOP/s" not in why(old, more, 10.0, 12.0)
 
 
 def test_one_percent_is_worth_making() -> None:

@@ -132,18 +132,19 @@ def test_a_time_without_a_range_saves_nothing_that_is_known(lacking: int) -> Non
     assert (found is None) == (lacking != 1)
 
 
-@pytest.mark.parametrize(("high", "most"), [(200.0, 1.0), (None, None)])
-def test_a_present_time_that_is_only_bounded(high: float | None, most: float | None) -> None:
+@pytest.mark.parametrize("wider", [1.0, 2.0])
+@pytest.mark.parametrize("high", [200.0, None])
+def test_a_present_time_that_is_only_bounded(high: float | None, wider: float) -> None:
     """By the model what the rate leaves open is taken out of the other time, once."""
-    then = timed(3072, 40.0, 50.0, 60.0)
+    then = timed(3072, 10.0, 50.0, 200.0, high_frac=1.25**wider)
     assert then.chosen is not None
     low_frac, high_frac = then.chosen.rates.range_of(then.m, then.n, then.k, 50.0)
     found = made(timed(4096, 90.0, None, high), then)
-    least = max(50.0 * high_frac * math.exp(-0.12), 40.0)
-    longest = max(50.0 * low_frac, 40.0) * math.exp(0.12)
+    least = max(50.0 * high_frac * math.exp(-0.12 * wider), 10.0)
+    longest = max(50.0 * low_frac, 10.0) * math.exp(0.12 * wider)
     assert found.time_ratio.mid is None and found.saving_us.mid is None
     assert found.time_ratio.high == pytest.approx(longest / 90.0)
-    assert found.time_ratio.low == pytest.approx(least / 200.0 if most else 0.0)
+    assert found.time_ratio.low == pytest.approx(least / 200.0 if high else 0.0)
 
 
 @pytest.mark.parametrize(
