@@ -221,3 +221,31 @@ def test_a_lone_measurement_corrects_by_what_it_shows() -> None:
     assert told.high_frac == pytest.approx(math.exp(0.2 / 4)) and told.low_frac == 1.0
     octave, far = (found.of((1024, n, 1024, 1), "NN", 128).high_frac for n in (2048, 2**20))
     assert (octave, far) == pytest.approx((math.exp(0.2 / 4), math.exp(0.2)))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_how_far_neighbours_count_is_what_predicts_them_best_when_left_out(sign: int) -> None:
+    """Two products an octave apart, 0.2 (ln) off both, or one above and one below.
+
+    Alike, the near reach and the far prior leave least: 0.2 (1 - w / (w + 1/9)), w = 1/1.005^2. Unlike,
+    whatever the one says of the other is wrong: the far reach and the near prior, w = 1/1.2^2 beside 100.
+    Both errors are the typical one, so the range is as wide as it: of equal signs to one side only.
+    """
+    found = neighbours([measured(1024, 1024), measured(1024, 2048)], [128] * 2, np.array([0.2, sign * 0.2]))
+    weight, prior = (1 / 1.005**2, 1 / 9) if sign > 0 else (1 / 1.2**2, 100.0)
+    left = 0.2 * (1 - sign * weight / (weight + prior))
+    told = found.of((1024, 1024, 1024, 1), "NN", 128)
+    assert told.prior_weight == pytest.approx(prior)
+    assert told.high_frac == pytest.approx(math.exp(left))
+    assert told.low_frac == pytest.approx(1.0 if sign > 0 else math.exp(-left))
+    reach = 0.005 if sign > 0 else 0.2
+    weights = 1 / reach**2, 1 / (1 + reach) ** 2
+    mean = 0.2 * (weights[0] + sign * weights[1]) / (sum(weights) + prior)
+    assert told.factor == pytest.approx(math.exp(mean), rel=1e-5)
+
+
+def test_no_prediction_is_surer_than_the_noise_of_timing() -> None:
+    """Left-out errors of nothing: half a percent is the typical one; the range is what was seen, none."""
+    found = neighbours([measured(1024, 2**at) for at in range(8, 14)], [128] * 6, np.zeros(6))
+    told = found.of((1024, 1024, 1024, 1), "NN", 128)
+    assert (told.low_frac, told.factor, told.high_frac) == (1.0, 1.0, 1.0)
