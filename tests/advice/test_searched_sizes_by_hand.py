@@ -72,6 +72,41 @@ def test_sizes_whose_effect_is_not_predicted(kind: str, names: set[str]) -> None
     assert found == names
 
 
+def test_heads_of_their_own_size_do_not_hold_the_hidden_size() -> None:
+    shape = replace(SMALL, d=128)
+    rows = [
+        replace(row, kernel_family="triton") if row.kind == "attention" else row for row in rows_of(shape)
+    ]
+    measured = MeasuredStep(model_of(shape, rows=rows))
+    found = _closed(measured, dims_of(shape), SearchLimits(0.05, ALL - {"sequence"}, memory_gb=80.0), [])
+    assert {*found} == {"heads", "head_dim", "kv_heads"}
+
+
+def test_what_a_search_leaves_open_is_noted(small: StepModel) -> None:
+    """Memory and weights that are not estimated, and packed sequences: a note each."""
+
+    def notes(step: StepModel) -> int:
+        return len(search_step(step, dims_of(SMALL), limits=SearchLimits(free=frozenset({"vocab"}))).notes)
+
+    tied = replace(small, now=replace(small.now, tied=True))
+    assert notes(tied) == 0
+    assert notes(replace(tied, now=replace(tied.now, layers=None))) == 2
+    packed = tuple(replace(call, seq_q=None) for call in small.work.attention)
+    assert notes(replace(tied, work=replace(small.work, attention=packed))) == 1
+
+
+def test_a_busy_step_without_a_sure_gain_is_no_waiting_one() -> None:
+    """2 % of a small step is not sure: none is picked, for another reason than that it waits."""
+    shape = replace(SMALL, v=50304)
+    limits = SearchLimits(free=frozenset({"heads", "head_dim"}), any_heads=True)
+    told = [
+        search_step(replace(model_of(shape), busy_frac=busy), dims_of(shape), limits=limits)
+        for busy in (0.99, 0.5, None)
+    ]
+    assert [one.state in ("none", "good") for one in told] == [True] * 3
+    assert told[0].verdict == told[2].verdict != told[1].verdict
+
+
 def test_other_shapes_differ_in_the_size_itself(small: StepModel) -> None:
     measured, limits = MeasuredStep(small), SearchLimits(free=ALL, memory_gb=80.0)
     for name in ALL - {"sequence"}:  # 512 is on the grid of sequences: there is no other
