@@ -180,3 +180,12 @@ def test_a_pick_of_a_model_whose_weights_are_not_known() -> None:
     step = Step({"vocab": (50304, 8.0)})
     (pick,), _ = picks_of(step, found(step, {"vocab"}, now), lambda _: [])
     assert (pick.parameters, pick.parameters_frac, pick.memory_frac) == (None, 0.0, 0.0)
+
+
+def test_a_candidate_without_a_prediction_as_a_whole_is_no_pick() -> None:
+    class Unknown(Step):
+        def change(self, now: ModelConfig, then: ModelConfig, /) -> Change:
+            return super().change(now, then) if then.vocab == now.vocab else None  # type: ignore[return-value]
+
+    told = found(Unknown({"vocab": (50304, 8.0), "heads": (8, 4.0)}), HEADS | {"vocab"})
+    assert [changed(one) for one in told.picks] == [{"heads"}] and told.best_unsure is None
