@@ -17,7 +17,9 @@ from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.collectives import exchange_us
 from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep
+from tracelens.step.memory import memory_of, would_fit
 from tracelens.step.paces import Pace
+from tracelens.step.planned_kernels import attention_calls
 from tracelens.step.planned_step import PlannedStep, Planner
 from tracelens.step.reasons import PlannedPart
 from tracelens.step.whole_step import whole_step
@@ -325,3 +327,23 @@ def test_shares_of_the_step_add_to_one() -> None:
     assert sum(part.frac for part in found.parts) == pytest.approx(1.0)
     assert all(part.frac == part.time_ms.mid / found.step_ms.mid for part in found.parts)
     assert (found.gpus, found.data_parallel, found.tensor_parallel, found.micro_batches) == (8, 8, 1, 2)
+
+
+@pytest.mark.parametrize("base", [DENSE, MIXTURE])
+def test_degrees_that_are_not_given_are_one(base: ModelConfig) -> None:
+    layout = Layout() if base is DENSE else TWO
+    given = replace(base, tensor_parallel=1, expert_parallel=1)
+    bare = replace(base, tensor_parallel=None, expert_parallel=None)
+    planner = Planner(layout, gpu=H100)
+    assert planner.step(bare).parts == planner.step(given).parts
+    assert planner.time_ms(bare) == planner.time_ms(given)
+    for how in (Training(8), Training(8, "ddp", "full"), Training()):
+        assert whole_step(planner, bare, how) == whole_step(planner, given, how)
+        assert memory_of(bare, layout, how) == memory_of(given, layout, how)
+        assert would_fit(bare, layout, how, 5.0) == would_fit(given, layout, how, 5.0)
+
+
+def test_tokens_that_are_no_sequences_are_one() -> None:
+    bare = replace(DENSE, micro_batch=None, sequence=None, tokens=TOKENS)
+    (call,) = attention_calls(bare, Layout())
+    assert (call.batch, call.sequence, call.calls) == (1, TOKENS, L)
