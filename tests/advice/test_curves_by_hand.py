@@ -140,10 +140,11 @@ def test_parameters_that_have_a_curve(small: StepModel, changed: dict[str, Any],
 
 
 def test_what_follows_from_a_size(small: StepModel) -> None:
-    own = replace(small, now=replace(small.now, head_dim=128))
+    own = replace(small.now, head_dim=128)
     for name in ("hidden", "heads", "kv_heads", "ffn"):
-        assert bool(drawn(small, name).follows) == (name in ("hidden", "heads"))
-        assert not drawn(own, name).follows
+        assert bool(explorer._follows(small.now, name)) == (name in ("hidden", "heads"))
+        assert not explorer._follows(own, name)
+    assert drawn(small, "heads").follows == explorer._follows(small.now, "heads")
 
 
 # --- their times ------------------------------------------------------------------------------------------
@@ -296,8 +297,9 @@ def test_the_first_finding_that_proposes_a_value_is_named(small: StepModel) -> N
 def test_there_is_a_reason_where_there_is_nothing_to_draw(small: StepModel) -> None:
     names = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "sequence", "micro_batch", "tokens")
     nothing = replace(small, now=replace(small.now, **dict.fromkeys(names)))
-    products_only = replace(small, work=replace(small.work, attention=()))
-    attention_only = replace(small, work=replace(small.work, products=()))
+    vocab = replace(small, now=replace(nothing.now, vocab=50257, tokens=1024))
+    products_only = replace(vocab, work=replace(small.work, attention=()))
+    attention_only = replace(vocab, work=replace(small.work, products=()))
     empty = replace(small, work=replace(small.work, products=(), attention=()))
     told = [explore(one).why for one in (nothing, empty, replace(small, step_ms=None))]
     assert len({*told}) == 3 and None not in told
