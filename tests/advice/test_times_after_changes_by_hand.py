@@ -372,6 +372,11 @@ def test_at_one_rate_the_operations_are_the_reason() -> None:
     assert "TFLOP/s" in faster
 
 
+def test_operations_of_a_product_are_for_as_many_tokens() -> None:
+    """Twice of them, in more than twice the time: the rate falls, the operations stay."""
+    assert "TFLOP/s" in why(part(10.0, flops=1e12), part(24.0, flops=2e12), 10.0, 12.0)
+
+
 def test_operations_of_attention_are_for_as_many_tokens() -> None:
     """Twice of them in 1.6 times the time: the rate rises, and nothing else is another."""
     told: dict[str, Any] = {"kind": "attention", "backend": "flash"}
