@@ -10,6 +10,7 @@ import pytest
 
 from tests.advice.advice_rows import gemm
 from tests.advice.advice_steps import Shape, model_of, rows_of
+from tracelens.errors import UsageError
 from tracelens.results import Basis, Rest, Span, WhatIf
 from tracelens.step.affected import Affected, AffectedPart
 from tracelens.step.predicted import ErrorKind, Scaled
@@ -236,3 +237,47 @@ def test_the_range_of_a_sum_of_parts(llama: StepModel) -> None:
     assert rounding.mid == 0.0
     nothing = _saving(llama, Affected((), ((1.4, "no formula"),)), [])
     assert (nothing.low, nothing.mid, nothing.high) == (0.0, 0.0, 0.0)
+
+
+def test_what_moves_bytes_with_the_vocabulary_is_part_of_its_change() -> None:
+    """Where ranks change that perhaps share it, it is not told."""
+    step = model_of(replace(LLAMA, t=2), others={"loss": 3.0})
+    (loss,) = what_if(step, {"vocab": 64128}).rest
+    assert (loss.component, loss.time_ms) == ("loss", 3.0) and loss.then_ms.mid == pytest.approx(1.5)
+    untold = what_if(step, {"tensor_parallel": 4})
+    assert not any(one.component == "loss" for one in untold.rest) and untold.unpredicted_ms > 3.0
+    split = replace(step, now=replace(step.now, vocab_split=True))
+    assert any(one.component == "loss" for one in what_if(split, {"tensor_parallel": 1}).rest)
+
+
+def test_rows_of_attention_say_which_pass_they_are() -> None:
+    rows = [replace(row, role=None) if row.kind == "attention" else row for row in rows_of(LLAMA)]
+    found = what_if(model_of(LLAMA, rows=rows), {"sequence": 1024}).rows
+    passes = {row.role for row in found if row.component == "attention.core"}
+    assert passes == {None, "backward"}
+
+
+def test_a_peak_that_is_not_known_refuses_its_type_alone(llama: StepModel) -> None:
+    bare = replace(llama, gpu=replace(llama.gpu, peak_tflops={"bf16": 989.0}))
+    assert what_if(bare, {"ffn": 16384}).saving_ms.mid is not None
+    with pytest.raises(UsageError):
+        what_if(bare, {"dtype": "fp8"})
+    other = replace(bare, gpu=replace(bare.gpu, peak_tflops={"fp16": 989.0}))
+    assert what_if(other, {"ffn": 16384}).change == {"ffn": [14336, 16384]}
+
+
+def test_operations_of_queries_keys_and_values_of_one_size() -> None:
+    """A third of each row's calls are q's: fewer heads of keys take two thirds of it down to a quarter."""
+    shape = replace(LLAMA, kv=None, gated=True)
+    rows = []
+    for row in rows_of(shape):
+        if row.component == "attention.qkv":
+            n = row.m if row.role == "wgrad" else row.n if row.role == "forward" else row.k
+            assert n == 3 * 4096
+            sizes = {"wgrad": {"m": 4096}, "forward": {"n": 4096}, "dgrad": {"k": 4096}}[row.role or ""]
+            row = replace(row, calls=96, calls_per_step=96.0, **sizes)  # type: ignore[arg-type]
+        rows.append(row)
+    found = what_if(model_of(shape, rows=rows), {"kv_heads": 8})
+    qkv = 32 * 2 * TOKENS * 4096 * 3 * 4096
+    whole = 3 * (qkv + 32 * 2 * TOKENS * 4096 * 4096 + MLP + LOGITS) + 3.5 * SCORES
+    assert found.flops_frac == pytest.approx(-3 * qkv * 2 / 3 * 3 / 4 / whole)

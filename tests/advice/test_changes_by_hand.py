@@ -14,8 +14,8 @@ from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 from tracelens.step.planned_step import Planner
 from tracelens.step.predicted_attention import AttentionSizes, _dtype_of, attention_sizes
-from tracelens.step.search_space import BY_DEFAULT
-from tracelens.step.suggestion import _components, _unknowns, limits_of
+from tracelens.step.search_space import BY_DEFAULT, SearchLimits
+from tracelens.step.suggestion import _components, _unknowns, limits_of, suggest
 from tracelens.step.whatif_notes import notes_of
 from tracelens.step.work import AttentionCall
 
@@ -139,6 +139,20 @@ def test_what_is_fixed_and_free(
     for wrong in ((*fix, "ffm"), (*fix, *(free or ("layers",)))):
         with pytest.raises(UsageError):
             limits_of(0.03, fix=wrong, free=(*free, "layers"), memory_gb=None)
+
+
+def test_the_rate_of_a_planned_step_is_that_of_its_gemms_and_attention() -> None:
+    """Three times 2 t (12 h^2 L + h v), and three and a half times half of 4 b s^2 h L, over all of it."""
+    config = config_from_flags({"hidden": 1024, "heads": 16, "layers": 2, "vocab": 50304, "sequence": 512,
+                                "micro_batch": 2}, gated=False, tied=True)  # fmt: skip
+    found = suggest(config, gpu="h100-sxm", limits=SearchLimits(free=frozenset({"vocab"})))
+    done = 6 * 1024 * (12 * 1024**2 * 2 + 1024 * 50304) + 3.5 * 4 * 2 * 512**2 * 1024 * 2 / 2
+    assert found.tflops == pytest.approx(done / found.time_ms.mid / 1e9, rel=1e-3)
+    assert found.memory_gb == pytest.approx(
+        (16 * (24 * 1024**2 + 1024 * 50304) + 2 * 1024 * (2 * 16 * 1024 + 3 * 50304)) / 1e9
+    )
+    assert (found.parameters, found.searched) == (24 * 1024**2 + 1024 * 50304, ["vocab"])
+    assert found.would_fit is None and found.room_gb == 80.0
 
 
 def test_components_of_a_planned_step_by_their_time() -> None:

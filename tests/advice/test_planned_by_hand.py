@@ -19,7 +19,14 @@ from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep
 from tracelens.step import explorer, search_space
 from tracelens.step.memory import memory_of, would_fit
-from tracelens.step.planned_kernels import attention_calls, dense_mlps, memory_bytes, memory_of_trace
+from tracelens.step.planned_kernels import (
+    RankLinear,
+    attention_calls,
+    dense_mlps,
+    memory_bytes,
+    memory_of_trace,
+    mlp_linears,
+)
 from tracelens.step.planned_step import Planner, _attention_open, total
 from tracelens.step.search_space import SearchLimits, Space, _near, _thinned, kept_degree
 from tracelens.step.whole_step import whole_step
@@ -88,6 +95,7 @@ def test_states_above_80_gb_keep_eight_ranks(layers: int, degree: int) -> None:
         ({"hidden", "heads"}, False, 6 * 8 + 5 * 6, 6),
         ({"heads", "head_dim"}, True, 2 * 8 + 9, 2),
         ({"micro_batch"}, False, 7 * (8 + 6), 7),
+        ({"ffn"}, False, 8 + 3 * 6, 3),  # one percent of the weights is 71 of width
     ],
 )
 def test_the_budget_of_a_search(
@@ -196,6 +204,14 @@ def test_mlps_beside_the_experts() -> None:
     model = replace(gpt().model, experts=8, shared_ffn=512, dense_layers=3, dense_ffn=8192, tensor_parallel=2)
     assert dense_mlps(model, Layout(experts_per_token=2)) == ((256, 21), (4096, 3))
     assert dense_mlps(replace(model, dense_layers=None), Layout(experts_per_token=2)) == ((256, 24),)
+    alone = replace(model, shared_ffn=None, tensor_parallel=1)
+    assert dense_mlps(alone, Layout(experts_per_token=2)) == ((8192, 3),)
+    router = RankLinear("moe.router", B * S, H, 8, 1, 21)
+    assert mlp_linears(model, Layout(experts_per_token=2))[0] == router
+    assert router not in (
+        *mlp_linears(model, Layout()),
+        *mlp_linears(gpt().model, Layout(experts_per_token=2)),
+    )
     assert dense_mlps(model, Layout()) == dense_mlps(replace(model, experts=None), Layout()) == ((2048, 24),)
 
 
