@@ -188,7 +188,7 @@ class _Answers:
         self.now, self.known, self.basis = now, known, basis
         self.asked: list[int] = []
 
-    def __call__(self, step: StepModel, change: dict[str, int]) -> WhatIf:
+    def __call__(self, step: StepModel, change: dict[str, int], **_: Any) -> WhatIf:
         (value,) = change.values()
         self.asked.append(value)
         if value == 4096:
