@@ -68,8 +68,10 @@ def operations(
     found = _simulated(facts, sizes)
     frac = found.flops_frac if found is not None else None
     source = "the step simulated with the change"
-    if frac is None and of_rows is not None and total:
-        part = _flops(rows) or 0.0
+    part = _flops(rows)
+    if frac is None and of_rows and not (total and part):
+        return Amount(None, None, "not known: the sizes of these GEMMs are not recorded")
+    if frac is None and of_rows is not None and total and part:
         word = "more" if of_rows >= 0 else "less"
         frac = of_rows * part / total
         source = f"{percent(abs(of_rows))} {word} in GEMMs that do {percent(part / total)} of the work"
