@@ -82,7 +82,7 @@ def _tied(now: ModelConfig) -> bool:
 def _suggested(now: ModelConfig, name: str, findings: Sequence[Finding]) -> list[Suggested]:
     """What findings propose for it. They speak of this rank's slice; a curve is of the whole model."""
     found: dict[int, Suggested] = {}
-    ranks = now.tensor_parallel or 1
+    ranks = now.tp
     for finding in findings:
         for key, pair in finding.change.items():
             try:
@@ -192,7 +192,7 @@ def _aligns(name: str) -> bool:
 
 def _bytes(value: int, name: str, step: StepModel) -> int:
     """The largest power of two of bytes, at most 128, that rows of so many elements begin on."""
-    elements = value // (step.now.tensor_parallel or 1) if name == "ffn" else value
+    elements = value // step.now.tp if name == "ffn" else value
     return math.gcd(max(1, round(elements * 16 / _sixteen(step))), _FULL_BYTES)
 
 
@@ -207,7 +207,7 @@ def _grid(step: StepModel, name: str) -> _Grid:
     if name == "hidden" and _tied(now):
         unit = now.heads or 1
     elif name == "ffn":
-        unit = now.tensor_parallel or 1
+        unit = now.tp
     half = _sixteen(step)
     ranks = unit if name == "ffn" else 1
     return _Grid(unit, math.lcm(unit, half * ranks), math.lcm(unit, 8 * half * ranks))

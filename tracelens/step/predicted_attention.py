@@ -141,7 +141,7 @@ def attention_sizes(
     call: AttentionCall, config: ModelConfig, now: ModelConfig, length: int
 ) -> AttentionSizes | None:
     """Sizes of the call on one rank under ``config``; None where they do not follow from it."""
-    ranks = config.tensor_parallel or 1
+    ranks = config.tp
     kv_heads = config.heads if config.kv_repeated else config.kv_heads or config.heads
     tokens, tokens_now = config.token_count, now.token_count
     if not config.heads or not config.head_dim or not kv_heads or config.heads % ranks:

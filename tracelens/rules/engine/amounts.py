@@ -38,7 +38,7 @@ def parameters(sizes: ChangedSizes, *, counted: int | None) -> Amount:
     how = f"{delta(more)} weights in matrices" + (f", of {before:,} now" if before else "")
     if "vocab" in sizes.names and now.tied is None:
         how += "; twice that where embedding and output matrix are not tied"
-    ranks = now.tensor_parallel or 1
+    ranks = now.tp
     if "vocab" in sizes.names and ranks > 1 and now.vocab_split is None:
         how += f"; {ranks} times that where each rank holds a part of the vocabulary"
     return Amount(more, frac, how)
@@ -142,7 +142,7 @@ def _states(facts: StepFacts, sizes: ChangedSizes, weights: Amount) -> tuple[flo
     now, then = sizes.now, sizes.then
     before = now.rank_parameters
     after = then.rank_parameters if then is not None else None
-    alone = now.model_ranks == 1 and (now.expert_parallel or 1) == 1
+    alone = now.model_ranks == 1 and now.ep == 1
     if before is not None and after is not None:
         moved = after - before
     elif weights.delta is not None and (alone or not weights.delta):
@@ -187,7 +187,7 @@ def _activations(facts: StepFacts, sizes: ChangedSizes) -> tuple[float | None, s
     if not more:
         return 0.0, "activations: as now"
     how = f"activations {signed_bytes(more)} (arXiv 2205.05198, fused attention, no recompute)"
-    stages = max(now.pipeline_parallel or 1, then.pipeline_parallel or 1)
+    stages = max(now.pp, then.pp)
     if stages > 1:
         how += f" of one micro-batch; with 1F1B the first of {stages} stages keeps {stages} at once"
     return more, how
