@@ -243,9 +243,10 @@ def _common_caveats(rule: Named, facts: StepFacts, judged: _Judged) -> list[str]
     if not judged.predicted and judged.one.simulate is not None:
         caveats.append(f"It is not predicted: {judged.open}.")
     if judged.simulated is not None:
-        busy = facts.gpu_busy_frac  # said of every saving; of parameters the rule says more
-        said = {COUNTED_ONCE} if busy is None else {COUNTED_ONCE, gpu_work_note(busy)}
-        notes = [note for note in judged.simulated.notes if note not in said]
+        said = {
+            gpu_work_note(facts.gpu_busy_frac or 0.0)
+        }  # of every saving; of parameters the rule says more
+        notes = [note for note in judged.simulated.notes if note not in said and note != COUNTED_ONCE]
         caveats += [f"{note[:1].upper()}{note[1:]}." for note in notes]
     ranks = facts.model.tensor_parallel.value or 1
     if rule.of_slices and ranks > 1:
