@@ -254,7 +254,7 @@ def test_other_numbers_of_ranks_in_words() -> None:
 )  # fmt: skip
 def test_memory_of_fewer_ranks(parameters: int | None, stages: int | None, ranks: int, text: str) -> None:
     """16 bytes of 8 billion weights are 128 GB: a half, a quarter, and half of that on each of 2 stages."""
-    now = SimpleNamespace(parameters=parameters, pipeline_parallel=stages)
+    now = SimpleNamespace(parameters=parameters, pp=stages or 1)
     step: Any = SimpleNamespace(step=SimpleNamespace(now=now))
     said = ranks_rule._memory(step, 4, ranks)
     assert text in said
