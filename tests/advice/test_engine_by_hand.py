@@ -10,7 +10,7 @@ import pytest
 
 from tests.advice.advice_answers import outcome_of
 from tests.advice.advice_rows import H100, gemm, model
-from tracelens.results import ComponentRow, Coverage, Estimate, GemmRow, Known
+from tracelens.results import ComponentRow, Coverage, Estimate, GemmRow, Known, Span
 from tracelens.results.row_sizes import AttentionDims, Groups
 from tracelens.rules.advise import advise
 from tracelens.rules.engine.bounds import Bound, bound_of_row, name
@@ -43,8 +43,8 @@ def facts(*rows: GemmRow, **given: Any) -> StepFacts:
     return StepFacts(**(told | given))
 
 
-def saving(low: float | None, mid: float | None, high: float | None) -> Estimate:
-    return Estimate(low, mid, high, "model")
+def saving(low: float, mid: float, high: float) -> Span:
+    return Span(low, mid, high, "model")
 
 
 # bounds
@@ -204,7 +204,7 @@ def test_predictions_become_savings_per_step() -> None:
 def test_a_change_pays_where_its_range_reaches_less_into_slower_than_it_saves(
     low: float | None, mid: float | None, high: float | None, paid: bool
 ) -> None:
-    assert pays(saving(low, mid, high)) is paid
+    assert pays(Estimate(low, mid, high, "model")) is paid
 
 
 def test_why_a_change_is_not_advised() -> None:
@@ -218,7 +218,7 @@ def test_why_a_change_is_not_advised() -> None:
 
 def trial(value: int, low: float, mid: float, high: float, **change: Any) -> Trial:
     found: Any = SimpleNamespace(saving_ms=saving(low, mid, high), change=change or {"ffn": [8, value]})
-    return Trial(value, found)
+    return Trial(value, found, found.saving_ms.known)
 
 
 def test_what_is_sure_likely_or_as_good_as_the_best() -> None:
@@ -325,7 +325,7 @@ def test_a_saving_that_can_be_slower_has_to_be_a_hundredth_of_the_step() -> None
 def test_a_finding_is_as_sure_as_its_cause_and_its_range(
     cause: Any, low: float | None, mid: float | None, sure: str
 ) -> None:
-    given = None if mid is None else saving(low, mid, 3.0)
+    given = None if low is None or mid is None else saving(low, mid, 3.0)
     (found,) = concluded(candidate(("g1", 9.0), confidence=cause, saving=given)).findings
     assert found.confidence == sure
 
@@ -336,7 +336,7 @@ def test_what_a_finding_states() -> None:
     )
     outcome = concluded(one)
     (found,) = outcome.findings
-    assert found.saving_ms == saving(1.0, 2.0, 6.5) and found.saving_frac.mid == 0.02
+    assert found.saving_ms == Estimate(1.0, 2.0, 6.5, "model") and found.saving_frac.mid == 0.02
     assert found.gemms == ["g2", "g1"] and found.evidence["bound_ms"] == 6.5
     assert [row.get("gemm") or row["row"] for row in found.evidence["rows"]] == ["g2", "k1", "g1"]
     assert outcome.bounds_ms == {"g1": 1.0, "g2": 3.0, "k1": 2.0, "TL101 outside of rows": 0.5}

@@ -14,7 +14,7 @@ from tests.advice.advice_rows import UNKNOWN_GPU, facts, gemm, model
 from tests.advice.advice_steps import Shape, facts_of
 from tracelens.config.model_config import ModelConfig
 from tracelens.gemm.predict import predict_gemm
-from tracelens.results import Amount, Estimate
+from tracelens.results import Amount, Estimate, Span
 from tracelens.rules.engine.amounts import memory, operations, parameters
 from tracelens.rules.engine.bounds import Bound, bound_of_row
 from tracelens.rules.engine.candidate import (
@@ -48,8 +48,8 @@ NOW = ModelConfig(hidden=1024, heads=16, kv_heads=16, head_dim=64, ffn=4096, voc
                   micro_batch=4)  # fmt: skip
 
 
-def span(low: float | None, mid: float | None, high: float | None) -> Estimate:
-    return Estimate(low, mid, high, "model")
+def span(low: float, mid: float, high: float) -> Span:
+    return Span(low, mid, high, "model")
 
 
 def changed(*names: str, now: ModelConfig = NOW, **then: Any) -> ChangedSizes:
@@ -114,7 +114,7 @@ def test_operations_of_the_step() -> None:
         found(of_rows=-0.25).how.startswith("25.0% less in")
         and found(of_rows=0.0).how == "as many operations as now"
     )
-    assert found(of_rows=0.25, step=facts()) == Amount(0.0, 0.0, "the same operations")
+    assert found(of_rows=0.25, step=facts()).frac is None
     assert found(sizes=changed(ffn=4160)).how.startswith("not known: ")
     assert found(sizes=ChangedSizes(NOW, None, ("ffn",), "no way")).how == "not known: no way"
     for name in ("tensor_parallel", "pipeline", "Stage"):
@@ -395,8 +395,8 @@ def test_who_needs_what() -> None:
 @pytest.mark.parametrize(
     ("low", "mid", "high", "bound", "worth"),
     [
-        (-0.5, 2.0, 3.0, 9.0, True), (-0.51, 2.0, 3.0, 9.0, False), (None, 2.0, 3.0, 9.0, True),
-        (0.0, None, 3.0, 9.0, False), (-0.5, None, 3.0, 9.0, False), (-0.13, 0.5, 3.0, 9.0, False),
+        (-0.5, 2.0, 3.0, 9.0, True), (-0.51, 2.0, 3.0, 9.0, False), (0.0, 2.0, 3.0, 9.0, True),
+        (0.0, 0.0, 3.0, 9.0, False), (-0.5, 0.0, 3.0, 9.0, False), (-0.13, 0.5, 3.0, 9.0, False),
         (-3.9, 16.0, 20.0, 20.0, True), (-4.1, 16.0, 20.0, 20.0, False),
     ],
 )  # fmt: skip
@@ -405,14 +405,15 @@ def test_what_is_worth_trying(low: Any, mid: Any, high: Any, bound: float, worth
 
 
 def test_nothing_known_is_nothing_sure() -> None:
-    assert not surely(span(None, 2.0, 3.0), 100.0) and not surely(span(0.5, None, 3.0), 100.0)
     assert surely(span(0.5, 1.0, 3.0), 100.0)
     assert (
-        not pays(span(None, 2.0, 3.0)) and not pays(span(1.0, None, 3.0)) and not pays(span(-2.0, 2.0, 3.0))
+        not pays(Estimate(None, 2.0, 3.0, "model"))
+        and not pays(Estimate(1.0, None, 3.0, "model"))
+        and not pays(span(-2.0, 2.0, 3.0))
     )
     assert pays(span(-1.99, 2.0, 3.0)) and not pays(span(0.0, 0.0, 1.0))
-    assert why_not(span(None, None, None), "x", "step").endswith("change nothing")
-    assert why_not(span(None, 2.0, None), "x", "trace").endswith(
+    assert why_not(span(0.0, 0.0, 0.0), "x", "step").endswith("change nothing")
+    assert why_not(span(0.0, 2.0, 0.0), "x", "trace").endswith(
         "save 2.00 ms of the trace, but the range, from 0 ms slower to 0 ms faster, leaves open which of"
         " the two"
     )
@@ -424,9 +425,9 @@ def test_nothing_known_is_nothing_sure() -> None:
     assert why_not(span(-1, -1, -1), more, "step").endswith("1.00 ms slower per token")
 
 
-def trial(value: int, low: float | None, mid: float | None, high: float | None, **change: Any) -> Any:
+def trial(value: int, low: float, mid: float, high: float, **change: Any) -> Any:
     made = SimpleNamespace(saving_ms=span(low, mid, high), change=change or {"ffn": [8, value]})
-    return SimpleNamespace(value=value, found=made, mid_ms=mid or 0.0, low_ms=low or 0.0)
+    return SimpleNamespace(value=value, found=made, saving_ms=made.saving_ms)
 
 
 def test_values_that_are_simulated_and_why_others_are_not() -> None:
@@ -459,7 +460,7 @@ def test_values_that_are_simulated_and_why_others_are_not() -> None:
                     bound_ms=9.0, saw="Seen.")  # fmt: skip
     close = nearly_best([trial(1, 0, 3.0, 9), trial(2, 0, 2.0, 9), trial(3, 0, 1.99, 9)], 100.0, bound_ms=9.0)
     assert [one.value for one in close] == [1, 2]
-    assert in_words("ffn", trial(8, None, None, 1.0), 100.0).endswith(
+    assert in_words("ffn", trial(8, 0.0, 0.0, 1.0), 100.0).endswith(
         "save 0% of the step, between 0% faster and 1% faster"
     )
 
@@ -473,7 +474,7 @@ def derived(
     bound: float = 9.0, rows: int = 1, rest: float | None = 0.0, high: float | None = 3.0, **change: Any
 ) -> list[str]:
     found: Any = SimpleNamespace(
-        saving_ms=span(1.0, 2.0, high), change=change or {"ffn": [1, 2]},
+        saving_ms=Estimate(1.0, 2.0, high, "model"), change=change or {"ffn": [1, 2]},
         rows=[row_of("mlp.up", "forward", 4.0, 3.0), row_of("mlp.down", None, 2.0, 1.5),
               row_of("mlp.down", "dgrad", 2.0, 2.5)][:rows],
         rest=[SimpleNamespace(time_ms=5.0,
@@ -803,8 +804,8 @@ def test_the_last_layers_stay_in_bf16(layers: int, stages: int | None, text: str
     dims = model(layers=layers)
     dims = replace(dims, pipeline_parallel=replace(dims.layers, value=stages))
     back = replace(LINEAR, phase="backward")
-    assert less_of_nvfp4(facts(back, dims=dims), span(1.0, 10.0, 20.0)).startswith(text)
-    assert less_of_nvfp4(facts(LINEAR, dims=dims), span(1.0, 10.0, 20.0)) == ""
+    assert less_of_nvfp4(facts(back, dims=dims), 10.0).startswith(text)
+    assert less_of_nvfp4(facts(LINEAR, dims=dims), 10.0) == ""
 
 
 def test_a_part_of_a_row_gains_its_part() -> None:
@@ -827,6 +828,6 @@ def test_a_part_of_a_row_gains_its_part() -> None:
         assert gained(*weights) == saved_ms
 
 
-@pytest.mark.parametrize(("low", "sure"), [(None, False), (0.0, False), (-0.1, False), (0.1, True)])
-def test_a_gain_is_sure_where_its_low_end_is_one(low: float | None, sure: bool) -> None:
+@pytest.mark.parametrize(("low", "sure"), [(0.0, False), (-0.1, False), (0.1, True)])
+def test_a_gain_is_sure_where_its_low_end_is_one(low: float, sure: bool) -> None:
     assert TypeGain("mlp.up", "fp8", (), span(low, 2.0, 3.0)).sure is sure

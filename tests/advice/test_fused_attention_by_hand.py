@@ -13,7 +13,7 @@ from tests.advice.advice_facts import RTX3060, V100, other, step_of
 from tests.advice.advice_rows import attention, facts, gemm
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
-from tracelens.results import Estimate, OtherRow
+from tracelens.results import OtherRow, Span
 from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules.engine.candidate import Answer
 from tracelens.rules.evidence import fusing
@@ -142,8 +142,8 @@ def chain(**given: Any) -> Chain:
 def test_every_kernel_has_the_same_share_of_what_can_go() -> None:
     """2 + 2 ms of products and 1 ms of softmax, and perhaps 0.5: of 5.5 ms 2.2 can go, two fifths of each."""
     perhaps = other(2, "copy", calls=1.0, time_us=500.0)
-    fits = {NO_MASK: FusedCalls(Estimate(1.0, 2.0, 3.0, "model"), 0.75, ("flash", "cudnn"), ("one line",))}
-    found = Fusing(chain(maybe=(perhaps,)), [CORE], fits, [], Estimate(1.0, 2.0, 2.2, "model"), 2.2, "")
+    fits = {NO_MASK: FusedCalls(Span(1.0, 2.0, 3.0, "model"), 0.75, ("flash", "cudnn"), ("one line",))}
+    found = Fusing(chain(maybe=(perhaps,)), [CORE], fits, [], Span(1.0, 2.0, 2.2, "model"), 2.2, "")
     assert {one.row.id: one.ms for one in found.bounds} == pytest.approx({"g1": 0.8, "g2": 0.8})
     assert found.kernels == pytest.approx({"o1": 0.4, "o2": 0.2})
     assert replace(found, bound_ms=-1.0).bounds[0].ms == replace(found, bound_ms=-1.0).kernels["o1"] == 0.0
@@ -154,12 +154,12 @@ def test_every_kernel_has_the_same_share_of_what_can_go() -> None:
         " alone."
         "\none line\n5.00 ms - 2.00 ms = 3.00 ms saved."
     )
-    slow = replace(found, fits={NO_MASK: replace(fits[NO_MASK], time_ms=Estimate(5.0, 7.0, 9.0, "model"))})
+    slow = replace(found, fits={NO_MASK: replace(fits[NO_MASK], time_ms=Span(5.0, 7.0, 9.0, "model"))})
     assert slow.how.endswith("5.00 ms - 7.00 ms = 2.00 ms added.")
-    even = replace(found, fits={NO_MASK: replace(fits[NO_MASK], time_ms=Estimate(5.0, 5.0, 9.0, "model"))})
+    even = replace(found, fits={NO_MASK: replace(fits[NO_MASK], time_ms=Span(5.0, 5.0, 9.0, "model"))})
     assert even.how.endswith(" saved.")
     assert replace(found, saving=None).how.endswith("is faster: no middle is given.")
-    odd = replace(found, unusual=["tanh"], fits=fits | {CAUSAL: FusedCalls(Estimate(1, 1, 1, "model"), 0.5)})
+    odd = replace(found, unusual=["tanh"], fits=fits | {CAUSAL: FusedCalls(Span(1, 1, 1, "model"), 0.5)})
     assert odd.how.endswith("No fused kernel takes less than 500 µs: operations at the peak, or bytes.")
     told = found.evidence
     assert told["chain_ms"] == {"products": 4.0, "softmax": 1.0, "beside": 0, "perhaps": 0.5}
@@ -167,7 +167,7 @@ def test_every_kernel_has_the_same_share_of_what_can_go() -> None:
 
 
 def spans(*times: tuple[float, float, float]) -> tuple[Any, ...]:
-    calls = [FusedCalls(Estimate(low, mid, high, "model")) for low, mid, high in times]
+    calls = [FusedCalls(Span(low, mid, high, "model")) for low, mid, high in times]
     saving, most = fusing._saving(chain(maybe=(other(2, "copy", calls=1.0, time_us=500.0),)), calls)
     return (None if saving is None else (saving.low, saving.mid, saving.high)), most
 
@@ -189,7 +189,7 @@ def test_calls_of_one_query_stay_as_they_are() -> None:
     few = replace(SCORES, id="g3", m=1, time_ms_per_step=1.0)
     one = replace(CORE, seq_q=1)
     made = chain(products=(SCORES, VALUES, few))
-    found = FusedCalls(Estimate(1.0, 2.0, 3.0, "model"), 0.5, ("flash",), ("a",))
+    found = FusedCalls(Span(1.0, 2.0, 3.0, "model"), 0.5, ("flash",), ("a",))
     mixed = fusing._with_few(found, made, [CORE, one])
     assert (mixed.time_ms.low, mixed.time_ms.mid, mixed.time_ms.high) == pytest.approx((1.0, 3.2, 6.0))
     assert mixed.lines[0] == "a" and mixed.lines[1].endswith(

@@ -201,7 +201,7 @@ def test_one_gemm_saves_the_ratio_of_predictions_with_the_error_of_ratios() -> N
     assert fused_saving(step, blind) is None
 
 
-@pytest.mark.parametrize(("dtype", "width"), [("bf16", 2), ("fp32", 4), (None, 0)])
+@pytest.mark.parametrize(("dtype", "width"), [("bf16", 2), ("fp32", 4), (None, 2)])
 def test_gradients_are_put_side_by_side_once_read_and_written(dtype: str | None, width: int) -> None:
     parts = tuple(Part(replace(row, dtype=dtype), n, many) for row, n, many in ((Q, 1024, 1), (KV, 128, 2)))
     groups = [Group(role, parts, 2048, 1024, 16.0) for role in ("forward", "dgrad", "wgrad")]

@@ -93,6 +93,7 @@ def test_a_product_that_leaves_the_grid(
     low, mid, high = (one * frac if ends else None for one in ends or (0, 0, 0))
     step = LadderStep(2, low, mid, high, "model", "made up")
     found = _left_grid(old, new, gemm(1, 4096, 4096, 4096, time_us=call_us), narrow, step, ("", ""), 0.0)
+    assert not isinstance(found, str)
     if narrow is not None:
         factor, faster = narrow[0], max(narrow[1], NEAR_ERROR)
         slower = faster
@@ -112,6 +113,7 @@ def test_no_product_off_the_grid_is_faster_than_on_it(floor_us: float, low_us: f
     old, new = predicted(4096, size=4096), predicted(4095, (9, 10, 11), size=4096)
     step = LadderStep(2, None, None, None, "model", "")
     found = _left_grid(old, new, gemm(1, 4096, 4096, 4096, time_us=100.0), None, step, ("", ""), floor_us)
+    assert not isinstance(found, str)
     aligned = 100 * 4095 / 4096
     assert found.mid == pytest.approx(aligned / 100) and "no faster than on the grid" in found.how
     assert found.low == pytest.approx((low_us or aligned * math.exp(-NEAR_ERROR)) / 100)

@@ -11,7 +11,7 @@ from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_rows import H100, NVJET, facts, gemm, model
 from tests.advice.test_words_of_findings import LAYER
 from tracelens.errors import UsageError
-from tracelens.results import Estimate
+from tracelens.results import Span
 from tracelens.rules import pages
 from tracelens.rules import tensor_parallel as ranks_rule
 from tracelens.rules import unfused_attention as fused
@@ -108,7 +108,7 @@ def _changed(group: Any, **given: Any) -> Any:
         ({"kind": "copy"}, "Copies and casts among these kernels", True),
         ({"kind": "elementwise"}, "Copies and casts among these kernels", False),
         ({"mask": True}, "Something is added to the scores", True), ({}, "Something is added to the", False),
-        ({"mask": True, "saving": Estimate(0.0, 1.0, 2.0, "model")}, "The range spans both", True),
+        ({"mask": True, "saving": Span(0.0, 1.0, 2.0, "model")}, "The range spans both", True),
         ({"mask": True}, "The range spans both", False),
         ({"unusual": ["dropout"]}, "does not do (dropout)", True),
         ({"unusual": [TRAINED_BIAS]}, "The bias on the scores is trained", True),
@@ -155,7 +155,7 @@ def test_how_sure_a_padded_vocabulary_is_at_half() -> None:
 
 def test_layers_that_are_faster_in_bf16() -> None:
     row = gemm(1, 64, 64, 64, dtype="fp8")
-    gain = TypeGain("mlp.up", "bf16", (Bound(row, 0.5),), Estimate(0.1, 0.2, 0.3, "model"))
+    gain = TypeGain("mlp.up", "bf16", (Bound(row, 0.5),), Span(0.1, 0.2, 0.3, "model"))
     found = _back(facts(row, others=[], step_ms=100.0), [gain])
     assert (found.parameter_delta, found.flops_delta) == (0, 0.0)
     assert found.change == {"precision": ["fp8", "bf16"]} and found.components == ["mlp.up"]

@@ -732,7 +732,6 @@ def test_experts_are_needed_with_their_rows() -> None:
         ({"rows_per_token": 2.0}, "Together that is 2 rows for each token."),
         ({"rows_per_token": 1.0}, "Together that is 1 row for each token."),
         ({"rows_per_token": 1.25}, "Together that is 1.25 rows for each token (capacity or uneven ranks)."),
-        ({"capacity": None}, " An expert gets 0 rows in a GEMM"),
         ({"local": 1}, "1 expert on this rank, of 8, run"), ({"experts": None}, "4 experts on this rank run"),
     ],
 )  # fmt: skip
@@ -741,5 +740,6 @@ def test_a_mixture_in_figures(given: dict[str, Any], text: str) -> None:
                             "least": 100, "most": 100, "rows_per_token": None, "ranks": 2,
                                 "gated": None}  # fmt: skip
     assert text in saw(facts(EXPERT), Mixture(**(told | given)))
-    uneven = Mixture(**(told | {"capacity": None, "least": 1, "most": 3}))
-    assert "the fullest 200.0% above it" in saw(facts(EXPERT), uneven)
+    uneven = Mixture(**(told | {"capacity": 2.0, "least": 1, "most": 3}))
+    assert "the fullest 50.0% above it" in saw(facts(EXPERT), uneven)
+    assert "rows" not in saw(facts(EXPERT), Mixture(**(told | {"capacity": None})))

@@ -586,7 +586,7 @@ def trial(value: int, mid: float, low: float = 0.5) -> Trial:
     found: Any = SimpleNamespace(
         saving_ms=Estimate(low, mid, mid + 1.0, "model"), change={"sequence": [1000, value]}
     )
-    return Trial(value, found)
+    return Trial(value, found, found.saving_ms.known)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.advice.advice_rows import H100, attention, facts, flash2, gemm, model
-from tracelens.results import Estimate, Finding, GemmRow, Known
+from tracelens.results import Estimate, Finding, GemmRow, Known, Span
 from tracelens.results.row_sizes import Groups
 from tracelens.rules import expert_tiles as tiles
 from tracelens.rules import experts as rule_experts
@@ -254,7 +254,7 @@ def test_other_numbers_of_ranks_in_words() -> None:
 )  # fmt: skip
 def test_memory_of_fewer_ranks(parameters: int | None, stages: int | None, ranks: int, text: str) -> None:
     """16 bytes of 8 billion weights are 128 GB: a half, a quarter, and half of that on each of 2 stages."""
-    now = SimpleNamespace(parameters=parameters, pipeline_parallel=stages)
+    now = SimpleNamespace(parameters=parameters, pp=stages or 1)
     step: Any = SimpleNamespace(step=SimpleNamespace(now=now))
     said = ranks_rule._memory(step, 4, ranks)
     assert text in said
@@ -495,7 +495,7 @@ def trial(value: int, low: float, mid: float) -> Trial:
     found: Any = SimpleNamespace(
         saving_ms=Estimate(low, mid, mid + 1.0, "model"), change={"kv_heads": [4, value]}
     )
-    return Trial(value, found)
+    return Trial(value, found, found.saving_ms.known)
 
 
 def heads_step(row: GemmRow, ranks: int | None = 1, kv_heads: int = 4) -> Any:
@@ -611,7 +611,7 @@ def finding(*rows: tuple[str, float | None], mid: float | None = None, high: flo
 
 def test_of_two_savings_of_one_row_the_second_counts_its_other_rows() -> None:
     def mids(*parts: tuple[float, dict[str, float | None]]) -> list[float | None]:
-        taken, covered = _apart([(Estimate(0.0, mid, mid, "model"), rows) for mid, rows in parts])
+        taken, covered = _apart([(Span(0.0, mid, mid, "model"), rows) for mid, rows in parts])
         assert covered <= {name for _, rows in parts for name in rows}
         return [one.mid for one in taken]
 

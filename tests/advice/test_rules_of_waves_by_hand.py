@@ -201,7 +201,7 @@ def trial(value: int, low: float, mid: float) -> Trial:
     found: Any = SimpleNamespace(
         saving_ms=Estimate(low, mid, mid + 1.0, "model"), change={"micro_batch": [4, value]}
     )
-    return Trial(value, found)
+    return Trial(value, found, found.saving_ms.known)
 
 
 def test_last_waves_count_from_a_hundredth_of_the_step_on() -> None:

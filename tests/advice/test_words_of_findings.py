@@ -246,7 +246,7 @@ def test_one_gemm_saves_by_the_ratio_of_predictions() -> None:
     copied = 4 * 2 * 2 * 2048 * 6144 / 3350e6  # 2048 x 6144 of two bytes, read and written four times a step
     assert split_ms(step, [group, back]) == pytest.approx(copied) and split_ms(step, [group]) == 0.0
     untyped = replace(group.parts[0], row=replace(group.parts[0].row, dtype=None))
-    assert split_ms(step, [replace(back, parts=(untyped,))]) == 0.0
+    assert split_ms(step, [replace(back, parts=(untyped,))]) == pytest.approx(copied * 4096 / 6144)
     compiled = replace(step, others=[other(1, "elementwise", op="triton_poi_fused_0")])
     assert split_ms(compiled, [back]) == 0.0
 

@@ -16,6 +16,7 @@ from tracelens.comparison.gemms import (
     as_all,
     beyond,
     differ,
+    diffs_ms,
     drifted,
     judged,
     noise,
@@ -426,3 +427,10 @@ def test_gemms_changed_alike_where_nine_tenths_of_their_time_went_one_way(
     }
     assert found.get("gemms_alike", 0.0) == pytest.approx(alike)
     assert found.get("gemms_single", 0.0) == pytest.approx(single, abs=1e-9)
+
+
+def test_a_difference_without_a_time_is_not_judged() -> None:
+    """A difference that is not known is no difference of 0 ms, which would be less than noise."""
+    (one,) = judged([replace(change(side(10.0), side(11.0)), diff_ms=None, diff_frac=None)], None, 100.0)
+    assert one.beyond_noise is None
+    assert diffs_ms([one, change(side(10.0), side(11.0))]) == [1.0]

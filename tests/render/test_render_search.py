@@ -16,7 +16,7 @@ from tracelens.render import search
 from tracelens.render.html import render_html
 from tracelens.render.terminal import render_terminal
 from tracelens.render.verified import lines as verified_lines
-from tracelens.results import FrontPoint, ShapeSearch
+from tracelens.results import Estimate, FrontPoint, ShapeSearch
 
 REFUSED = ShapeSearch("could_not_run", "No shape was searched: no step time is known.")
 
@@ -124,3 +124,11 @@ def test_what_was_measured_of_a_pick_stands_beside_its_prediction() -> None:
     said = verified_lines(replace(run, shape_search=checked))
     assert "heads 32 → 20: Measured 3.10 ms (3.00–3.20 ms), predicted" in " ".join(said)
     assert len(verified_lines(replace(run, shape_search=FOUND))) == len(said) - 1
+
+
+def test_a_pick_whose_saving_is_not_known_is_drawn_nowhere() -> None:
+    """And the next one keeps its number in the list."""
+    blind = replace(PICK, saving_frac=Estimate(None, None, None, "model"))
+    figure = search.figure(replace(FOUND, picks=[blind, PICK]))
+    assert figure is not None
+    assert [dot.label for dot in figure.dots if dot.kind == "pick"] == ["2"]

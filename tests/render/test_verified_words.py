@@ -7,6 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from tracelens.render.verified import whole_line
 from tracelens.render.verified_words import WORDS, said
 from tracelens.results import MeasuredWhole
 from tracelens.results.verified import UNKNOWN, Reason, ReasonCode, Why
@@ -47,3 +48,8 @@ def test_values_of_another_kind_break_nothing(value: Any) -> None:
 def test_reasons_of_both_forms_are_read(why: Why) -> None:
     whole = MeasuredWhole("layer", "", "", UNKNOWN, UNKNOWN, UNKNOWN, 1, 1, why=why)
     assert msgspec.json.decode(msgspec.json.encode(whole), type=MeasuredWhole) == whole
+
+
+def test_what_is_not_known_saves_nothing_and_is_not_slower() -> None:
+    line = whole_line(MeasuredWhole("step", "", "", UNKNOWN, UNKNOWN, UNKNOWN, None, None))
+    assert "saves" not in line and line.endswith("not known")

@@ -215,7 +215,9 @@ def picture_of(report: Report) -> StepPicture:
         checks=report.checks,
         at_stake=report.summary.shape_waste_ms,
         open_ms=report.summary.shape_open_ms,
-        graph_frac=next((one.share or 0.0 for one in report.recording if one.code == "cuda-graph"), 0.0),
+        graph_frac=sum(
+            one.share for one in report.recording if one.code == "cuda-graph" and one.share is not None
+        ),
     )
 
 
@@ -224,7 +226,6 @@ def limits(seen: StepPicture) -> Limits:
     summary, stake = seen.summary, seen.at_stake
     step_ms = summary.step_ms.median
     known = seen.model.found != "none" and seen.coverage.component_frac >= 1 - UNKNOWN
-    shapes = (stake.mid if stake.mid is not None else stake.high) if stake is not None else None
     return Limits(
         step_ms=step_ms,
         idle_ms=idle_ms(summary) if seen.marked else 0.0,
@@ -234,7 +235,7 @@ def limits(seen: StepPicture) -> Limits:
         if known
         else 0.0,
         gpu_ms=summary.gpu_ms_per_step,
-        shapes_ms=shapes or 0.0,
+        shapes_ms=(stake.size if stake is not None else None) or 0.0,
         bounded=stake is not None and stake.mid is None,
     )
 

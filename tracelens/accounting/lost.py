@@ -121,7 +121,7 @@ def gemm_time(rows: Sequence[GemmRow]) -> GemmTime:
             missing[why] = missing.get(why, 0.0) + row.time_ms_per_step
 
     def sum_of(part: str) -> float:
-        return sum(getattr(row.lost_ms, part) or 0.0 for row in gemms)
+        return float(sum(lost for row in gemms if (lost := getattr(row.lost_ms, part))))
 
     judged = {
         cause: sum(row.time_ms_per_step for row in gemms if getattr(row.lost_ms, cause) is not None) / total

@@ -35,11 +35,11 @@ def slow_calls_of(row: CommunicationRow, gpu: str) -> SlowCalls | None:
     size, ranks, own, best = row.bytes_per_call, row.group_size, row.bus_gbps, row.best_bus_gbps
     if size is None or ranks is None or own is None or best is None:
         return None
-    usual = one_node_us(gpu, row.collective, ranks, round(size))
+    usual, factor = one_node_us(gpu, row.collective, ranks, round(size)), bus_factor(row.collective, ranks)
     us = row.time_ms * 1e3 / row.calls
-    if usual is None or us <= _WAITING_TOO * usual:
+    if usual is None or factor is None or us <= _WAITING_TOO * usual:
         return None
-    bus = size * (bus_factor(row.collective, ranks) or 0.0) / usual / 1e3
+    bus = size * factor / usual / 1e3
     waiting = row.time_ms_per_step * max(0.0, 1 - _PACE * own / best) if best * SENDING >= bus else None
     return SlowCalls(us, usual, bus, waiting)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 from statistics import fmean
 
-from tracelens.comparison.gemms import as_all, drifted, own_frac, own_ms, same_work
+from tracelens.comparison.gemms import as_all, diffs_ms, drifted, own_frac, own_ms, same_work
 from tracelens.results import Report
 from tracelens.results.comparison import Cause, CauseCode, GemmChange, Noise, StepChange
 
@@ -33,9 +33,11 @@ def find_causes(
     same = [one for one in gemms if one.kind == "gemm" and same_work(one)]
     moved = noise is not None and drifted(noise) and _one_way(same, noise)
     alike = fsum(_alike_ms(one, noise) for one in same) if noise and moved else 0.0
-    beside = fsum((one.diff_ms or 0.0) - (own[1] - own[0]) for one in same if (own := own_ms(one)))
-    single = fsum(one.diff_ms or 0.0 for one in same) - alike - beside
-    shapes = fsum(one.diff_ms or 0.0 for one in gemms if not same_work(one))
+    beside = fsum(
+        one.diff_ms - (own[1] - own[0]) for one in same if one.diff_ms is not None and (own := own_ms(one))
+    )
+    single = fsum(diffs_ms(same)) - alike - beside
+    shapes = fsum(diffs_ms(one for one in gemms if not same_work(one)))
     gpu_diff = sides[1][1] - sides[0][1]
     parts: dict[CauseCode, float] = {
         "idle": new.idle_ms - old.idle_ms,

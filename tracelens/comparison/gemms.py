@@ -263,8 +263,7 @@ def _lone(place: Place, rows: list[GemmRow], state: GemmState) -> GemmChange:
 
 
 def _with_diff(one: GemmChange) -> GemmChange:
-    old = one.before.time_ms_per_step or 0.0 if one.before else 0.0
-    new = one.after.time_ms_per_step or 0.0 if one.after else 0.0
+    old, new = _ms(one.before), _ms(one.after)
     both = one.before is not None and one.after is not None
     return replace(one, diff_ms=new - old, diff_frac=new / old - 1 if both and old else None)
 
@@ -295,21 +294,28 @@ def noise(changes: Iterable[GemmChange], gpu_ms: float) -> Noise | None:
     return Noise(len(same), share, middle, middle - spread, middle + spread)
 
 
-def _ms(side: GemmSide) -> float:
-    return side.time_ms_per_step or 0.0
+def _ms(side: GemmSide | None) -> float:
+    """Of a side that is not there: none. Times are known here; ``without_times`` comes last."""
+    return side.time_ms_per_step or 0.0 if side is not None else 0.0
+
+
+def diffs_ms(changes: Iterable[GemmChange]) -> list[float]:
+    """Those that are known."""
+    return [one.diff_ms for one in changes if one.diff_ms is not None]
 
 
 def own_ms(one: GemmChange) -> tuple[float, float] | None:
     """Per step, before and after: what the same work took the same kernels, without what other streams took.
 
-    None where it is not the same work, or where of one side alone it is not known what those took.
+    None where it is not the same work, or where of one side alone it is not known what those took; where of
+    neither, both times are whole.
     """
     if not same_work(one) or one.before is None or one.after is None:
         return None
-    taken = (one.before.taken_ms_per_step, one.after.taken_ms_per_step)
-    if (taken[0] is None) != (taken[1] is None):
-        return None
-    return _ms(one.before) - (taken[0] or 0.0), _ms(one.after) - (taken[1] or 0.0)
+    old, new = one.before.taken_ms_per_step, one.after.taken_ms_per_step
+    if old is None and new is None:
+        return _ms(one.before), _ms(one.after)
+    return None if old is None or new is None else (_ms(one.before) - old, _ms(one.after) - new)
 
 
 def own_frac(one: GemmChange) -> float | None:
@@ -371,9 +377,9 @@ def judged(changes: list[GemmChange], found: Noise | None, gpu_ms: float) -> lis
     """Say of each row whether its difference is more than noise."""
     rows = []
     for one in changes:
-        told = beyond(
-            one.diff_ms or 0.0, one.diff_frac, noise=found, gpu_ms=gpu_ms, other_work=other_work(one)
-        )
+        told = None
+        if one.diff_ms is not None:
+            told = beyond(one.diff_ms, one.diff_frac, noise=found, gpu_ms=gpu_ms, other_work=other_work(one))
         alike = bool(told) and same_work(one) and as_all(one.diff_frac, found)
         rows.append(replace(one, beyond_noise=told, alike=alike))
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracelens.comparison import words
+from tracelens.comparison.gemms import diffs_ms
 from tracelens.results import Estimate, Finding, Known, Report
 from tracelens.results.comparison import FindingOutcome, GemmChange, OutcomeState
 
@@ -76,12 +77,13 @@ def _own(one: Finding, gemms: list[GemmChange]) -> list[GemmChange]:
 def _measured(one: Finding, gemms: list[GemmChange]) -> float | None:
     """What the finding's GEMMs take less per step; None when one of them has no counterpart."""
     own = _own(one, gemms)
-    if not own or any(change.after is None or change.diff_ms is None for change in own):
+    diffs = diffs_ms(one for one in own if one.after is not None)
+    if not own or len(diffs) < len(own):
         return None
     ids = set(one.gemms)
     if any(one.state == "regrouped" and one.before and not set(one.before.ids) <= ids for one in own):
         return None  # others are in the same row
-    return -sum(change.diff_ms or 0.0 for change in own)
+    return -sum(diffs)
 
 
 def _agrees(predicted: Estimate, measured: float) -> str | None:

@@ -57,7 +57,7 @@ def _follows(config: Configuration, name: str, then: ModelConfig) -> bool:
 
 def _multiple(padded: PaddedVocab, then: ModelConfig) -> int:
     """Megatron's --make-vocab-size-divisible-by after the change."""
-    ranks, vocab = then.tensor_parallel or 1, then.vocab or 1
+    ranks, vocab = then.tp, then.vocab or 1
     return next((by for by in (64, 128) if round_up(padded.asked, by * ranks) == vocab), 128)
 
 

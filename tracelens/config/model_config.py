@@ -93,20 +93,35 @@ class ModelConfig:
         return self.dtype if name == "dtype" else self.get(name)
 
     @property
+    def tp(self) -> int:
+        """Tensor-parallel ranks: one where no split of a layer is known."""
+        return self.tensor_parallel or 1
+
+    @property
+    def pp(self) -> int:
+        """Pipeline stages: one where none are known."""
+        return self.pipeline_parallel or 1
+
+    @property
+    def ep(self) -> int:
+        """Expert-parallel ranks: one where none are known."""
+        return self.expert_parallel or 1
+
+    @property
     def stage_layers(self) -> int | None:
         """Layers of the longest pipeline stage, which sets the pace."""
-        return math.ceil(self.layers / (self.pipeline_parallel or 1)) if self.layers else None
+        return math.ceil(self.layers / self.pp) if self.layers else None
 
     @property
     def local_experts(self) -> int | None:
         """Experts on one rank; None where they are not known or the ranks do not divide them."""
-        ranks = self.expert_parallel or 1
+        ranks = self.ep
         return self.experts // ranks if self.experts and self.experts % ranks == 0 else None
 
     @property
     def model_ranks(self) -> int:
         """GPUs that share one copy of the layers. Expert-parallel ranks are data-parallel ones as well."""
-        return (self.tensor_parallel or 1) * (self.pipeline_parallel or 1)
+        return self.tp * self.pp
 
     @property
     def token_count(self) -> int | None:
@@ -131,7 +146,7 @@ class ModelConfig:
         mlp = h * matrices * (f * experts + (self.shared_ffn or 0)) + (h * experts if experts > 1 else 0)
         layers = count * (h * (a + 2 * kv) * d + a * d * h)
         layers += (count - dense) * mlp + dense * h * matrices * (self.dense_ffn or 0)
-        parts = (self.tensor_parallel or 1) if self.vocab_split else 1
+        parts = self.tp if self.vocab_split else 1
         return layers + (v or 0) * parts * h * (2 if self.tied is False else 1)
 
     @property
@@ -145,7 +160,7 @@ class ModelConfig:
     def held_parameters(self) -> float:
         """Of ``parameters`` those that a rank computes with: its slice of the layers, and its experts."""
         whole, experts = self.parameters or 0, self.expert_parameters
-        return (whole - experts + experts / (self.expert_parallel or 1)) / (self.tensor_parallel or 1)
+        return (whole - experts + experts / self.ep) / self.tp
 
     @property
     def rank_parameters(self) -> float | None:
@@ -153,11 +168,11 @@ class ModelConfig:
         whole, h, f, stage, layers = self.parameters, self.hidden, self.ffn, self.stage_layers, self.layers
         if whole is None or not (h and f and stage and layers):
             return None
-        t = self.tensor_parallel or 1
+        t = self.tp
         outside = (self.vocab or 0) * h * (2 if self.tied is False else 1)  # of this rank
         experts = h * f * (3 if self.gated else 2) * (self.experts or 1) if (self.experts or 1) > 1 else 0
         rest = (whole - outside * (t if self.vocab_split else 1)) / layers - experts
-        return stage * (rest + experts / (self.expert_parallel or 1)) / t + outside
+        return stage * (rest + experts / self.ep) / t + outside
 
 
 #: The parameters that can be changed and are whole numbers; ``dtype`` is the one that is not.
@@ -285,8 +300,8 @@ def changed(now: ModelConfig, changes: Mapping[str, int | str]) -> ModelConfig:
     if "kv_heads" not in changes and now.kv_heads is not None and now.kv_heads == now.heads:
         then = replace(then, kv_heads=then.heads)
     if now.vocab_split and then.vocab:  # what a rank has as the vocabulary is split now
-        whole = then.vocab * (now.tensor_parallel or 1)
-        then = replace(then, vocab=math.ceil(whole / (then.tensor_parallel or 1)))
+        whole = then.vocab * now.tp
+        then = replace(then, vocab=math.ceil(whole / then.tp))
     if "capacity" not in changes:
         then = replace(then, capacity=_capacity(now, then))
     if then.heads and then.kv_heads and then.heads % then.kv_heads:
@@ -311,7 +326,7 @@ def _check(name: str, value: int | str, now: ModelConfig) -> None:
 
 def _check_ranks(then: ModelConfig, changes: Mapping[str, int | str]) -> None:
     """UsageError where ranks do not divide what they share."""
-    t = then.tensor_parallel or 1
+    t = then.tp
     for name in ("heads", "kv_heads", "ffn"):
         size = then.get(name) or t
         if size % t and not (name == "kv_heads" and t % size == 0):
@@ -323,7 +338,7 @@ def _check_ranks(then: ModelConfig, changes: Mapping[str, int | str]) -> None:
     if {"experts", "top_k"} & changes.keys() and then.experts and (then.top_k or 0) > then.experts:
         raise UsageError(f"top_k = {then.top_k} is more than the {then.experts} experts there are")
     if {"layers", "pipeline_parallel"} & changes.keys() and then.layers:
-        stages = then.pipeline_parallel or 1
+        stages = then.pp
         if stages > then.layers:
             raise UsageError(f"{then.layers} layers cannot fill {stages} pipeline stages")
 

@@ -43,7 +43,7 @@ class Training:
 
     def expert_groups(self, config: ModelConfig) -> int:
         """Groups of data-parallel GPUs with all experts each; UsageError where they do not divide so."""
-        data, ep = self.data_ranks(config), config.expert_parallel or 1
+        data, ep = self.data_ranks(config), config.ep
         if data % ep:
             raise UsageError(
                 f"{data} data-parallel GPUs do not divide into groups of {ep} that share the experts"
@@ -52,7 +52,7 @@ class Training:
 
     def data_ranks(self, config: ModelConfig) -> int:
         """GPUs that train on different data; UsageError where tensor-parallel ranks do not divide them."""
-        gpus, t = self.gpus or 1, config.tensor_parallel or 1
+        gpus, t = self.gpus or 1, config.tp
         if gpus % t:
             raise UsageError(f"{gpus} GPUs do not divide into groups of {t} tensor-parallel ranks")
         return gpus // t

@@ -234,7 +234,9 @@ def _communication_bytes(report: Report, _: str) -> Reading:
     return Reading(
         {
             "bytes": recognised(
-                sum((row.bytes_per_call or 0.0) * row.calls_per_step for row in report.communication),
+                sum(
+                    size * row.calls_per_step for row in report.communication if (size := row.bytes_per_call)
+                ),
                 least=report.summary.communication_is_bound,
             )
         }

@@ -216,7 +216,7 @@ def _least(facts: CallFacts, floor: float) -> tuple[float, str]:
 
 def _with_rest(split: LossSplit, facts: CallFacts, *, floor: float) -> LossSplit:
     """Add ``other``, what is left, and what is known of it."""
-    known = sum(getattr(split, part) or 0.0 for part in PARTS if part != "other")
+    known = sum(took for part in PARTS if part != "other" and (took := getattr(split, part)))
     other = max(0.0, facts.time_us - known)
     helpers = min(facts.helper_us, other)
     ceiling = None

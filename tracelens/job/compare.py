@@ -115,8 +115,10 @@ def _lateness(found: FolderComparison, read: _BothJobs) -> Lateness | LatenessUn
         except InputError:
             return "no_common_step"
         names.append({one.file: files[file] for file, one in kept.items()})
-    clocks = [job.clock.residual_us for job in jobs if job.matched_calls]
-    if len(clocks) < len(jobs) or None in clocks:
+    clocks = [
+        job.clock.residual_us for job in jobs if job.matched_calls and job.clock.residual_us is not None
+    ]
+    if len(clocks) < len(jobs):
         return "no_matching_calls"
     late: list[dict[str, float]] = []
     causes: list[dict[str, Cause]] = []
@@ -132,7 +134,7 @@ def _lateness(found: FolderComparison, read: _BothJobs) -> Lateness | LatenessUn
     ]
     waits = [median(row.parts.waiting_ms for row in job.ranks) for job in jobs]
     return Lateness(
-        waits[0], waits[1], clocks[0] or 0.0, clocks[1] or 0.0,
+        waits[0], waits[1], clocks[0], clocks[1],
         sorted(said, key=lambda one: -abs(one.after_ms - one.before_ms)),
     )  # fmt: skip
 

@@ -321,7 +321,7 @@ def folded(rows: Sequence[ComponentChange] | Sequence[GemmChange], what: str) ->
     """One line for rows that changed by no more than noise, or too little to matter; None without any."""
     if not rows:
         return None
-    total = math.fsum(row.diff_ms or 0.0 for row in rows)
+    total = math.fsum(row.diff_ms for row in rows if row.diff_ms is not None)
     verb, subject = ("changes", what) if len(rows) == 1 else ("change", f"{what}s")
     together = "" if len(rows) == 1 else " together"
     return (

@@ -288,10 +288,10 @@ def _losses(row: GemmRow, gpu: GpuInfo, facts: CallFacts, split: LossSplit) -> I
         )
         if factor != 1.0:
             left += f" · {share(factor)}"
-    if split.memory is None:
+    if split.memory is None or facts.memory_us is None:
         yield Term("memory", "", None, "µs", split.why.get("memory", "not known"))
     else:
-        formula = f"max(0, {us(facts.memory_us or 0.0)} - {us(split.useful)})"
+        formula = f"max(0, {us(facts.memory_us)} - {us(split.useful)})"
         yield Term(
             "memory", formula, split.memory, "µs", "how much longer the operands need than the arithmetic"
         )
@@ -348,13 +348,13 @@ def _rest(row: GemmRow, facts: CallFacts, split: LossSplit) -> Iterator[Term]:
         )
     if split.helpers:
         yield Term("of other", "", split.helpers, "µs", "kernels beside the main one (split-K reduction)")
-    if split.ceiling:
+    if split.ceiling and facts.ceiling_us is not None:
         floor = max(split.useful or 0.0, facts.memory_us or 0.0)
         room = (split.other or 0.0) - (split.helpers or 0.0) - facts.stall_us
-        formula = f"min({us(facts.ceiling_us or 0.0)} - {us(floor)}, {us(room)})"
+        formula = f"min({us(facts.ceiling_us)} - {us(floor)}, {us(room)})"
         said = "the best matmul measured takes this longer, too"
         yield Term("of other", formula, split.ceiling, "µs", said)
-    total = sum(getattr(split, name) or 0.0 for name in PARTS)
+    total = sum(took for name in PARTS if (took := getattr(split, name)))
     terms = " + ".join(us(getattr(split, name)) for name in [*names, "other"])
     yield Term("sum", terms, total, "µs", "useful + " + " + ".join([*names[1:], "other"]) + " = T")
     if row.time_ms_per_step:

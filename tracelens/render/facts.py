@@ -232,7 +232,7 @@ def _stake(report: Report) -> Number:
     waste: Estimate | None = report.summary.shape_waste_ms
     waits = [one.saving_ms.high for one in report.findings if one.saving_of == "wait"]
     known = [most for most in waits if most is not None]
-    if known and (waste is None or max(known) > (waste.high or 0.0)):
+    if known and (waste is None or waste.high is None or max(known) > waste.high):
         shapes = f"; kernels ≤ {f.ms(waste.high)} more" if waste is not None and waste.high else ""
         return Number("stake", f"≤ {f.ms(max(known))}", label, f"of waiting{per_step(report)}{shapes}")
     if waste is None or (waste.mid is None and waste.high is None):

@@ -160,11 +160,12 @@ def main_cause(row: GemmRow) -> str:
     lost, time = row.lost_ms, row.time_ms_per_step
     if lost.useful is None or not time:
         return ""
-    causes = {name: getattr(lost, name) or 0.0 for name in ("overlap", "clock", *FACTORS, "memory")}
-    name = max(causes, key=lambda one: causes[one])
-    if causes[name] < _WORTH_NAMING * time:
-        return f"other {f.sig(lost.other or 0.0)}"
-    return f"{name} {'≥ ' if name in lost.at_least else ''}{f.sig(causes[name])}"
+    names = ("overlap", "clock", *FACTORS, "memory")
+    told = [(ms, name) for name in names if (ms := getattr(lost, name))]
+    most, name = max(told, key=lambda one: one[0], default=(0.0, "other"))
+    if most < _WORTH_NAMING * time:
+        return f"other {f.sig(lost.other)}"
+    return f"{name} {'≥ ' if name in lost.at_least else ''}{f.sig(most)}"
 
 
 def segments(row: GemmRow) -> list[tuple[str, float, float]]:

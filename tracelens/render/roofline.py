@@ -139,7 +139,7 @@ def roofline(report: Report, shown: list[GemmRow], *, frame: Frame = WIDE) -> Ro
         return None
     bounds = _bounds(rows, gpu, brief=frame.brief)
     slope = gpu.bandwidth_gbps / 1e3  # GB/s x FLOP/byte = GFLOP/s
-    xs, ys = [row.intensity or 0.0 for row in rows], [row.tflops or 0.0 for row in rows]
+    xs, ys = [row.intensity for row in rows if row.intensity], [row.tflops for row in rows if row.tflops]
     ridges = [bound.peak / slope for bound in bounds]
     low, high = min(*xs, *ridges) * 0.7, _nice(max(*xs, *ridges) * 1.3, True)
     low = min([low, *(_room(bound, slope, high, frame) for bound in bounds)])
@@ -202,7 +202,9 @@ def _dashed(rows: list[GemmRow], gpu: GpuInfo) -> str:
     here = known & set(gpu.measured_tflops)
     sources = ["published for such a GPU (mamf-finder)"] if known - here else []
     sources += ["measured by tracelens on this one"] if here else []
-    above = sum((row.tflops or 0.0) > best.get(row.math_dtype or "", math.inf) for row in rows)
+    above = sum(
+        row.tflops > best.get(row.math_dtype or "", math.inf) for row in rows if row.tflops is not None
+    )
     count = f": {above} here {'is' if above == 1 else 'are'}" if above else ""
     return f"the best plain matmul {' or '.join(sources)}; rows can be faster{count}"
 

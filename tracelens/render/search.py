@@ -131,7 +131,12 @@ def figure(found: ShapeSearch, *, width: int = WIDTH, left: int = LEFT) -> Front
     if len(found.front) < 2:
         return None
     points = [(point.parameters_frac, point.time_frac - 1.0) for point in found.front]
-    picked = [(pick.parameters_frac, -(pick.saving_frac.mid or 0.0)) for pick in found.picks]
+    told = [
+        (pick, number, -mid)
+        for number, pick in enumerate(found.picks, 1)
+        if (mid := pick.saving_frac.mid) is not None
+    ]
+    picked = [(pick.parameters_frac, y) for pick, _, y in told]
     across = _Axis.of([x for x, _ in (*points, *picked, (0.0, 0.0))], left, width - RIGHT)
     up = _Axis.of([y for _, y in (*points, *picked, (0.0, 0.0))], HEIGHT - BOTTOM, TOP)
     dots = [
@@ -141,7 +146,7 @@ def figure(found: ShapeSearch, *, width: int = WIDTH, left: int = LEFT) -> Front
     dots.append(Dot("now", across.at(0.0), up.at(0.0), "now", "the present shape"))
     dots += [
         Dot("pick", across.at(x), up.at(y), str(number), _title(f"{number}. {words(pick.change)}", x, y))
-        for number, (pick, (x, y)) in enumerate(zip(found.picks, picked, strict=True), 1)
+        for (pick, number, _), (x, y) in zip(told, picked, strict=True)
     ]
     line = " ".join(f"{across.at(x)},{up.at(y)}" for x, y in sorted(points))
     return FrontFigure(width, left, line, _named_together(dots), across.ticks(), up.ticks())

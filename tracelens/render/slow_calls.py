@@ -27,12 +27,12 @@ def slow_calls(report: Report) -> list[str]:
 
 def _slow(report: Report, row: CommunicationRow) -> Iterator[str]:
     slow = slow_calls_of(row, report.gpu.name)
-    if slow is None:
+    if slow is None or row.bytes_per_call is None:
         return
-    ranks, best = row.group_size, row.best_bus_gbps or 0.0
+    ranks, best = row.group_size, row.best_bus_gbps
     text = (
-        f"{row.kind}, {f.nbytes(round(row.bytes_per_call or 0))} among {ranks} ranks: "
-        f"{f.sig(row.bus_gbps or 0.0)} GB/s of bus bandwidth, {f.ms(slow.us / 1e3)} a call, "
+        f"{row.kind}, {f.nbytes(round(row.bytes_per_call))} among {ranks} ranks: "
+        f"{f.sig(row.bus_gbps)} GB/s of bus bandwidth, {f.ms(slow.us / 1e3)} a call, "
         f"{slow.us / slow.usual_us:.1f} times the {f.ms(slow.usual_us / 1e3)} "
         f"({f.sig(slow.usual_gbps)} GB/s) that NCCL was published to take among {ranks} "
         f"{report.gpu.title} of one node. "
@@ -54,17 +54,21 @@ def _slow(report: Report, row: CommunicationRow) -> Iterator[str]:
 def slow_sends(job: Job) -> list[str]:
     """Of a job, the collective that loses most by sending far slower, waiting left out; empty: none does."""
     rows = [
-        (row.calls_per_step / row.groups * (row.send_us - row.one_node_us) / 1e3, row)
+        (
+            row.calls_per_step / row.groups * (row.send_us - row.one_node_us) / 1e3,
+            row,
+            row.one_node_us,
+            row.send_us,
+        )
         for row in job.collectives
         if row.send_us and row.one_node_us and row.send_us > SENDING * row.one_node_us
     ]
-    rows = [(ms, row) for ms, row in rows if ms > PRACTICAL * job.step_ms]
+    rows = [one for one in rows if one[0] > PRACTICAL * job.step_ms]
     if not rows:
         return []
-    ms, row = max(rows, key=lambda one: one[0])
+    ms, row, usual, sent = max(rows, key=lambda one: one[0])
     nodes = sum(one.kind == "node" for one in job.blocks)
     where = f"the job has {nodes} nodes" if nodes else "the traces do not say how the GPUs are linked"
-    usual, sent = row.one_node_us or 0.0, row.send_us or 0.0
     size = f" of {f.nbytes(row.bytes)}" if row.bytes else ""
     text = f"{f.capital(row.collective)}{size} among {row.ranks} ranks sends {f.ms(sent / 1e3)}"
     if job.missing:

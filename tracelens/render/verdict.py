@@ -408,7 +408,7 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
 
 def _time_ms(stake: Estimate) -> float:
     """The middle of a prediction, or else its bound."""
-    return (stake.high if stake.mid is None else stake.mid) or 0.0
+    return stake.size or 0.0
 
 
 def _spread(stake: Estimate) -> str:

@@ -72,7 +72,8 @@ def whole_line(one: MeasuredWhole) -> str:
         return f"{name}: not measured: {said(one.why)}"
     trace = f"; {f.ms(one.trace_ms)} in the trace" if one.trace_ms is not None else ""
     note = f"; {said(one.note)}" if one.note else ""
-    gain = f"{'saves ' if (one.saving_ms.mid or 0.0) >= 0 else ''}{amount(one.saving_ms)}"
+    faster = one.saving_ms.mid is not None and one.saving_ms.mid >= 0
+    gain = f"{'saves ' if faster else ''}{amount(one.saving_ms)}"
     return (
         f"{name}: {f.ms(one.now_ms.mid)} → {f.ms(one.then_ms.mid)}, forward and backward"
         f"{' and optimizer' if one.what == 'step' else ''}: {gain}{trace}{note}"
@@ -111,7 +112,7 @@ def render_verification(
     table = out.table(heads)
     for title, one in found:
         measured = one.state == "measured"
-        slower = measured and (one.saving_ms.mid or 0.0) < 0
+        slower = measured and one.saving_ms.mid is not None and one.saving_ms.mid < 0
         style = "bold red" if slower else "bold green" if measured else "dim"
         table.add_row(
             out.text(title, limit=160),

@@ -51,6 +51,13 @@ class Estimate:
         """The middle, or the high end where only bounds are known: what estimates are ordered by."""
         return self.mid if self.mid is not None else self.high
 
+    @property
+    def known(self) -> Span | None:
+        """The same where all of it is known."""
+        if self.low is None or self.mid is None or self.high is None:
+            return None
+        return Span(self.low, self.mid, self.high, self.basis)
+
     def __add__(self, other: Estimate | float) -> Estimate:
         """Ends add to ends, as for errors that share their cause, and the weakest basis names the sum.
 

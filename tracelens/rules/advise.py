@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tracelens.results import Check, Estimate, Finding, total
+from tracelens.results import Check, Estimate, Finding, Span, total
 from tracelens.rules.catalog import RULES
 from tracelens.rules.engine.conclude import heuristic
 from tracelens.rules.engine.facts import Advice, Outcome, StepFacts
@@ -42,7 +42,7 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
             bounds[row] = max(bounds.get(row, 0.0), bound)
     if not found:
         return Advice(findings=[], checks=checks, at_stake_ms=None)
-    found.sort(key=lambda one: -_size(one[0].saving_ms))
+    found.sort(key=lambda one: -(one[0].saving_ms.size or 0.0))
     findings = [one for one, _ in found]
     found = [one for one in found if one[0].saving_of != "wait"]
     if not found:
@@ -85,10 +85,6 @@ def _check(rule: Rule, outcome: Outcome, facts: StepFacts) -> Check:
     return Check(rule.id, rule.slug, outcome.state, outcome.why)
 
 
-def _size(saving: Estimate) -> float:
-    return (saving.mid if saving.mid is not None else saving.high) or 0.0
-
-
 def _at_stake(
     facts: StepFacts,
     found: Sequence[tuple[Finding, Mapping[str, int] | None]],
@@ -110,15 +106,15 @@ def _at_stake(
     for finding, change in found:
         if change:
             simulated |= _rows(finding)
-    alone = [
-        (one.saving_ms, _rows(one)) for one, change in found if not change and one.saving_ms.mid is not None
-    ]
-    model = [(joint.saving_ms, simulated)] if joint is not None else []
-    parts, covered = max((_apart(model + alone), _apart(alone + model)), key=lambda one: _mid_of(one[0]))
+    alone = [(saving, _rows(one)) for one, change in found if not change and (saving := one.saving_ms.known)]
+    model = [(saving, simulated)] if joint is not None and (saving := joint.saving_ms.known) else []
+    parts, covered = max(
+        (_apart(model + alone), _apart(alone + model)), key=lambda one: sum(part.mid for part in one[0])
+    )
     if not parts:
         return heuristic(bound_ms), 0.0
-    saving = total(parts).clamp(high=bound_ms)
-    return saving, min(_open_ms(found, bounds, covered), bound_ms - (saving.mid or 0.0))
+    mid_ms = min(sum(part.mid for part in parts), bound_ms)
+    return total(parts).clamp(high=bound_ms), min(_open_ms(found, bounds, covered), bound_ms - mid_ms)
 
 
 def _rows(finding: Finding) -> dict[str, float | None]:
@@ -131,25 +127,21 @@ def _rows(finding: Finding) -> dict[str, float | None]:
     return found
 
 
-def _apart(parts: Sequence[tuple[Estimate, Mapping[str, float | None]]]) -> tuple[list[Estimate], set[str]]:
+def _apart(parts: Sequence[tuple[Span, Mapping[str, float | None]]]) -> tuple[list[Span], set[str]]:
     """Of these, in this order, what each has in rows of none before it; and all their rows."""
-    taken: list[Estimate] = []
+    taken: list[Span] = []
     covered: set[str] = set()
     for saving, rows in parts:
         shared = covered & rows.keys()
-        whole = sum(bound or 0.0 for bound in rows.values())
-        share = 1.0
+        told = {row: bound for row, bound in rows.items() if bound is not None}
+        whole, share = sum(told.values()), 1.0
         if shared:
-            told = whole and all(rows[row] is not None for row in shared)
-            share = 1 - sum(rows[row] or 0.0 for row in shared) / whole if told else 0.0
+            apart = whole and shared <= told.keys()
+            share = 1 - sum(told[row] for row in shared) / whole if apart else 0.0
         if share > 0:
             taken.append(saving * share)
             covered |= rows.keys()
     return taken, covered
-
-
-def _mid_of(parts: Sequence[Estimate]) -> float:
-    return sum(part.mid or 0.0 for part in parts)
 
 
 def _open_ms(
@@ -157,6 +149,6 @@ def _open_ms(
 ) -> float:
     """What findings without a prediction have at stake in rows that no prediction counts."""
     unknown = [finding for finding, _ in found if finding.saving_ms.mid is None]
-    beside = sum(finding.saving_ms.high or 0.0 for finding in unknown if not _rows(finding))
+    beside = sum(one.saving_ms.high for one in unknown if one.saving_ms.high and not _rows(one))
     rows = {row for finding in unknown for row in _rows(finding)} - covered
     return beside + sum(bounds.get(row, 0.0) for row in rows)

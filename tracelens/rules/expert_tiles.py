@@ -107,6 +107,6 @@ def _without(row: GemmRow, empty: float, gpu: GpuInfo) -> Bound:
     rows, weights = (k * (m + n), m * n) if row.role == "wgrad" else (m * (n + k), n * k)
     groups = row.groups.number if row.groups is not None else 1
     moved = 1 - empty * rows / max(rows + groups * weights, 1)
-    flops, moves = ((1 - empty) * (row.flops or 0.0) or None, row.bytes and moved * row.bytes)
+    flops, moves = (row.flops and (1 - empty) * row.flops, row.bytes and moved * row.bytes)
     held = replace(row, flops=flops, bytes=moves)
     return replace(bound_of_row(held, gpu=gpu, cap_frac=empty, cap_why="(rows without a token)"), row=row)

@@ -10,6 +10,7 @@ from tracelens.results import Beside, Estimate, GemmRow
 from tracelens.rules.engine.bounds import name
 from tracelens.rules.engine.candidate import Candidate, could_not_run, not_applicable, passed
 from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.needs import need_step_ms
 from tracelens.rules.engine.rows import of_step
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.simulated import pays
@@ -34,11 +35,11 @@ class GemmsBesideCollectives(Rule):
             raise not_applicable("No collective was recognised in the step.")
         if not beside:
             raise passed("No GEMM ran beside a collective.")
-        slowed = [(row, found, found.excess_ms_per_step or 0.0) for row, found in beside]
+        slowed = [(row, found, more) for row, found in beside if (more := found.excess_ms_per_step)]
         slowed = sorted((one for one in slowed if one[2] > 0), key=lambda one: -one[2])
         open_ms = sum(row.time_ms_per_step for row, found in beside if found.excess_ms is None)
         excess = sum(one[2] for one in slowed)
-        worth = GAIN_FRAC * (facts.measured_step_ms or 0.0)
+        worth = GAIN_FRAC * need_step_ms(facts)
         if excess < worth and open_ms >= worth:
             raise could_not_run(_untold(open_ms, facts))
         if excess < worth:

@@ -9,6 +9,7 @@ from tracelens.results import GemmRow
 from tracelens.rules.engine.bounds import Bound, name
 from tracelens.rules.engine.candidate import Candidate, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.needs import need_step_ms
 from tracelens.rules.engine.rows import time_of
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.trials import GAIN_FRAC, Trial, savings, surely, took_and_lost, try_values
@@ -35,7 +36,7 @@ class KvHeads(Rule):
                 f"What their shape costs {plural(len(rows), 'GEMM row')} that make keys and values is not"
                 f" known: {why}."
             )
-        step_ms = facts.measured_step_ms or 0.0
+        step_ms = need_step_ms(facts)
         little = sum(_lost(row) for row in judged) < GAIN_FRAC * step_ms
         saw = _saw(facts, judged, little)
         trials, why = try_values(facts, "kv_heads", other_kv_heads(facts))
@@ -44,14 +45,12 @@ class KvHeads(Rule):
         if not trials:
             raise could_not_run(f"{saw} Other numbers were not simulated: {why or 'none fits'}.")
         # Surely faster, and not for the work alone that it leaves out.
-        good = [
-            one
-            for one in trials
-            if surely(one.found.saving_ms, step_ms) and shape_gain_ms(facts, one) >= GAIN_FRAC * step_ms
-        ]
+        sure = [one for one in trials if surely(one.saving_ms, step_ms)]
+        good = [one for one in sure if shape_gain_ms(facts, one) >= GAIN_FRAC * step_ms]
         if not good:
             raise passed(f"{saw} No other number surely fits better.{_smaller_model(trials, step_ms)}")
-        return [_candidate(facts, max(good, key=lambda one: one.mid_ms).value, trials, judged, saw)], ""
+        best = max(good, key=lambda one: one.saving_ms.mid)
+        return [_candidate(facts, best.value, trials, judged, saw)], ""
 
 
 def _lost(row: GemmRow) -> float:
@@ -83,13 +82,13 @@ def _saw(facts: StepFacts, rows: Sequence[GemmRow], little: bool) -> str:
 
 def _smaller_model(trials: Sequence[Trial], step_ms: float) -> str:
     """What fewer would save by leaving out work, which is no matter of shape."""
-    fewer = [one for one in trials if surely(one.found.saving_ms, step_ms)]
+    fewer = [one for one in trials if surely(one.saving_ms, step_ms)]
     if not fewer:
         return ""
     one = min(fewer, key=lambda trial: trial.value)
     return (
         f" Fewer would be a smaller model: with kv_heads = {one.value} the step is predicted to take"
-        f" {percent(one.mid_ms / step_ms)} less, for the work left out."
+        f" {percent(one.saving_ms.mid / step_ms)} less, for the work left out."
     )
 
 

@@ -74,7 +74,7 @@ def _said(facts: StepFacts, judged: dict[str, list[TypeGain]]) -> str:
         unsure = f"; not surely {listed(rest)}" if rest else ""
         gain = f"gain {ms(saving.mid)} ({ms_range(saving.low, saving.high)}) in {names(sure)}" if sure else ""
         lacks = "are not predicted" if not found else "gain nothing for sure"
-        kept = less_of_nvfp4(facts, saving) if gain and dtype == "nvfp4" else ""
+        kept = less_of_nvfp4(facts, sum(one.saving.mid for one in sure)) if gain and dtype == "nvfp4" else ""
         parts.append(f"In {_NAMES[dtype]} they {gain or lacks}{unsure}{kept}.")
     return f"{' '.join(parts)} {block_fit(rows, facts)}"
 

@@ -100,12 +100,12 @@ def _seen(view: View, kernels: str) -> str:
             f"The kernel's name shows the fallback ({kernels}) although every recorded dimension is on the"
             " 16-byte grid."
         )
-    step = int(view.stride * (bytes_per_element(view.row.dtype) or 0.0))
+    step = f" = {view.stride * size:.0f} bytes" if (size := bytes_per_element(view.dtype)) else ""
     by = "output" if view.operand == "c" else f"operand {view.operand}"
     begin = view.row.alignment_bytes.get(view.operand)
     return (
-        f"The recorded strides of its {by}: {view.stride} elements = {step} bytes from row to row, for rows"
-        f" of {view.width} in {view.row.dtype}: they begin on {begin}-byte boundaries."
+        f"The recorded strides of its {by}: {view.stride} elements{step} from row to row, for rows"
+        f" of {view.width} in {view.dtype}: they begin on {begin}-byte boundaries."
         f"{f' Kernel names show the fallback: {kernels}.' if kernels else ''}"
     )
 
@@ -113,7 +113,7 @@ def _seen(view: View, kernels: str) -> str:
 def _fix(view: View) -> list[str]:
     if view.stride is None:
         return ["- w = packed[:, 3:3 + width]", "+ w = packed[:, 8:8 + width]   # begin on a multiple of 8"]
-    then = round_up(view.stride, grid_elements(view.row.dtype) or 8)
+    then = round_up(view.stride, grid_elements(view.dtype) or 8)
     return [
         f"- buffer = torch.empty(rows, {view.stride})",
         f"+ buffer = torch.empty(rows, {then})   # the views into it keep their width",

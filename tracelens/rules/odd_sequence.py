@@ -8,6 +8,7 @@ from tracelens.numbers import plural, round_up
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.candidate import Candidate, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.needs import need_step_ms
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.trials import (
     GAIN_FRAC,
@@ -40,7 +41,7 @@ class OddSequence(Rule):
             raise passed(
                 f"The sequence is {length}; no attention and no GEMM of the step is known to lose by it."
             )
-        step_ms, bound_ms = facts.measured_step_ms or 0.0, sum(bound.ms for bound in bounds)
+        step_ms, bound_ms = need_step_ms(facts), sum(bound.ms for bound in bounds)
         saw = saw_of(facts, length, bound_ms) if case is None else case.saw(facts)
         if case is None and bound_ms < GAIN_FRAC * step_ms:
             raise passed(saw)

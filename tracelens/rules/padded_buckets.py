@@ -22,6 +22,7 @@ _WORD = re.compile(r"[a-z]+")
 
 class _Padded(NamedTuple):
     row: CommunicationRow
+    sent: float  # bytes of a message
     weights: float  # bytes
     frac: float  # of a message that is padding
 
@@ -82,22 +83,21 @@ def _judged(row: CommunicationRow, elements: int) -> _Padded | None:
     ratio = row.bytes_per_call / (elements * each)
     if not 1 <= ratio < _TWO_LAYERS:
         return None
-    return _Padded(row, elements * each, 1 - 1 / ratio)
+    return _Padded(row, row.bytes_per_call, elements * each, 1 - 1 / ratio)
 
 
 def _candidate(facts: StepFacts, found: Sequence[_Padded]) -> Candidate:
     most = max(found, key=lambda one: one.frac * one.row.exposed_ms_per_step)
     exposed = sum(one.row.exposed_ms_per_step for one in found)
-    sent = most.row.bytes_per_call or 0.0
     return Candidate(
         name="padding of experts' buckets",
-        title=f"Shard experts without padding: {sent / 1e6:,.1f} MB for {most.weights / 1e6:,.1f} MB",
+        title=f"Shard experts without padding: {most.sent / 1e6:,.1f} MB for {most.weights / 1e6:,.1f} MB",
         saw=(
             f"{plural(len(found), 'kind')} of messages over {most.row.group} are larger than the experts'"
-            f" weights of a layer, by {percent(sent / most.weights - 1)} in {most.row.collective}; they are"
-            f" exposed for {ms(exposed)} {facts.per_step} ({of_step(exposed, facts)})."
+            f" weights of a layer, by {percent(most.sent / most.weights - 1)} in {most.row.collective}; they"
+            f" are exposed for {ms(exposed)} {facts.per_step} ({of_step(exposed, facts)})."
         ),
-        change={"message_bytes": [round(sent), round(most.weights)]},
+        change={"message_bytes": [round(most.sent), round(most.weights)]},
         fix=["+ shard each expert weight in a buffer of its own, or as one 2-D weight per expert"],
         caveats=["What else is in these buffers is not known, and would be no padding."],
         confidence="low",
@@ -111,5 +111,5 @@ def _candidate(facts: StepFacts, found: Sequence[_Padded]) -> Candidate:
 
 
 def _evidence(one: _Padded) -> dict[str, str | float | None]:
-    sent = {"collective": one.row.collective, "group": one.row.group, "bytes": one.row.bytes_per_call}
+    sent = {"collective": one.row.collective, "group": one.row.group, "bytes": one.sent}
     return {**sent, "weights_bytes": one.weights, "padding_frac": one.frac}

@@ -81,7 +81,7 @@ def _heavy_end(stage: Stage) -> Candidate | None:
 
     Some of its layers go to the other stages: as many as make the longest of all as short as can be.
     """
-    if stage.here < (stage.mean or 0.0) or stage.stages < 2:
+    if (stage.mean is not None and stage.here < stage.mean) or stage.stages < 2:
         return None  # it has fewer layers already
     paces = stage.paces
     best = paces.index(min(paces))

@@ -42,10 +42,12 @@ class SmallCollectives(Rule):
         rows = [row for row in facts.communication if row.purpose in _APART and row.calls_per_step > 0]
         if not rows:
             raise not_applicable("No exchange of gradients or parameters was recognised.")
-        sized = [row for row in rows if row.bytes_per_call and row.group_size]
+        sized = [
+            (row, row.bytes_per_call, row.group_size) for row in rows if row.bytes_per_call and row.group_size
+        ]
         if not sized:
             raise could_not_run("The exchanges of gradients and parameters have no recorded size.")
-        small = [row for row in sized if _is_small(row)]
+        small = [one for one in sized if one[0].calls_per_step >= _FEWEST and one[1] < _SMALL]
         if not small:
             raise passed("No eight or more small exchanges of one kind are in a step.")
         found = list(_judged(facts, small))
@@ -56,13 +58,9 @@ class SmallCollectives(Rule):
         return [_candidate(facts, found)], ""
 
 
-def _is_small(row: CommunicationRow) -> bool:
-    return row.calls_per_step >= _FEWEST and (row.bytes_per_call or 0.0) < _SMALL
-
-
-def _judged(facts: StepFacts, rows: Sequence[CommunicationRow]) -> Iterator[_Many]:
-    for row in rows:
-        calls, size, ranks = row.calls_per_step, row.bytes_per_call or 0.0, row.group_size or 1
+def _judged(facts: StepFacts, rows: Sequence[tuple[CommunicationRow, float, int]]) -> Iterator[_Many]:
+    for row, size, ranks in rows:
+        calls = row.calls_per_step
         buckets = ceil(calls * size / _BUCKET)
         in_node = min(ranks, node_size(facts.gpu.name))
         now, then = (

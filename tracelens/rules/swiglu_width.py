@@ -9,6 +9,7 @@ from tracelens.numbers import listed, percent, plural, round_up
 from tracelens.rules.engine.bounds import bound_of_row
 from tracelens.rules.engine.candidate import Candidate, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.needs import need_step_ms
 from tracelens.rules.engine.rows import took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.trials import Trial, in_words, nearly_best, savings, surely, try_values
@@ -32,10 +33,10 @@ class SwigluWidth(Rule):
         trials, why = try_values(facts, "ffn", mlp.near(facts))
         if not trials:
             return [_unsimulated(facts, mlp, case, why)], ""
-        step_ms = facts.measured_step_ms or 0.0
-        sure = [one for one in trials if surely(one.found.saving_ms, step_ms)]
+        step_ms = need_step_ms(facts)
+        sure = [one for one in trials if surely(one.saving_ms, step_ms)]
         if not sure:
-            best = max(trials, key=lambda one: one.mid_ms)
+            best = max(trials, key=lambda one: one.saving_ms.mid)
             seen = "" if case is None else f" {case.saw(facts)}"
             raise passed(
                 f"ffn is {mlp.text}.{seen} None of {plural(len(trials), 'width')} near it is surely faster by"
@@ -98,7 +99,7 @@ def _ties(best: Trial, close: Sequence[Trial], step_ms: float) -> list[str]:
     others = [str(one.value) for one in close if one.value != best.value]
     if not others:
         return []
-    spread = max(one.mid_ms for one in close) - min(one.mid_ms for one in close)
+    spread = max(one.saving_ms.mid for one in close) - min(one.saving_ms.mid for one in close)
     return [
         (
             f"{listed(others)} {'are' if len(others) > 1 else 'is'} predicted within"

@@ -80,7 +80,7 @@ def _memory(facts: StepFacts, present: int, ranks: int) -> str:
     )
     if now is None or not now.parameters:
         return text
-    stages = now.pipeline_parallel or 1
+    stages = now.pp
     was, then = (now.parameters * _BYTES_A_WEIGHT / count / stages / 1e9 for count in (present, ranks))
     return (
         f"{text} At {_BYTES_A_WEIGHT} bytes a weight (Adam, not sharded over copies; arXiv 1910.02054) they"

@@ -16,7 +16,7 @@ from tracelens.rules.engine.candidate import (
     passed,
 )
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.needs import need_dimensions, not_known
+from tracelens.rules.engine.needs import need_dimensions, need_step_ms, not_known
 from tracelens.rules.engine.rows import enough, gemms_of, is_packed, time_of
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.trials import (
@@ -41,15 +41,16 @@ class WaveCliffs(Rule):
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Judge the GEMMs with the tokens as M or N by what their last waves lose."""
         batch, sequence = _need_batch(facts)
-        tokens, step_ms = batch * sequence, facts.measured_step_ms or 0.0
+        tokens, step_ms = batch * sequence, need_step_ms(facts)
         # Forward and the gradient of the input: the output has a row or column for each token.
         rows = [row for row in gemms_of(facts) if row.role != "wgrad" and tokens in (row.m, row.n)]
         if not rows:
             raise absent(
                 f"No GEMM of the step has the {tokens} tokens of its micro-batch as a side of its output."
             )
-        split = [row for row in rows if row.lost_ms.wave is not None]
-        lost = sum(row.lost_ms.wave or 0.0 for row in split)
+        waves = {row.id: row.lost_ms.wave for row in rows if row.lost_ms.wave is not None}
+        split = [row for row in rows if row.id in waves]
+        lost = sum(waves.values())
         if not split or (lost < GAIN_FRAC * step_ms and not enough(split, rows)):
             raise _unsplit([row for row in rows if row not in split], tokens)
         saw = (
@@ -58,7 +59,7 @@ class WaveCliffs(Rule):
         )
         if lost < GAIN_FRAC * step_ms:
             raise passed(saw)
-        saw += f" Most in {_waves(max(split, key=lambda row: row.lost_ms.wave or 0.0))}."
+        saw += f" Most in {_waves(max(split, key=lambda row: waves[row.id]))}."
         reach = min(max(_LEAST, batch // _SHARE), _MOST)
         near = [one for one in range(max(1, batch - reach), batch + reach + 1) if one != batch]
         trials, why = try_values(facts, "micro_batch", near)
@@ -68,8 +69,8 @@ class WaveCliffs(Rule):
         bound_ms = sum(bound.ms for bound in bounds)
         good = need_likely(trials, "micro_batch", "micro-batch", facts, bound_ms=bound_ms, saw=saw)
         # The surest, and of those that are about as sure the nearest, for memory's sake.
-        sure = max(one.low_ms for one in good) - GAIN_FRAC * step_ms
-        close = [one for one in good if one.low_ms >= sure]
+        sure = max(one.saving_ms.low for one in good) - GAIN_FRAC * step_ms
+        close = [one for one in good if one.saving_ms.low >= sure]
         then = min(close, key=lambda one: (abs(one.value - batch), one.value)).value
         found = Candidate(
             title=f"Change micro_batch from {batch} to {then} for less time per token",

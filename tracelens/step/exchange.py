@@ -175,7 +175,7 @@ def _more_ranks(rows: Sequence[CommunicationRow], name: str, now: ModelConfig, t
 
 def _volume(name: str, now: ModelConfig, then: ModelConfig) -> tuple[str, ...]:
     """What a rank sends in a step, where the formula is known."""
-    t, tokens, hidden, layers = then.tensor_parallel or 1, then.token_count, then.hidden, then.stage_layers
+    t, tokens, hidden, layers = then.tp, then.token_count, then.hidden, then.stage_layers
     notes = (same_gpus(now, then),) if now.model_ranks != then.model_ranks else ()
     if name != "tensor_parallel" or not (tokens and hidden and layers and then.micro_batches):
         return notes
@@ -186,7 +186,7 @@ def _volume(name: str, now: ModelConfig, then: ModelConfig) -> tuple[str, ...]:
 
 def bubble(now: ModelConfig, then: ModelConfig, *, work_ms: float | None) -> str:
     """The idle share of a pipeline as a formula, with what it assumes."""
-    stages, before = then.pipeline_parallel or 1, now.pipeline_parallel or 1
+    stages, before = then.pp, now.pp
     if stages == 1:
         return words.ONE_STAGE
     if now.micro_batches is None:

@@ -82,7 +82,7 @@ def _tied(now: ModelConfig) -> bool:
 def _suggested(now: ModelConfig, name: str, findings: Sequence[Finding]) -> list[Suggested]:
     """What findings propose for it. They speak of this rank's slice; a curve is of the whole model."""
     found: dict[int, Suggested] = {}
-    ranks = now.tensor_parallel or 1
+    ranks = now.tp
     for finding in findings:
         for key, pair in finding.change.items():
             try:
@@ -108,7 +108,9 @@ def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
     answers = _answers(step, name, values, now)
     known = {value: one for value, one in answers.items() if one.then_ms.mid is not None}
     shown = sorted(answers) if len(known) >= _LEAST else []
-    idle_ms = (1 - (step.busy_frac or 0.0)) * (step.step_ms or 0.0) if step.saving_of == "gpu_work" else 0.0
+    idle_ms = 0.0
+    if step.saving_of == "gpu_work" and step.busy_frac is not None and step.step_ms is not None:
+        idle_ms = (1 - step.busy_frac) * step.step_ms
     low, mid, high = (
         [_time(answers[value], end, idle_ms) for value in shown] for end in ("low", "mid", "high")
     )
@@ -188,7 +190,7 @@ def _aligns(name: str) -> bool:
 
 def _bytes(value: int, name: str, step: StepModel) -> int:
     """The largest power of two of bytes, at most 128, that rows of so many elements begin on."""
-    elements = value // (step.now.tensor_parallel or 1) if name == "ffn" else value
+    elements = value // step.now.tp if name == "ffn" else value
     return math.gcd(max(1, round(elements * 16 / _sixteen(step))), _FULL_BYTES)
 
 
@@ -203,7 +205,7 @@ def _grid(step: StepModel, name: str) -> _Grid:
     if name == "hidden" and _tied(now):
         unit = now.heads or 1
     elif name == "ffn":
-        unit = now.tensor_parallel or 1
+        unit = now.tp
     half = _sixteen(step)
     ranks = unit if name == "ffn" else 1
     return _Grid(unit, math.lcm(unit, half * ranks), math.lcm(unit, 8 * half * ranks))

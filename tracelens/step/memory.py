@@ -31,7 +31,7 @@ class Memory:
 
 def memory_of(config: ModelConfig, layout: Layout, training: Training) -> Memory:
     """An estimate, of one GPU. Full checkpointing keeps each layer's input, and one layer whole."""
-    weights = (config.parameters or 0) / (config.tensor_parallel or 1)
+    weights = (config.parameters or 0) / config.tp
     ranks = training.data_ranks(config) if training.gpus else 1
     states = STATE_BYTES * config.held_parameters
     if training.strategy == "fsdp" and ranks > 1:
@@ -51,8 +51,8 @@ def would_fit(config: ModelConfig, layout: Layout, training: Training, room_gb: 
     def fits(then: ModelConfig, how: Training) -> bool:
         return memory_of(then, layout, how).whole <= room_gb * 1e9
 
-    t, recompute = config.tensor_parallel or 1, replace(training, checkpoint="full")
-    ep = config.expert_parallel or 1
+    t, recompute = config.tp, replace(training, checkpoint="full")
+    ep = config.ep
     found = [words.FULL_RECOMPUTE] if fits(config, recompute) else []
     smaller = range((config.micro_batch or 1) - 1, 0, -1)
     found += [words.micro_batch_of(n) for n in smaller if fits(replace(config, micro_batch=n), training)][:1]

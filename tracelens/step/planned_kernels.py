@@ -88,7 +88,7 @@ class RankSizes:
     @classmethod
     def of(cls, config: ModelConfig) -> RankSizes:
         """InputError where a size is not known."""
-        t = config.tensor_parallel or 1
+        t = config.tp
         heads = _known(config, "heads")
         tokens = config.token_count
         if tokens is None:
@@ -139,7 +139,7 @@ def mlp_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, ...]:
 
 def dense_mlps(config: ModelConfig, layout: Layout) -> tuple[tuple[int, int], ...]:
     """(width on this rank, layers) of the MLPs that every token goes through."""
-    s, t, dense = RankSizes.of(config), config.tensor_parallel or 1, config.dense_layers or 0
+    s, t, dense = RankSizes.of(config), config.tp, config.dense_layers or 0
     if not (config.experts and layout.experts_per_token):
         return ((s.ffn, s.layers),)
     found = (((config.shared_ffn or 0) // t, s.layers - dense), ((config.dense_ffn or 0) // t, dense))
@@ -152,10 +152,10 @@ def expert_layer(config: ModelConfig, layout: Layout) -> ExpertLayer | None:
 
     if not (config.experts and layout.experts_per_token):
         return None
-    ep = config.expert_parallel or 1
+    ep = config.ep
     return ExpertLayer(
         _known(config, "hidden"), _known(config, "ffn"), config.experts, layout.experts_per_token,
-        ep=ep, tp=config.tensor_parallel or 1, gated=bool(config.gated), exchanged=ep > 1,
+        ep=ep, tp=config.tp, gated=bool(config.gated), exchanged=ep > 1,
     )  # fmt: skip
 
 
@@ -265,6 +265,6 @@ def kept_of_trace(config: ModelConfig) -> float:
     A rank of a 1F1B schedule keeps those of as many micro-batches as there are stages behind it, itself
     among them (Narayanan et al., arXiv 2104.04473): this is the last stage's.
     """
-    t = config.tensor_parallel or 1
+    t = config.tp
     rank = replace(config, vocab=config.vocab * t if config.vocab else None, layers=config.stage_layers)
     return activation_bytes(rank, Layout())

@@ -134,7 +134,7 @@ class Planner:
 
     def vocab_ranks(self, now: ModelConfig) -> int:
         """GPUs that share the vocabulary: that of a configuration is the whole one."""
-        return now.tensor_parallel or 1
+        return now.tp
 
     def time_ms(self, then: ModelConfig) -> float:
         """Mid estimate of the step, each part predicted once. Attention and MLP go with the layers."""

@@ -220,7 +220,7 @@ def _left_grid(
     step: LadderStep,
     texts: tuple[str, str],
     floor_us: float,
-) -> Scaled:
+) -> Scaled | str:
     """The new shape by its own prediction, as this trace's own misaligned products run against theirs.
 
     Where there are none, its pace (measured over predicted, on the grid) is carried over as far as
@@ -229,7 +229,9 @@ def _left_grid(
     of it. An H100 of 2024 ran aligned products at half of today's rate and misaligned ones as today (see
     docs/rules/TL104.md).
     """
-    call_us, time_us, old_us = call_us_of(row), new.time_us.mid or 0.0, old.time_us.mid or 1.0
+    call_us, time_us, old_us = call_us_of(row), new.time_us.mid, old.time_us.mid
+    if time_us is None or not old_us:
+        return words.THEN_UNPREDICTED
     pace = call_us / old_us
     if narrow is not None:
         factor, width = narrow
@@ -288,15 +290,11 @@ def dtype_then(row: GemmRow, now: ModelConfig, then: ModelConfig) -> str:
 
 def _spread_of(old: Prediction, new: Prediction) -> tuple[float, float]:
     """Half of what both predictions leave open (logs: faster, slower): two types miss the truth apart."""
-    ends = [(one.time_us.low, one.time_us.mid, one.time_us.high) for one in (old, new)]
-    if any(end is None or end <= 0 for times in ends for end in times):
+    then, now = new.time_us.known, old.time_us.known
+    if then is None or now is None or then.low <= 0 or now.low <= 0:
         return 0.0, 0.0
-    (old_low, old_mid, old_high), (low, mid, high) = ends
-    logs = [
-        math.log((b or 1.0) / (a or 1.0))
-        for a, b in ((low, mid), (old_mid, old_high), (mid, high), (old_low, old_mid))
-    ]
-    return 0.5 * max(logs[0], logs[1]), 0.5 * max(logs[2], logs[3])
+    faster = max(math.log(then.mid / then.low), math.log(now.high / now.mid))
+    return 0.5 * faster, 0.5 * max(math.log(then.high / then.mid), math.log(now.mid / now.low))
 
 
 def predict_row(
@@ -401,9 +399,9 @@ def _floor(found: Prediction, dtype: str, gpu: Gpu) -> float:
     m, n, k, batch = found.m, found.n, found.k, found.batch
     peak = peak_of(gpu, dtype)
     compute = _operations(found) / (peak * 1e6) if peak else 0.0
-    if not gpu.bandwidth_gbps:
+    size, out = bytes_per_element(found.dtype), bytes_per_element(found.out_dtype)
+    if not gpu.bandwidth_gbps or size is None or out is None:
         return compute
-    size, out = bytes_per_element(found.dtype) or 0.0, bytes_per_element(found.out_dtype) or 0.0
     moved = batch * (size * (m * k + k * n) + out * m * n)
     share = 0.5 if moved <= most_l2_mb(gpu) * 1e6 else 1.0
     return max(compute, share * moved / (gpu.bandwidth_gbps * 1e3))

@@ -93,8 +93,9 @@ def scaled_attention(
             # What both predictions miss alike cancels; half of the range is left where it is wide.
             width = max(width, 0.5 * math.log(times[1].high / times[1].mid))
             basis = weakest((basis, times[1].basis))
-            if (pair[0].floor_us or 0.0) <= call_us / BELOW_FLOOR:
-                floors.append(pair[1].floor_us or 0.0)
+            old_us, new_us = (one.floor_us for one in pair)
+            if new_us is not None and (old_us is None or old_us <= call_us / BELOW_FLOOR):
+                floors.append(new_us)
     mid = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
     how = words.as_attention_moves(call_us, mid, call_us * mid, packed=call.seq_k is None)
     widths = width + math.log(mid / min(ratios)), width + math.log(max(ratios) / mid)
@@ -140,7 +141,7 @@ def attention_sizes(
     call: AttentionCall, config: ModelConfig, now: ModelConfig, length: int
 ) -> AttentionSizes | None:
     """Sizes of the call on one rank under ``config``; None where they do not follow from it."""
-    ranks = config.tensor_parallel or 1
+    ranks = config.tp
     kv_heads = config.heads if config.kv_repeated else config.kv_heads or config.heads
     tokens, tokens_now = config.token_count, now.token_count
     if not config.heads or not config.head_dim or not kv_heads or config.heads % ranks:

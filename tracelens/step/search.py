@@ -95,7 +95,8 @@ def _candidates(step: SearchStep, space: Space) -> list[Combination]:
     whole = step.time_ms(now) / (now.token_count or 1)
     present = step.memory(now)
     room = limits.memory_gb * 1e9 * _USABLE_MEMORY if limits.memory_gb else 0.0
-    room = max(room, (present or 0.0) * (1 + limits.parameters_frac))
+    if present is not None:
+        room = max(room, present * (1 + limits.parameters_frac))
     found: list[Combination] = []
     for then, grown in islice(space.shapes(), COMBINATIONS):
         needs = step.memory(then) if present is not None else None

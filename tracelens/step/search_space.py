@@ -133,7 +133,7 @@ class Space:
             return [ffn]
         empty = replace(base, ffn=GRID).parameters or 0
         one = ((replace(base, ffn=2 * GRID).parameters or 0) - empty) / GRID  # weights for a unit of width
-        grid = GRID * self.coarse * (self.now.tensor_parallel or 1)
+        grid = GRID * self.coarse * self.now.tp
         low, high = (GRID + (weights * (1 + sign * share) - empty) / one for sign in (-1, 1))
         low, high = max(low, ffn * 0.5), min(high, ffn * 1.5)
         first = max(-(-int(low) // grid) * grid, grid)
@@ -212,14 +212,14 @@ def _heads(now: ModelConfig, hidden: int | None, free: frozenset[str]) -> Iterat
     elif not tied:
         found.add((heads_now, dim_now))
     for heads, dim in sorted(found):
-        if heads % (now.tensor_parallel or 1) == 0:
+        if heads % now.tp == 0:
             for kv_heads in _kv_heads(now, heads, "kv_heads" in free):
                 yield heads, dim, kv_heads
 
 
 def _kv_heads(now: ModelConfig, heads: int, free: bool) -> list[int | None]:
     """KV heads for ``heads``: as many where they are as many now, else the same number unless free."""
-    t, kv_now = now.tensor_parallel or 1, now.kv_heads
+    t, kv_now = now.tp, now.kv_heads
     if kv_now is None:
         return [None]
     if free:

@@ -132,7 +132,7 @@ def _others(name: str, measured: MeasuredStep, limits: SearchLimits) -> Iterator
     """Shapes in which ``name`` is another, whatever they weigh."""
     now = measured.step.now
     if name == "ffn":
-        yield replace(now, ffn=(now.ffn or 0) + GRID * (now.tensor_parallel or 1))
+        yield replace(now, ffn=(now.ffn or 0) + GRID * now.tp)
         return
     alone = replace(limits, free=frozenset({name} | (_HEADS if name == "hidden" else frozenset())))
     space = Space(now, alone, measured.vocab_ranks(now))

@@ -161,7 +161,7 @@ def _unknowns(present: PlannedStep) -> list[str]:
         words.at_its_least(component, why)
         for component, why in dict.fromkeys((part.component, part.unknown or "") for part in parts)
     ]
-    vocab, t = present.model.vocab or 0, present.model.tensor_parallel or 1
+    vocab, t = present.model.vocab or 0, present.model.tp
     padded = -(-vocab // (64 * t)) * 64 * t
     if padded != vocab and any(part.component == "logits" for part in parts):
         notes.append(words.pad_vocab(vocab, padded, padded / vocab - 1))

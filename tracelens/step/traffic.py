@@ -25,7 +25,7 @@ def _times(*values: int | None) -> int | None:
 
 
 def _local(value: int | None, config: ModelConfig) -> int | None:
-    return value // (config.tensor_parallel or 1) if value is not None else None
+    return value // config.tp if value is not None else None
 
 
 def _hidden(x: ModelConfig) -> int | None:

@@ -19,14 +19,12 @@ def sent_to_experts(rows: Sequence[CommunicationRow]) -> list[CommunicationRow]:
 
 def uneven_frac(rows: Sequence[CommunicationRow]) -> float | None:
     """What the fullest rank gets above the mean, over the calls by what they move; None where none tells."""
-    told = [row for row in sent_to_experts(rows) if row.uneven_frac is not None and row.bytes_per_call]
-    weights = [(row.bytes_per_call or 0.0) * max(row.calls_per_step, 1e-9) for row in told]
-    shares = [row.uneven_frac or 0.0 for row in told]
-    return (
-        sum(weight * share for weight, share in zip(weights, shares, strict=True)) / sum(weights)
-        if told
-        else None
-    )
+    told = [
+        (row.uneven_frac, row.bytes_per_call * max(row.calls_per_step, 1e-9))
+        for row in sent_to_experts(rows)
+        if row.uneven_frac is not None and row.bytes_per_call
+    ]
+    return sum(weight * share for share, weight in told) / sum(weight for _, weight in told) if told else None
 
 
 def rest_of_load(

@@ -214,7 +214,7 @@ def _flops_growth(work: Work, affected: Affected, *, now: ModelConfig, then: Mod
             return None
         share = call.row.flops * call.row.calls_per_step
         grown = then.heads * then.head_dim / (now.heads * now.head_dim)
-        grown *= (now.tensor_parallel or 1) / (then.tensor_parallel or 1)  # a rank's heads
+        grown *= now.tp / then.tp  # a rank's heads
         grown *= (then.token_count or 1) / (now.token_count or 1)
         grown *= then.sequence / now.sequence if now.sequence and then.sequence else 1.0
         before += share

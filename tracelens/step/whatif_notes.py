@@ -29,11 +29,7 @@ def notes_of(
         notes.append(words.ffn_stays(now.ffn))
     if now.tensor_parallel is None:
         notes.append(words.RANKS_UNKNOWN)
-    if (
-        now.vocab != then.vocab
-        and now.tensor_parallel == then.tensor_parallel
-        and (now.tensor_parallel or 1) > 1
-    ):
+    if now.vocab != then.vocab and now.tensor_parallel == then.tensor_parallel and now.tp > 1:
         notes.append(words.vocab_of_rank(now.vocab))
     if now.tensor_parallel != then.tensor_parallel and now.vocab and now.vocab_split is False:
         notes.append(words.whole_vocab(now.vocab))
@@ -48,7 +44,7 @@ def notes_of(
 
 
 def _of_pipeline(now: ModelConfig, then: ModelConfig, work_ms: float | None) -> list[str]:
-    stages = then.pipeline_parallel or 1
+    stages = then.pp
     notes = []
     if now.pipeline_parallel != then.pipeline_parallel:
         notes.append(bubble(now, then, work_ms=work_ms))

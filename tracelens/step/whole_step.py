@@ -53,7 +53,7 @@ def whole_step(
     asked = training.gpus
     training = replace(training, gpus=asked or _usual_gpus(planner.gpu.name, config)).checked()
     pace, present = pace or pace_of(planner.gpu), planner.step(config)
-    data, t = training.data_ranks(config), config.tensor_parallel or 1
+    data, t = training.data_ranks(config), config.tp
     parts = dict(_kernels(present, pace, training))
     backward = sum(part.time_ms.mid for part in present.parts if part.role != "forward")
     shared, sent = (
@@ -62,7 +62,7 @@ def whole_step(
     )
     if (training.gpus or 1) > 1:
         parts["communication"] = shared.joined(sent * pace.exchange if training.strategy == "fsdp" else sent)
-    if (config.expert_parallel or 1) > 1:
+    if config.ep > 1:
         parts["experts' all-to-all"] = _to_experts(planner, config, training)
     parts["optimizer"] = _optimizer(planner, config, training)
     parts = {name: _within(time, pace.error) for name, time in parts.items()}
@@ -85,13 +85,13 @@ def whole_step(
         parts=[WholeStepPart(name, time, time.mid / step_ms.mid) for name, time in parts.items()],
         memory_gb=memory.whole / 1e9,
         notes=list(_notes(planner, config, training, assumed=asked is None)),
-        expert_parallel=config.expert_parallel or 1,
+        expert_parallel=config.ep,
     )
 
 
 def _usual_gpus(gpu: str, config: ModelConfig) -> int:
     """One node where its collectives were published; else the ranks that share a layer, which are refused."""
-    return max(node_size(gpu), config.tensor_parallel or 1, config.expert_parallel or 1)
+    return max(node_size(gpu), config.tp, config.ep)
 
 
 def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[tuple[str, Span]]:
@@ -138,7 +138,7 @@ def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Span:
 
 def _tensor_parallel(planner: Planner, config: ModelConfig, training: Training) -> Span:
     """Two all-reduces of the activations forward and two backward in each layer, which nothing hides."""
-    t = config.tensor_parallel or 1
+    t = config.tp
     if t == 1:
         return Span.exactly(0.0, "model")
     s = RankSizes.of(config)
@@ -155,7 +155,7 @@ def _to_experts(planner: Planner, config: ModelConfig, training: Training) -> Sp
     any of them, as DeepEP sends. Its kernels can be slower, too.
     """
     ep, experts, top_k = (
-        config.expert_parallel or 1,
+        config.ep,
         config.experts or 1,
         planner.layout.experts_per_token or 1,
     )
@@ -177,7 +177,7 @@ def _data_parallel(planner: Planner, config: ModelConfig, training: Training, ba
     DDP reduces all gradients once, behind the last micro-batch's backward: between all of it shows and
     only what is longer than that.
     """
-    t, ep = config.tensor_parallel or 1, config.expert_parallel or 1
+    t, ep = config.tp, config.ep
     experts = config.expert_parameters if ep > 1 else 0  # each of their GPUs exchanges its own with its like
     parts = [
         (training.data_ranks(config), t, ((config.parameters or 0) - experts) / t),
@@ -216,7 +216,7 @@ def _optimizer(planner: Planner, config: ModelConfig, training: Training) -> Spa
     """Each weight's states read and written once a step, by the GPU that holds them."""
     held = config.held_parameters
     if training.strategy == "fsdp":
-        held = (config.parameters or 0) / (config.tensor_parallel or 1) / training.data_ranks(config)
+        held = (config.parameters or 0) / config.tp / training.data_ranks(config)
     bandwidth = (planner.gpu.bandwidth_gbps or math.inf) * BANDWIDTH_FRAC
     return Span.exactly(_OPTIMIZER_BYTES * held / bandwidth / 1e6, "model")
 
@@ -290,7 +290,7 @@ def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed
         yield words.strategy_unfitted(training.strategy)
     if planner.layout.experts_per_token:
         yield words.EXPERTS_UNFITTED
-        if (config.expert_parallel or 1) == 1:
+        if config.ep == 1:
             yield words.NO_EXPERT_PARALLELISM
         else:
             yield words.EVEN_CHOICE

@@ -50,7 +50,7 @@ class Dim:
                     return None
                 product *= size
             total += product
-        ranks = (config.tensor_parallel or 1) if self.sharded else 1
+        ranks = config.tp if self.sharded else 1
         if total % ranks:
             return None
         return math.ceil(total // ranks / self.padded_to) * self.padded_to
@@ -422,7 +422,7 @@ def _unfused(row: GemmRow, now: ModelConfig) -> list[Product]:
 def _attention(row: GemmRow, now: ModelConfig) -> AttentionCall | str:
     """The call's sizes, where heads and head dimension are the model's; else why not."""
     backward = row.phase == "backward"
-    ranks = now.tensor_parallel or 1
+    ranks = now.tp
     heads = now.heads // ranks if now.heads else None
     kv_heads = max(1, now.kv_heads // ranks) if now.kv_heads else None
     model = (heads, (None if now.kv_repeated else kv_heads) or heads, now.head_dim)

@@ -388,7 +388,7 @@ def _step(source: Source, then: ModelConfig, built: StandIn) -> WholePair | Why:
     now = source.now
     if not now.vocab or not then.vocab:
         return Reason("no_logits")
-    if (now.tensor_parallel or 1) > 1 or (then.tensor_parallel or 1) > 1:
+    if now.tp > 1 or then.tp > 1:
         return Reason("sharded_model")
     steps = []
     for config in (now, then):

@@ -49,7 +49,7 @@ class StandIn:
     def layer(self, config: ModelConfig, *, vocab: int = 0) -> LayerShape | Why:
         """The layer of these sizes, or its logits; why not where they do not fit together."""
         sizes = {name: config.get(name) or 0 for name in _NEEDED if name != "layers"}
-        t = config.tensor_parallel or 1
+        t = config.tp
         if vocab and not self.whole_vocab:
             t = 1
         kv_heads = config.kv_heads or sizes["heads"]
@@ -187,7 +187,7 @@ def _lacks_gradients(rows: Sequence[GemmRow]) -> Reason | None:
 
 def _qkv_fused(rows: Sequence[GemmRow], now: ModelConfig) -> bool:
     """Is there one product as wide as query, key and value together?"""
-    t, heads = now.tensor_parallel or 1, now.heads or 0
+    t, heads = now.tp, now.heads or 0
     width = (heads + 2 * (now.kv_heads or heads)) // t * (now.head_dim or 0)
     found = [row for row in rows if row.component == "attention.qkv" and row.role == "forward"]
     return not found or any(width in (row.m, row.n) for row in found)

@@ -38,7 +38,7 @@ def parameters(sizes: ChangedSizes, *, counted: int | None) -> Amount:
     how = f"{delta(more)} weights in matrices" + (f", of {before:,} now" if before else "")
     if "vocab" in sizes.names and now.tied is None:
         how += "; twice that where embedding and output matrix are not tied"
-    ranks = now.tensor_parallel or 1
+    ranks = now.tp
     if "vocab" in sizes.names and ranks > 1 and now.vocab_split is None:
         how += f"; {ranks} times that where each rank holds a part of the vocabulary"
     return Amount(more, frac, how)
@@ -68,8 +68,10 @@ def operations(
     found = _simulated(facts, sizes)
     frac = found.flops_frac if found is not None else None
     source = "the step simulated with the change"
-    if frac is None and of_rows is not None and total:
-        part = _flops(rows) or 0.0
+    part = _flops(rows)
+    if frac is None and of_rows and not (total and part):
+        return Amount(None, None, "not known: the sizes of these GEMMs are not recorded")
+    if frac is None and of_rows is not None and total and part:
         word = "more" if of_rows >= 0 else "less"
         frac = of_rows * part / total
         source = f"{percent(abs(of_rows))} {word} in GEMMs that do {percent(part / total)} of the work"
@@ -140,7 +142,7 @@ def _states(facts: StepFacts, sizes: ChangedSizes, weights: Amount) -> tuple[flo
     now, then = sizes.now, sizes.then
     before = now.rank_parameters
     after = then.rank_parameters if then is not None else None
-    alone = now.model_ranks == 1 and (now.expert_parallel or 1) == 1
+    alone = now.model_ranks == 1 and now.ep == 1
     if before is not None and after is not None:
         moved = after - before
     elif weights.delta is not None and (alone or not weights.delta):
@@ -185,7 +187,7 @@ def _activations(facts: StepFacts, sizes: ChangedSizes) -> tuple[float | None, s
     if not more:
         return 0.0, "activations: as now"
     how = f"activations {signed_bytes(more)} (arXiv 2205.05198, fused attention, no recompute)"
-    stages = max(now.pipeline_parallel or 1, then.pipeline_parallel or 1)
+    stages = max(now.pp, then.pp)
     if stages > 1:
         how += f" of one micro-batch; with 1F1B the first of {stages} stages keeps {stages} at once"
     return more, how

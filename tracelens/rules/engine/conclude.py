@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracelens.numbers import listed, ms, ms_range, percent, plural
-from tracelens.results import Estimate, Finding, WhatIf
+from tracelens.results import Estimate, Finding, Span, WhatIf
 from tracelens.rules.engine.candidate import Candidate, Named
 from tracelens.rules.engine.effects import completed
 from tracelens.rules.engine.facts import Outcome, StepFacts
@@ -25,24 +25,27 @@ class _Judged:
     """A candidate with what it saves."""
 
     one: Candidate
-    saving_ms: Estimate  # within its bound and the step
+    bound_ms: float  # within the step
+    predicted: Span | None = None  # what it saves, within its bound; None = only that is known
     refused: str = ""  # why it is predicted not to pay; "" = it pays, or only a bound is known
     simulated: WhatIf | None = None
     open: str = ""  # why it was not simulated
 
     @property
-    def predicted(self) -> bool:
-        return self.saving_ms.mid is not None
+    def saving_ms(self) -> Estimate:
+        one = self.predicted
+        return heuristic(self.bound_ms) if one is None else Estimate(one.low, one.mid, one.high, one.basis)
 
     @property
     def size_ms(self) -> float:
         """What it is ranked by: the middle of the prediction, or the bound."""
-        return self.saving_ms.size or 0.0
+        return self.bound_ms if self.predicted is None else self.predicted.mid
 
     @property
     def least(self) -> float:
         """The share of the step that makes a finding: what two runs differ by, where it can be slower."""
-        return max(self.one.least, GAIN_FRAC) if (self.saving_ms.low or 0.0) < 0 else self.one.least
+        can_slow = self.predicted is not None and self.predicted.low < 0
+        return max(self.one.least, GAIN_FRAC) if can_slow else self.one.least
 
 
 def conclude(rule: Named, *, facts: StepFacts, candidates: Sequence[Candidate], passed: str) -> Outcome:
@@ -75,16 +78,17 @@ def conclude(rule: Named, *, facts: StepFacts, candidates: Sequence[Candidate], 
 
 def _judge(facts: StepFacts, one: Candidate, step_ms: float) -> _Judged:
     bound = min(one.bound_ms, step_ms)
-    if one.saving is not None:
-        saving = one.saving.clamp(high=bound)
-        if facts.saving_of == "gpu_work" and saving.low is not None:
+    if one.saving is not None and (saving := one.saving.known) is not None:
+        saving = saving.clamp(high=bound)
+        if facts.saving_of == "gpu_work":
             saving = replace(saving, low=min(saving.low, 0.0))
-        return _Judged(one, saving, "" if pays(saving) else why_not(saving, one.name, facts.whole))
+        return _Judged(one, bound, saving, "" if pays(saving) else why_not(saving, one.name, facts.whole))
     found = simulate(facts, one.simulate)
     if isinstance(found, str):
-        return _Judged(one, heuristic(bound), open=found)
-    refused = "" if pays(found.saving_ms) else why_not(found.saving_ms, found, facts.whole)
-    return _Judged(one, found.saving_ms.clamp(high=bound), refused, simulated=found)
+        return _Judged(one, bound, open=found)
+    saving = found.saving_ms.known
+    refused = "" if saving is None or pays(saving) else why_not(saving, found, facts.whole)
+    return _Judged(one, bound, saving and saving.clamp(high=bound), refused, simulated=found)
 
 
 def heuristic(high: float) -> Estimate:
@@ -109,7 +113,7 @@ def _found(
 ) -> str:
     total = min(sum(bounds.values()), step_ms)
     said = f"{plural(len(worth), 'finding')}: {ms(total)} of the {ms(step_ms)} {facts.whole} at stake."
-    saving = [ms(one.saving_ms.mid) for one in worth if one.predicted]
+    saving = [ms(one.size_ms) for one in worth if one.predicted]
     if saving:
         said += f" Predicted to save {listed(saving)}."
     small = [one for one in left if not one.refused]
@@ -145,11 +149,11 @@ def _finding(rule: Named, judged: _Judged, *, facts: StepFacts, step_ms: float) 
         components=list(dict.fromkeys(one.components or [row.component for row in rows])),
         severity="low"
         if one.effort == "retrain" and facts.only_runs
-        else severity(share.size or 0.0, "step" if rule.of_waits else facts.saving_of),
+        else severity(judged.size_ms / step_ms, "step" if rule.of_waits else facts.saving_of),
         saving_ms=saving,
         saving_frac=share,
         basis=saving.basis,
-        confidence=_sure(one.confidence, saving),
+        confidence=_sure(one.confidence, judged.predicted),
         effort=one.effort,
         saw=one.saw,
         why=why(rule.id, one.why),
@@ -180,11 +184,11 @@ def _evidence(judged: _Judged, step_ms: float) -> dict[str, object]:
     return found | ({"simulated": dict(one.simulate or {})} if judged.simulated is not None else {})
 
 
-def _sure(cause: Level, saving: Estimate) -> Level:
+def _sure(cause: Level, saving: Span | None) -> Level:
     """How far to trust a saving: no more than its cause, and not highly where its range begins at nothing."""
-    if (saving.low or 0.0) < 0:
+    if saving is not None and saving.low < 0:
         return "low"
-    return "medium" if cause == "high" and (saving.mid is None or not saving.low) else cause
+    return "medium" if cause == "high" and (saving is None or not saving.low) else cause
 
 
 def _parameter_delta(judged: _Judged) -> int | None:
@@ -201,10 +205,10 @@ def _how(judged: _Judged, facts: StepFacts, step_ms: float) -> list[str]:
     bound = min(one.bound_ms, step_ms)
     if judged.simulated is not None:
         return derivation(judged.simulated, bound, rows_in_full=ROWS_IN_FULL)
-    if one.saving is None:
+    if one.saving is None or judged.predicted is None:
         return _bound_lines(one, facts, bound, step_ms)
     lines = ["Predicted, not measured.", one.how]
-    if (one.saving.high or 0.0) > bound * (1 + 1e-9):
+    if one.saving.high is not None and one.saving.high > bound * (1 + 1e-9):
         lines.append(f"No more than {ms(bound)} counts: what the rows take above their floor.")
     waits = facts.saving_of == "gpu_work" and saving.low == 0
     low = ": from nothing, as the step waits for the CPU" if waits else ""

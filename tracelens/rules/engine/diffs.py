@@ -58,7 +58,7 @@ def config_diffs(sizes: ChangedSizes) -> list[ConfigDiff]:
     now, then = _whole_vocab(sizes.now), _whole_vocab(then)
     names = [name for name in _ORDER if now.get(name) != then.get(name)]
     part: list[ConfigDiff] = []
-    if "vocab" in names and (now.tensor_parallel or 1) > 1 and now.vocab_split is None:
+    if "vocab" in names and now.tp > 1 and now.vocab_split is None:
         # whether the ranks share the vocabulary is not known, so neither is its whole size
         names.remove("vocab")
         part = [ConfigDiff("Every framework", [], _PART.format(ranks=now.tensor_parallel))]
@@ -72,12 +72,12 @@ def _whole_vocab(config: ModelConfig) -> ModelConfig:
     """With the vocabulary of all ranks together where each is known to hold a part."""
     if not config.vocab_split or config.vocab is None:
         return config
-    return replace(config, vocab=config.vocab * (config.tensor_parallel or 1))
+    return replace(config, vocab=config.vocab * config.tp)
 
 
 def _of_parts(diff: ConfigDiff, now: ModelConfig) -> ConfigDiff:
     """Where the whole vocabulary is the sum of the ranks' parts, the lines say so."""
-    ranks = now.tensor_parallel or 1
+    ranks = now.tp
     if not now.vocab_split or ranks == 1 or not diff.lines:
         return diff
     note = f"{now.vocab} is {ranks} ranks' parts together: a file can have less, which the framework pads"
@@ -157,7 +157,7 @@ def _megatron(now: ModelConfig, then: ModelConfig, names: Sequence[str]) -> Conf
 
 def _multiple(now: ModelConfig, then: ModelConfig) -> int | None:
     """What Megatron has to pad the present vocabulary to, for the wanted one; it counts per rank."""
-    ranks = then.tensor_parallel or 1
+    ranks = then.tp
     tries = (_MEGATRON_MULTIPLE, 64, 256, 32, 16, 8)
     return next((by for by in tries if round_up(now.vocab or 1, by * ranks) == then.vocab), None)
 

@@ -290,7 +290,7 @@ def effects_of(
 
 def _way(name: str, pair: Sequence[int | float | str], effort: str, now: ModelConfig) -> _Way:
     """What changing one parameter does."""
-    untold = (now.tensor_parallel or 1) > 1 and now.vocab_split is None
+    untold = now.tp > 1 and now.vocab_split is None
     if untold and size_name(name) == "vocab" and not _falls(pair):
         return _VOCAB_UNTOLD
     kind = _TABLE.get(size_name(name) or "")
@@ -312,7 +312,7 @@ def _falls(pair: Sequence[int | float | str]) -> bool:
 def _words(name: str, pair: Sequence[int | float | str], model: ModelConfig) -> dict[str, str]:
     """Of a vocabulary that ranks share, the whole: a checkpoint knows nothing of ranks."""
     before, after = pair[0], pair[-1]
-    ranks = model.tensor_parallel or 1
+    ranks = model.tp
     if size_name(name) == "vocab" and model.vocab_split and before == model.vocab:
         before, after = (one if isinstance(one, str) else one * ranks for one in (before, after))
     more = after - before if not isinstance(before, str) and not isinstance(after, str) else 0

@@ -21,12 +21,18 @@ def need_kernels(facts: StepFacts) -> None:
     """Raises ``Answer`` where no rule about kernels can run."""
     if not facts.gemms:
         raise absent("No GEMM and no attention kernel was recognised in the step.")
-    if facts.measured_step_ms is None:
-        raise could_not_run("No step time is known, so no share of a step can be given.")
+    need_step_ms(facts)
     if facts.gpu.vendor == "amd":
         raise could_not_run(
             "The rule rests on measurements of NVIDIA GPUs; how AMD's kernels fall back is not known here."
         )
+
+
+def need_step_ms(facts: StepFacts) -> float:
+    """The step time; raises ``Answer`` where there is none to give a share of."""
+    if facts.measured_step_ms is None:
+        raise could_not_run("No step time is known, so no share of a step can be given.")
+    return facts.measured_step_ms
 
 
 def need_model(facts: StepFacts) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from tracelens.numbers import ms, percent, plural
 from tracelens.results import GemmRow, OtherRow
 from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.needs import need_step_ms
 
 #: A check that saw less than this share of the time of what it is about has not passed.
 _ENOUGH = 0.5
@@ -57,8 +58,8 @@ def took(rows: Sequence[GemmRow], noun: str, facts: StepFacts) -> str:
 
 
 def of_step(time_ms: float, facts: StepFacts) -> str:
-    """A share of the step: "3.1% of the step"."""
-    return f"{percent(time_ms / (facts.measured_step_ms or 1.0))} of the {facts.whole}"
+    """A share of the step: "3.1% of the step"; raises ``Answer`` where no step time is known."""
+    return f"{percent(time_ms / need_step_ms(facts))} of the {facts.whole}"
 
 
 def upper(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tracelens.errors import UsageError
 from tracelens.numbers import ms, ms_range, sig
-from tracelens.results import Estimate, WhatIf
+from tracelens.results import Estimate, Span, WhatIf
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.step.per_token import affected_ms, growth_frac, moved_then_ms, per_token
 from tracelens.step.whatif import what_if
@@ -41,9 +41,9 @@ def pays(saving: Estimate) -> bool:
     return saving.mid is not None and saving.low is not None and -saving.low < saving.mid
 
 
-def why_not(saving: Estimate, change: WhatIf | str, whole: str) -> str:
+def why_not(saving: Span, change: WhatIf | str, whole: str) -> str:
     """Why a predicted change is not advised, as a sentence without its full stop; ``change`` or its name."""
-    mid, low, high = saving.mid or 0.0, saving.low or 0.0, saving.high or 0.0
+    mid = saving.mid
     name, per = change, ""
     if not isinstance(change, str):
         name = ", ".join(
@@ -55,8 +55,8 @@ def why_not(saving: Estimate, change: WhatIf | str, whole: str) -> str:
     if mid < 0:
         return f"{name} is predicted to make the step {ms(-mid)} slower{per}"
     return (
-        f"{name} is predicted to save {ms(mid)} of the {whole}{per}, but the range, from {ms(-low)}"
-        f" slower to {ms(high)} faster, leaves open which of the two"
+        f"{name} is predicted to save {ms(mid)} of the {whole}{per}, but the range, from {ms(-saving.low)}"
+        f" slower to {ms(saving.high)} faster, leaves open which of the two"
     )
 
 

@@ -60,7 +60,7 @@ def sizes_of(facts: StepFacts, change: Change, simulated: Mapping[str, int] | No
 def _goals(now: ModelConfig, change: Change) -> dict[str, int] | str:
     """The sizes to come, of the whole model."""
     goals: dict[str, int] = {}
-    ranks = now.tensor_parallel or 1
+    ranks = now.tp
     for name, pair in change.items():
         ours = size_name(name)
         if ours is None:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracelens.numbers import ms, percent
-from tracelens.results import Estimate, WhatIf
+from tracelens.results import Span, WhatIf
 from tracelens.rules.engine.candidate import passed
 from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.needs import need_step_ms
 from tracelens.rules.engine.rows import of_step
 from tracelens.rules.engine.simulated import simulate
 from tracelens.step.per_token import growth_frac
@@ -25,16 +26,7 @@ class Trial:
 
     value: int
     found: WhatIf
-
-    @property
-    def mid_ms(self) -> float:
-        """The middle of what it saves, below zero where it is slower."""
-        return self.found.saving_ms.mid or 0.0
-
-    @property
-    def low_ms(self) -> float:
-        """The least that it saves."""
-        return self.found.saving_ms.low or 0.0
+    saving_ms: Span  # below zero where it is slower
 
 
 def try_values(facts: StepFacts, name: str, values: Iterable[int]) -> tuple[list[Trial], str]:
@@ -45,44 +37,43 @@ def try_values(facts: StepFacts, name: str, values: Iterable[int]) -> tuple[list
         found = simulate(facts, {name: value})
         if isinstance(found, str):
             why = why or found
-        else:
-            trials.append(Trial(value, found))
+        elif (saving := found.saving_ms.known) is not None:
+            trials.append(Trial(value, found, saving))
     return trials, why
 
 
-def surely(saving: Estimate, step_ms: float) -> bool:
+def surely(saving: Span, step_ms: float) -> bool:
     """Faster over the whole range, and in the middle by what two runs do not differ by."""
-    return (saving.low or 0.0) > 0 and (saving.mid or 0.0) >= GAIN_FRAC * step_ms
+    return saving.low > 0 and saving.mid >= GAIN_FRAC * step_ms
 
 
-def likely(saving: Estimate, step_ms: float, *, bound_ms: float) -> bool:
+def likely(saving: Span, step_ms: float, *, bound_ms: float) -> bool:
     """Worth trying where trying is cheap: the range, within ``bound_ms``, hardly reaches into slower."""
     held = saving.clamp(high=bound_ms)
-    mid, low = held.mid or 0.0, held.low or 0.0
-    return mid >= GAIN_FRAC * step_ms and low >= -_LITTLE * mid
+    return held.mid >= GAIN_FRAC * step_ms and held.low >= -_LITTLE * held.mid
 
 
 def need_likely(
     trials: Sequence[Trial], name: str, noun: str, facts: StepFacts, *, bound_ms: float, saw: str
 ) -> list[Trial]:
     """Those worth trying; raises ``Answer`` where none is."""
-    step_ms = facts.measured_step_ms or 0.0
-    good = [one for one in trials if likely(one.found.saving_ms, step_ms, bound_ms=bound_ms)]
+    step_ms = need_step_ms(facts)
+    good = [one for one in trials if likely(one.saving_ms, step_ms, bound_ms=bound_ms)]
     if good:
         return good
-    best = max(trials, key=lambda one: one.mid_ms)
+    best = max(trials, key=lambda one: one.saving_ms.mid)
     raise passed(f"{saw} No other {noun} near it is advised: {in_words(name, best, step_ms)}.")
 
 
 def nearly_best(trials: Sequence[Trial], step_ms: float, *, bound_ms: float) -> list[Trial]:
     """Those that the model does not tell from the best: within 1 % of the step, no more than the bound."""
-    top = max((min(one.mid_ms, bound_ms) for one in trials), default=0.0)
-    return [one for one in trials if min(one.mid_ms, bound_ms) >= top - GAIN_FRAC * step_ms]
+    top = max((min(one.saving_ms.mid, bound_ms) for one in trials), default=0.0)
+    return [one for one in trials if min(one.saving_ms.mid, bound_ms) >= top - GAIN_FRAC * step_ms]
 
 
 def in_words(name: str, trial: Trial, step_ms: float) -> str:
     """``ffn = 10944 is predicted to save 0.29% of the step, between 3.4% slower and 3.73% faster``."""
-    low, mid, high = (getattr(trial.found.saving_ms, end) or 0.0 for end in ("low", "mid", "high"))
+    low, mid, high = trial.saving_ms.low, trial.saving_ms.mid, trial.saving_ms.high
     what = "of the time per token" if growth_frac(trial.found.change) else "of the step"
     verb = "save" if mid >= 0 else "add"
     return (
@@ -104,7 +95,4 @@ def took_and_lost(time_ms: float, loss_ms: float, facts: StepFacts, *, to: str) 
 
 def savings(trials: Sequence[Trial]) -> Mapping[str, list[float | None]]:
     """value -> [low, mid, high] in ms per step, for the evidence."""
-    return {
-        str(one.value): [one.found.saving_ms.low, one.found.saving_ms.mid, one.found.saving_ms.high]
-        for one in trials
-    }
+    return {str(one.value): [one.saving_ms.low, one.saving_ms.mid, one.saving_ms.high] for one in trials}

@@ -57,9 +57,9 @@ def saving_of(facts: StepFacts, kept: Kept) -> tuple[Estimate, tuple[str, ...]] 
             return one.unfit
     full, causal = (one for one in found if not isinstance(one, str))
     now = time_of(list(kept.rows))
-    fastest = min(full.time_ms.low or 0.0, causal.time_ms.low or 0.0)
-    low = 0.0 if kept.mask else now - (full.time_ms.high or 0.0)
-    mid = now - (full.time_ms.mid or 0.0)
+    fastest = min(full.time_ms.low, causal.time_ms.low)
+    low = 0.0 if kept.mask else now - full.time_ms.high
+    mid = now - full.time_ms.mid
     return Estimate(min(low, mid), mid, now - fastest, full.time_ms.basis), (*full.lines, *causal.lines)
 
 

@@ -9,7 +9,7 @@ from tracelens.numbers import count, ms, plural
 from tracelens.results import GemmRow, OtherRow
 from tracelens.rules.engine.candidate import absent, could_not_run
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.needs import need_model, need_others
+from tracelens.rules.engine.needs import need_model, need_others, need_step_ms
 from tracelens.rules.engine.rows import calls_of, of_step, time_of
 from tracelens.step.present import micro_batches_of
 
@@ -51,8 +51,7 @@ def need_copies(facts: StepFacts) -> tuple[list[OtherRow], list[OtherRow]]:
     if not facts.gemms:
         raise absent("No GEMM and no attention kernel was recognised in the step.")
     need_model(facts)
-    if facts.measured_step_ms is None:
-        raise could_not_run("No step time is known, so no share of a step can be given.")
+    need_step_ms(facts)
     others = facts.others or ()
     if not any(row.op for row in others) and not any(row.kind in _MOVING for row in others):
         raise could_not_run(

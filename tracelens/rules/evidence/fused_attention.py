@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from tracelens.errors import InputError
 from tracelens.gemm import bytes_per_element
@@ -13,13 +14,13 @@ from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import Gpu
 from tracelens.numbers import count, sig, times
-from tracelens.results import Estimate, total, weakest
+from tracelens.results import Span, weakest
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.predictions import moving_ms
 
 #: One query per call (decoding, a class token): kernels that split over the keys, which no prediction covers.
 FEWEST_QUERIES = 2
-_NOTHING = Estimate(0.0, 0.0, 0.0, "model")
+_NOTHING = Span.exactly(0.0, "model")
 _NAMES = {
     "cudnn": "cuDNN", "flash": "FlashAttention", "flash3": "FlashAttention 3", "flash4": "FlashAttention 4",
     "efficient": "the memory-efficient kernel",
@@ -63,7 +64,7 @@ class CoreCalls:
 class FusedCalls:
     """Calls of cores per step in fused kernels. ``unfit``: why there is no fused kernel for one of them."""
 
-    time_ms: Estimate
+    time_ms: Span
     floor_ms: float = 0.0
     kernels: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
@@ -96,7 +97,7 @@ def fused_time(facts: StepFacts, cores: Sequence[CoreCalls], mask: Mask) -> Fuse
             return one
     every = [one for one in found if isinstance(one, FusedCalls)]
     return FusedCalls(
-        total([one.time_ms for one in every]),
+        reduce(Span.joined, [one.time_ms for one in every], Span.exactly(0.0)),
         sum(one.floor_ms for one in every),
         tuple(dict.fromkeys(name for one in every for name in one.kernels)),
         tuple(line for one in every for line in one.lines),
@@ -115,28 +116,32 @@ def _core_time(facts: StepFacts, core: CoreCalls, mask: Mask) -> FusedCalls | st
         return f"what a fused kernel takes cannot be predicted: {error}"
     if isinstance(backends, str):
         return FusedCalls(_NOTHING, unfit=backends)
-    parts: list[Estimate] = []
+    parts: list[Span] = []
     lines: list[str] = []
     floor = 0.0
     for direction, calls in (("forward", core.calls), ("backward", core.backward_calls)):
         if calls <= 0:
             continue
         found = [_predicted(facts, core, name, mask, direction) for name in backends]
-        known = [one for one in found if not isinstance(one, str) and one.time_us.mid is not None]
+        known = [
+            (one, time, one.floor_us)
+            for one in found
+            if not isinstance(one, str) and (time := one.time_us.known) and one.floor_us is not None
+        ]
         if not known:
             lacks = [one.unknown or "its time is not known" for one in found if not isinstance(one, str)]
             if lacks:
                 return f"what a fused kernel takes is not predicted: {lacks[0]}"
             return FusedCalls(_NOTHING, unfit=next(one for one in found if isinstance(one, str)))
-        each = _spanned(known, more_us=_mask_us(facts, core) if mask.tensor else 0.0)
+        each = _spanned([time for _, time, _ in known], more_us=_mask_us(facts, core) if mask.tensor else 0.0)
         parts.append(calls / 1e3 * each)
-        floor += calls / 1e3 * min(one.floor_us or 0.0 for one in known)
-        names = " or ".join(_NAMES.get(one.backend, one.backend) for one in known)
+        floor += calls / 1e3 * min(floor_us for _, _, floor_us in known)
+        names = " or ".join(_NAMES.get(one.backend, one.backend) for one, _, _ in known)
         lines.append(
             f"Fused {direction} {mask.words} ({names}): {sig(each.mid)} µs predicted, {sig(each.low)} to"
             f" {sig(each.high)}, {times(count(calls))} {facts.per_step}."
         )
-    return FusedCalls(total(parts), floor, tuple(backends), tuple(lines))
+    return FusedCalls(reduce(Span.joined, parts, Span.exactly(0.0)), floor, tuple(backends), tuple(lines))
 
 
 def _backends(core: CoreCalls, mask: Mask, *, gpu: Gpu) -> list[str] | str:
@@ -182,12 +187,14 @@ def _predicted(
         return str(error)
 
 
-def _spanned(found: Sequence[AttentionPrediction], *, more_us: float) -> Estimate:
+def _spanned(spans: Sequence[Span], *, more_us: float) -> Span:
     """Time of one call over all of them, µs; ``more_us`` in the middle and at the high end."""
-    spans = [one.time_us for one in found]
-    basis = weakest(one.basis for one in spans)
-    low, mid, high = ([getattr(one, end) or 0.0 for one in spans] for end in ("low", "mid", "high"))
-    return Estimate(min(low), max(mid) + more_us, max(high) + more_us, basis)
+    low, mid, high = (
+        min(one.low for one in spans),
+        max(one.mid for one in spans),
+        max(one.high for one in spans),
+    )
+    return Span(low, mid + more_us, high + more_us, weakest(one.basis for one in spans))
 
 
 def _mask_us(facts: StepFacts, core: CoreCalls) -> float:

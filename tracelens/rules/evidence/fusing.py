@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tracelens.numbers import count, listed, ms, nbytes, percent, plural
-from tracelens.results import Amount, Estimate, MemoryEffect, total, weakest
+from tracelens.results import Amount, MemoryEffect, Span, weakest
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.candidate import absent, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
@@ -34,7 +34,7 @@ class Fusing:
     cores: list[CoreCalls]
     fits: Mapping[Mask, FusedCalls]
     unusual: list[str]  # what is done to the scores for which no fused kernel is predicted
-    saving: Estimate | None  # None: only a bound is known
+    saving: Span | None  # None: only a bound is known
     bound_ms: float
     saw: str
 
@@ -67,7 +67,7 @@ class Fusing:
             return f"{now}. No fused kernel takes less than {floor}: operations at the peak, or bytes."
         lines = [f"{now}."]
         for one in self.fits.values():
-            then = one.time_ms.mid or 0.0
+            then = one.time_ms.mid
             saved = chain.sure_ms - then
             signed = f"{ms(saved)} saved" if saved >= 0 else f"{ms(-saved)} added"
             lines += [*one.lines, f"{ms(chain.sure_ms)} - {ms(then)} = {signed}."]
@@ -165,25 +165,28 @@ def _with_few(found: FusedCalls, chain: Chain, cores: Sequence[CoreCalls]) -> Fu
         f"{listed([core.text for core in few])}: fused kernels split the keys for one query, and those are"
         f" not predicted; {ms(mid)} of the time is taken to stay, between 0 and {ms(high)}."
     )
-    left = Estimate(0.0, mid, high, "model")
-    return replace(found, time_ms=total([found.time_ms, left]), lines=(*found.lines, line))
+    left = Span(0.0, mid, high, "model")
+    return replace(found, time_ms=found.time_ms.joined(left), lines=(*found.lines, line))
 
 
-def _saving(chain: Chain, fused: Sequence[FusedCalls]) -> tuple[Estimate | None, float]:
+def _saving(chain: Chain, fused: Sequence[FusedCalls]) -> tuple[Span | None, float]:
     """Measured minus predicted; the middle and the low end with the slowest of what it can become.
 
     Only the most where that can be slower than now and another of them is faster for sure.
     """
     sure, whole = chain.sure_ms, sum(chain.times.values())
     spans = [
-        Estimate(sure - (one.high or 0.0), sure - (one.mid or 0.0), whole - (one.low or 0.0), one.basis)
+        Span(sure - one.high, sure - one.mid, whole - one.low, one.basis)
         for one in (each.time_ms for each in fused)
     ]
-    low, mid, high = ([getattr(one, end) or 0.0 for one in spans] for end in ("low", "mid", "high"))
-    if not all(pays(one) for one in spans) and any((one.low or 0.0) > 0 for one in spans):
-        return None, max(high)
-    basis = weakest(one.basis for one in spans)
-    return Estimate(min(low), min(mid), max(high), basis), max(high)
+    low, mid, high = (
+        min(one.low for one in spans),
+        min(one.mid for one in spans),
+        max(one.high for one in spans),
+    )
+    if not all(pays(one) for one in spans) and any(one.low > 0 for one in spans):
+        return None, high
+    return Span(low, mid, high, weakest(one.basis for one in spans)), high
 
 
 def _saw(facts: StepFacts, chain: Chain, cores: Sequence[CoreCalls]) -> str:

@@ -173,8 +173,12 @@ def by_saving(facts: StepFacts, group: HeadsRun) -> list[Split]:
     """
     options = _options(facts, group)
     found = [(option, simulate(facts, simulated(facts, group, option))) for option in options]
-    predicted = [(option, one) for option, one in found if not isinstance(one, str)]
+    predicted = [
+        (option, saving)
+        for option, one in found
+        if not isinstance(one, str) and (saving := one.saving_ms.known) is not None
+    ]
     if len(predicted) < len(options):
         return options
-    predicted.sort(key=lambda pair: -(pair[1].saving_ms.mid or 0.0))
-    return [option for option, one in predicted if pays(one.saving_ms)] or [predicted[0][0]]
+    predicted.sort(key=lambda pair: -pair[1].mid)
+    return [option for option, saving in predicted if pays(saving)] or [predicted[0][0]]

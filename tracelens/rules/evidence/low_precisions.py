@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from tracelens.gemm.predict.rates import peak_of
 from tracelens.numbers import listed, ms
-from tracelens.results import Estimate, GemmRow, OtherRow, total
+from tracelens.results import GemmRow, OtherRow, Span
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import time_of
@@ -24,12 +25,12 @@ class TypeGain:
     component: str
     dtype: str
     bounds: tuple[Bound, ...]  # each row's time above the low end of what it would take
-    saving: Estimate
+    saving: Span
 
     @property
     def sure(self) -> bool:
         """Is even the low end a gain?"""
-        return (self.saving.low or 0.0) > 0
+        return self.saving.low > 0
 
 
 def linear_rows(facts: StepFacts, dtypes: frozenset[str]) -> list[GemmRow]:
@@ -63,7 +64,7 @@ def losses(facts: StepFacts, step: StepModel) -> list[TypeGain]:
         if known and len(known) == len(judged):
             cast = time_of(casts_to_fp8(facts, {component}))
             gain = _gain(component, "bf16", known)
-            found.append(replace(gain, saving=gain.saving + Estimate.exactly(cast, gain.saving.basis)))
+            found.append(replace(gain, saving=gain.saving.joined(Span.exactly(cast, gain.saving.basis))))
     return found
 
 
@@ -73,7 +74,7 @@ def casts_to_fp8(facts: StepFacts, components: Collection[str]) -> list[OtherRow
     return [row for row in rows if row.component in components]
 
 
-def less_of_nvfp4(facts: StepFacts, saving: Estimate) -> str:
+def less_of_nvfp4(facts: StepFacts, mid_ms: float) -> str:
     """What is left of a gain in NVFP4 with the last layers in bf16, as recipes of training have them.
 
     torchtitan's ``nvfp4.md`` after arXiv 2509.25149: the leading 85 % of the layers are converted.
@@ -85,7 +86,7 @@ def less_of_nvfp4(facts: StepFacts, saving: Estimate) -> str:
     if not converted or stages > 1:  # another rank can have the last ones
         return "; less with the last 15% of the layers in bf16, which keep the loss stable (arXiv 2509.25149)"
     kept = f"layer {converted}" if converted == layers - 1 else f"layers {converted} to {layers - 1}"
-    left = ms(converted / layers * (saving.mid or 0.0))
+    left = ms(converted / layers * mid_ms)
     return f"; {left} with {kept} of {layers} in bf16, which keep the loss stable (arXiv 2509.25149)"
 
 
@@ -108,7 +109,7 @@ def _components(step: StepModel, dtypes: frozenset[str]) -> dict[str, list[Produ
     return found
 
 
-def _saved(facts: StepFacts, step: StepModel, product: Product, dtype: str) -> tuple[Bound, Estimate] | None:
+def _saved(facts: StepFacts, step: StepModel, product: Product, dtype: str) -> tuple[Bound, Span] | None:
     """One product's saving, ms per step, and its bound; None where it has no prediction."""
     row = product.row
     now = replace(step.now, dtype=row.math_dtype or row.dtype)
@@ -118,20 +119,25 @@ def _saved(facts: StepFacts, step: StepModel, product: Product, dtype: str) -> t
     if isinstance(scaled, str) or sizes is None:
         return None
     time = row.time_ms_per_step * product.weight
-    saving = time - Estimate(scaled.low, scaled.mid, scaled.high, scaled.basis) * time
-    bound = Bound(row, max(saving.high or 0.0, 0.0))
+    low, mid, high = (time - frac * time for frac in (scaled.high, scaled.mid, scaled.low))
+    saving = Span(low, mid, high, scaled.basis)
+    bound = Bound(row, max(high, 0.0))
     if dtype in LOW_PRECISION:
         m, n, k, batch = sizes
         weights = k * n if facts.trains else 0  # which do not change in inference: they are cast once
-        saving = saving - cast_ms(row.calls_per_step * product.weight * batch * (m * k + weights), step.gpu)
+        saving = saving.joined(
+            -cast_ms(row.calls_per_step * product.weight * batch * (m * k + weights), step.gpu)
+        )
     return bound, saving
 
 
-def _gain(component: str, dtype: str, judged: Sequence[tuple[Bound, Estimate]]) -> TypeGain:
-    return TypeGain(component, dtype, tuple(_merged(judged)), total([saving for _, saving in judged]))
+def _gain(component: str, dtype: str, judged: Sequence[tuple[Bound, Span]]) -> TypeGain:
+    return TypeGain(
+        component, dtype, tuple(_merged(judged)), reduce(Span.joined, [saving for _, saving in judged])
+    )
 
 
-def _merged(judged: Sequence[tuple[Bound, Estimate]]) -> Iterator[Bound]:
+def _merged(judged: Sequence[tuple[Bound, Span]]) -> Iterator[Bound]:
     """Parts of one row as one bound."""
     rows: dict[str, list[Bound]] = {}
     for bound, _ in judged:

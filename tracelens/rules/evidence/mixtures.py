@@ -57,9 +57,11 @@ def saw(facts: StepFacts, mixture: Mixture) -> str:
     if mixture.experts and mixture.local and mixture.experts != mixture.local:
         text += f", of {mixture.experts},"
     text += f" run {_HOW[mixture.how]}; {took(mixture.rows, 'GEMM shape', facts)}."
-    text += f" An expert gets {sig(mixture.capacity or 0.0, 4)} rows in a GEMM"
+    if mixture.capacity is None:
+        return text
+    text += f" An expert gets {sig(mixture.capacity, 4)} rows in a GEMM"
     if mixture.least is not None and mixture.most is not None and mixture.least != mixture.most:
-        over = mixture.most / (mixture.capacity or 1.0) - 1
+        over = mixture.most / mixture.capacity - 1
         text += f" in the mean, from {mixture.least} to {mixture.most}: the fullest {percent(over)} above it"
     if mixture.top_k is not None:
         return f"{text}. Together that is {plural(mixture.top_k, 'row')} for each token."

@@ -127,7 +127,9 @@ def preferred(savings: Mapping[str, Estimate | None], bounds_ms: Mapping[str, fl
     Where none is predicted to, the first that has something to gain by its bound.
     """
     paying = {
-        one: saving.mid or 0.0 for one, saving in savings.items() if saving is not None and pays(saving)
+        one: saving.mid
+        for one, saving in savings.items()
+        if saving is not None and saving.mid is not None and pays(saving)
     }
     best = max(paying.values(), default=0.0)
     gains = (one for one in savings if bounds_ms[one] > 0)

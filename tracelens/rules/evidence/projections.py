@@ -228,4 +228,5 @@ def split_ms(facts: StepFacts, groups: Sequence[Group]) -> float:
 
 
 def _bytes(group: Group) -> float:
-    return bytes_per_element(group.parts[0].row.dtype) or 0.0
+    """Of an element; as of bf16 where its type is not known, which its prediction takes it for, too."""
+    return bytes_per_element(group.parts[0].row.dtype) or 2.0

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tracelens.gemm import bytes_per_element
 from tracelens.numbers import sig
-from tracelens.results import Estimate, GemmRow
+from tracelens.results import Estimate, GemmRow, Span
 from tracelens.rules.engine.bounds import name
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.predictions import minus, moving_ms, predicted, saved
@@ -35,6 +35,11 @@ class View:
     operand: Operand | Literal[""]  # "" = untold which
     width: int | None  # elements in a row of it
     stride: int | None  # elements from one row to the next, or from one matrix of a batch to the next
+
+    @property
+    def dtype(self) -> str | None:
+        """Of the operand."""
+        return self.row.out_dtype if self.operand == "c" else self.row.dtype
 
 
 def view_of(row: GemmRow) -> View | None:
@@ -88,19 +93,21 @@ def saving_of(facts: StepFacts, view: View) -> tuple[Estimate | None, str]:
     found, sizes = predicted(row, facts=facts), sizes_of(row)
     if isinstance(found, str) or sizes is None:
         return None, str(found)
+    time, size = found.time_us.known, bytes_per_element(row.dtype)
+    if time is None or size is None:
+        return None, "the size of its elements is not known"
     anchors = facts.step.anchors.by_dtype if facts.step is not None else {}
     factor, width = anchors.get(row.math_dtype or row.dtype or "", (1.0, 0.0))
-    time, mid = found.time_us, (found.time_us.mid or 0.0) * factor
+    predicted_us, mid = time.mid, time.mid * factor
     if (factor, width) != (1.0, 0.0):
         # Against this trace's other aligned GEMMs: no surer than shapes a factor of two apart.
         width = max(width, NEAR_ERROR)
-        time = Estimate(mid * math.exp(-width), mid, mid * math.exp(width), time.basis)
-    size = bytes_per_element(row.dtype) or 0.0
+        time = Span(mid * math.exp(-width), mid, mid * math.exp(width), time.basis)
     m, n, k, batch = sizes
     copied = row.calls_per_step * moving_ms(2 * size * max(m, n) * k * batch, facts=facts)
     ours = f" × {factor:.4g} (this trace's aligned GEMMs over their predictions)" if factor != 1.0 else ""
     how = (
-        f"{name(row)}: {sig(call_us_of(row))} µs measured; aligned {sig(found.time_us.mid)} µs"
+        f"{name(row)}: {sig(call_us_of(row))} µs measured; aligned {sig(predicted_us)} µs"
         f" predicted{ours} = {sig(mid)} µs. The low end takes off a copy of the larger operand."
     )
     return minus(saved(row, time), low_ms=copied), how
