@@ -276,7 +276,7 @@ def caveats(job: Job) -> list[str]:
     if partial:
         said.append(f"Part of the file could not be read: {ranks_said(partial, capital=False)}.")
     if job.clock.residual_us is None:
-        said.append("No collective matches between ranks: arrival and waiting are not known.")
+        said.append("No collective could be matched between ranks: arrival and waiting are not known.")
     else:
         said.append(
             f"Clocks are aligned to {f.ms(job.clock.residual_us / 1e3)}; smaller skews are not counted."
@@ -285,8 +285,13 @@ def caveats(job: Job) -> list[str]:
         said.append(
             f"{len(job.clock.shared)} groups of ranks share no call: arrivals are compared within each."
         )
-    if job.unmatched_calls:
-        said.append(f"{job.unmatched_calls} calls have no match on the other ranks and are not judged.")
+    if job.calls_of_no_group:
+        said.append(
+            f"{job.calls_of_no_group} calls are recorded without their group of ranks and are not judged: "
+            "record with a current PyTorch, which names it."
+        )
+    if alone := job.unmatched_calls - job.calls_of_no_group:
+        said.append(f"{alone} calls have no match on the other ranks and are not judged.")
     if not job.steps_marked:
         said.append("No step is marked: the whole trace counts as one step.")
     elif len(job.steps) == 1:
