@@ -25,7 +25,7 @@ _ABOUT: dict[str, tuple[str, ...]] = {
     "launches": ("gpu-only", "no-launch", "dropped-events", "cuda-graph"),
     "shapes": ("no-shapes",),
     "modules": ("no-module-names", "compiled", "unknown-module"),
-    "steps": ("no-steps", "one-step", "warm-up", "odd-step"),
+    "steps": ("no-steps", "one-step", "warm-up", "memory-anew", "odd-step"),
     "gpu": ("no-device",),
 }
 _STATES: dict[Level, State] = {"high": "poor", "medium": "poor", "low": "note"}

@@ -183,6 +183,11 @@ def test_of_two_models_the_layers_are_those_of_the_wider_use() -> None:
     ]
     assert values(found([replace(one, ns=900) if one.component == "mlp.up" and one.layer < 2 else one
                          for one in longer]), "hidden", "ffn") == (64, 256)  # fmt: skip
+    deep = [replace(one, ns=9000) if one.component == "mlp.up" and one.layer == 2 else one for one in both]
+    slow = [
+        replace(one, ns=900) if one.component == "attention.qkv" and one.layer < 2 else one for one in deep
+    ]
+    assert found(slow).hidden == Known(None, "layers of several widths, 64, 128: no one model")
     none = found([*layer(0), *layer(1, width=128)])
     assert none.layers == Known(None, "layers of several widths, 64, 128: no one model")
 

@@ -231,8 +231,26 @@ def test_components_count_all_time_and_shares_of_the_steps() -> None:
     assert (lone.frac, lone.time_ms_per_step, lone.time_ms) == (0.0, 0.0, 0.0005)
 
 
+@pytest.mark.parametrize(
+    ("op_name", "told"),
+    [("Torch-Compiled Region", "compiled kernel"), ("triton_poi_fused_clone_mul_10", "compiled kernel"),
+     ("fbgemm::permute_2D_sparse_data", "other operator"), ("torchvision::nms", "other operator")],
+)  # fmt: skip
+def test_an_operator_outside_aten_is_not_called_the_users_own(
+    op_name: str, told: str, tmp_path: Path
+) -> None:
+    events = [op(op_name, ts=0, dur=8), launch(0, ts=1), kernel("k", ts=100, dur=1, correlation=0)]
+    trace = read(tmp_path, document(events))
+    attribution: Any = SimpleNamespace(
+        counted=np.ones(1, np.bool_), component=ints(COMPONENTS.index("other")), module=ints(-1),
+        like=ints(-1), loan=None, evidence=ints(EVIDENCE.index("none")), reasons=list,
+    )  # fmt: skip
+    calls: Any = SimpleNamespace(row_of_kernel=ints(-1))
+    assert [one.what for one in coverage(trace, link(trace), attribution, calls, []).outside] == [told]
+
+
 def test_what_is_in_no_part_of_the_step_is_told_by_its_operators(tmp_path: Path) -> None:
-    """A convolution, a batched product, an operator of the user and none; of 1000 ns a layer takes 500."""
+    """A convolution, a batched product, another library's operator and none; of 1000 ns a layer takes 500."""
     names = ("aten::cudnn_convolution_backward", "aten::bmm", "mine::secret", "aten::relu_", "aten::norm")
     ops = [op(name, ts=10 * at, dur=8) for at, name in enumerate(names)]
     launches = [launch(at, ts=10 * at + 1) for at in range(len(names))]
@@ -247,7 +265,7 @@ def test_what_is_in_no_part_of_the_step_is_told_by_its_operators(tmp_path: Path)
         counted=np.ones(6, np.bool_), component=ints(*(COMPONENTS.index(name) for name in of)),
         module=ints(3, -1, 0, -1, 0, -1), like=nothing, loan=None,
         evidence=np.full(6, EVIDENCE.index("none")),
-        reasons=lambda: [("graph", np.array([False, False, True, False, False, True]))],
+        reasons=lambda: [("no names", np.array([False, False, True, False, False, True]))],
     )  # fmt: skip
     calls: Any = SimpleNamespace(row_of_kernel=ints(-1, 0, -1, -1, -1, -1))
     rows = [replace(gemm(1, 8, 8, 8), time_ms_per_step=3.0, tile_m=128, shape_known="exact"),
@@ -261,9 +279,9 @@ def test_what_is_in_no_part_of_the_step_is_told_by_its_operators(tmp_path: Path)
     assert found.attention_open_frac == pytest.approx(0.1 + 0.15 + 0.041)
     assert {(one.component, one.what): round(one.frac, 6) for one in found.outside} == {
         ("other", "convolution"): 0.2, ("other", "GEMM"): 0.1,
-        ("unattributed", "own operator"): 0.15, ("unattributed", "no operator"): 0.041,
+        ("unattributed", "other operator"): 0.15, ("unattributed", "no operator"): 0.041,
     }  # fmt: skip
-    assert [one.what for one in found.outside] == ["convolution", "GEMM", "own operator", "no operator"]
+    assert [one.what for one in found.outside] == ["convolution", "GEMM", "other operator", "no operator"]
     assert (found.shape_frac, found.shape_bounded_frac, found.shape_unknown_frac) == (3 / 8, 1 / 8, 4 / 8)
     assert found.tile_frac == 0.75
     assert found.no_launch_frac == pytest.approx(0.041) and found.no_launch_kernels == 1

@@ -171,6 +171,16 @@ def test_heads_are_those_of_the_row_and_not_of_the_model() -> None:
     finding = one(attention(1, 80, heads=16, kernel=flash2(96)), step_ms=100.0, dims=dims)
     assert {(way["head_dim"], way["heads"]) for way in finding.evidence["options"]} == {(128, 10), (64, 20)}
     assert finding.change == {} and finding.parameter_delta is None
+    assert finding.effects is not None and finding.effects.checkpoint == "scratch"
+
+
+def test_attention_of_other_heads_does_not_take_the_models_head_dimension() -> None:
+    """The encoder in a captured graph: its grid tells 16 heads, and nothing how large they are."""
+    captured = attention(1, None, attention=AttentionDims(25, 16, None, None, None, None))
+    dims = model(hidden=256, heads=8, head_dim=16)
+    assert RULE.check(facts(captured, step_ms=100.0, dims=dims)).state == "could_not_run"
+    decoders = attention(1, None, attention=AttentionDims(25, 8, None, None, None, None))
+    assert one(decoders, step_ms=100.0, dims=dims).evidence["head_dim"] == 16
 
 
 def test_two_attentions_of_one_head_dimension_are_two_findings() -> None:

@@ -49,3 +49,11 @@ def test_a_fused_optimizer_and_a_small_one_pass() -> None:
     assert check(adam(), step_ms=2300.0).state == "passed"
     assert check([other(1, "elementwise", component="optimizer", op="aten::mul_")]).state == "passed"  # SGD
     assert check([other(1, "elementwise")]).state == "not_applicable"
+
+
+@pytest.mark.parametrize("gone", [("lerp_", "div_", "mul_"), ("lerp_", "div_")])  # Adagrad, RMSprop
+def test_other_optimizers_of_the_same_last_operation_are_not_adam(gone: tuple[str, ...]) -> None:
+    left = [row for row in adam() if (row.op or "").removeprefix("aten::_foreach_") not in gone]
+    outcome = check(left)
+    assert outcome.state == "passed" and not outcome.findings
+    assert "No Adam" in outcome.why

@@ -403,20 +403,29 @@ def test_a_fused_adam_moves_seven_tensors_where_addcdiv_moves_four() -> None:
         other(at, "elementwise", component="optimizer", op=f"aten::{name}", time_us=us, calls=calls)
         for at, name, us, calls in (
             (1, "_foreach_addcdiv_", 200.0, 2), (2, "_foreach_mul_", 500.0, 1), (3, "zero_", 900.0, 1),
+            *((at, f"_foreach_{name}", 0.0, 1) for at, name in enumerate(("addcmul_", "sqrt", "lerp_"), 4)),
         )
     ]  # fmt: skip
     step = facts(gemm(1, 64, 64, 64), others=rows, step_ms=100.0)
     found = only(UnfusedOptimizer(), step)
     assert found.how == "900 µs - 7/4 × 400 µs of addcdiv = 200 µs."
-    assert found.kernels == pytest.approx({"o1": 0.4 * 2 / 9, "o2": 0.5 * 2 / 9})
+    assert found.kernels == pytest.approx(
+        {"o1": 0.4 * 2 / 9, "o2": 0.5 * 2 / 9, "o4": 0.0, "o5": 0.0, "o6": 0.0}
+    )
     assert found.title == "Use a fused Adam: its separate operations take 900 µs per step"
     assert found.saw == (
-        "3.00 kernels per step of 2 operations update the parameters, in 900 µs (0.9% of the step)."
+        "6.00 kernels per step of 5 operations update the parameters, in 900 µs (0.9% of the step)."
     )
-    assert found.evidence == {"operations": ["addcdiv_", "mul_"], "fused_ms": pytest.approx(0.7)}
+    assert found.evidence == {
+        "operations": ["addcdiv_", "addcmul_", "lerp_", "mul_", "sqrt"],
+        "fused_ms": pytest.approx(0.7),
+    }
     assert (found.parameter_delta, found.counts, found.components) == (0, "kernels", ["optimizer"])
     half, little = replace(rows[0], time_ms_per_step=0.5), replace(rows[1], time_ms_per_step=0.375)
-    assert UnfusedOptimizer().look(replace(step, others=[half, little])) == ([], "")  # 0.875 ms as fused
+    assert UnfusedOptimizer().look(replace(step, others=[half, little, *rows[3:]])) == (
+        [],
+        "",
+    )  # 0.875 ms as fused
 
 
 # TL115: sizes for fp8

@@ -162,6 +162,19 @@ def test_compilation_and_allocation_within_the_steps_are_a_warm_up(
     assert "torch.compile compiles; cudaMalloc and cudaFree take 17% of the steps (1 calls)" in lack.effect
 
 
+def test_memory_that_is_freed_within_the_steps_is_no_warm_up(tmp_path: Path, good: dict[str, Any]) -> None:
+    def churn(events: Events) -> Events:
+        step = next(e for e in events if e["name"].startswith("ProfilerStep"))
+        host = {"ph": "X", "cat": "cuda_runtime", "pid": step["pid"], "tid": 9, "args": {}}
+        third = step["dur"] / 4
+        free = host | {"name": "cudaFree", "ts": step["ts"] + 1, "dur": third}
+        return [*events, free, host | {"name": "cudaMalloc", "ts": step["ts"] + 2 + third, "dur": third}]
+
+    (lack,) = lacks_of(spoiled(tmp_path, good, churn))
+    assert lack.code == "memory-anew"
+    assert "(2 calls)" in lack.effect and "begin later" not in lack.remedy
+
+
 def test_kernels_before_their_launch_are_a_skew_of_the_clocks(tmp_path: Path, good: dict[str, Any]) -> None:
     def early(events: Events) -> Events:
         launches = {

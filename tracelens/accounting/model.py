@@ -61,6 +61,7 @@ def model_dims(
     found = {"hidden": hidden, **heads, "ffn": ffn, "layers": _layers(attribution, calls, forward)}
     for why, names in (
         (forward.one_part(), tuple(found)),
+        (_other_width(everything, hidden), tuple(found)),
         (_conflict(forward, hidden, heads["heads"], heads["head_dim"]), ("heads", "kv_heads", "head_dim")),
         (_axes(forward, heads["heads"].value), ("sequence", "micro_batch")),
         (_packed(forward), ("sequence", "micro_batch")),
@@ -76,6 +77,14 @@ def model_dims(
         tensor_parallel=_tensor_parallel(found["hidden"], found["heads"], found["head_dim"], sharded=sharded),
         **_mixture(forward, choices),
     )
+
+
+def _other_width(forward: _Forward, hidden: Known) -> str | None:
+    """Why there is no one model: most attention is of one width, and most MLP work of another."""
+    wide, width = forward.gemm(("mlp.up", lambda s: s.k)).value, hidden.value
+    if wide is None or width is None or wide == width or wide not in forward.streams:
+        return None
+    return words.several_widths(sorted((wide, width)))
 
 
 def shows_shapes(attribution: Attribution, calls: Calls) -> bool:

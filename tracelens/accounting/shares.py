@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution import Attribution, Calls, lent_kernels
+from tracelens.attribution.attribute import is_compiled
 from tracelens.attribution.names import op_rule
 from tracelens.attribution.words import REASONS
 from tracelens.gemm import flops
+from tracelens.gemm.inductor import parse_fused
 from tracelens.results import ComponentRow, Coverage, GemmRow, Outside, ReferenceInfo, Unattributed
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
@@ -154,8 +156,11 @@ def _kind(op: str, row: GemmRow | None) -> str:
     """What a kernel does, in words that hold no name of the user's own."""
     if row is not None:
         return "GEMM" if row.kind == "gemm" else "attention"
-    found = _OPERATOR.fullmatch(op)
-    return found[1] if found else "own operator" if op else "no operator"
+    if found := _OPERATOR.fullmatch(op):
+        return found[1]
+    if is_compiled(op) or parse_fused(op) is not None:
+        return "compiled kernel"
+    return "other operator" if op else "no operator"
 
 
 def _said(trace: Trace, links: Links) -> BoolArray:

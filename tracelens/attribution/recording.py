@@ -35,7 +35,8 @@ _SKEWED = 0.01  # of the kernels: fewer that begin before their launch are CUPTI
 _DROPPED = 0.01  # of the launches
 _ALLOCATING = 0.02  # of the steps' host time inside cudaMalloc and cudaFree
 _SYNCHRONIZING = 5  # device-wide waits a step
-_ALLOCATIONS = frozenset({"cudaMalloc", "cudaFree", "cudaMallocAsync", "hipMalloc", "hipFree"})
+_FREES = frozenset({"cudaFree", "hipFree"})  # in a step: memory ran out, or torch.cuda.empty_cache()
+_ALLOCATIONS = _FREES | {"cudaMalloc", "cudaMallocAsync", "hipMalloc"}
 _SYNCHRONIZATIONS = frozenset({"cudaDeviceSynchronize", "hipDeviceSynchronize"})
 #: Parts that belong to no module of the model.
 _NO_MODULE = ("communication", "memory", "optimizer", "grad_clip", "loss")
@@ -192,7 +193,9 @@ def _warm_up(r: _Recording) -> Iterator[Lack]:
     held = int(r.trace.launches.dur_ns[allocating].sum())
     much = steps.marked and held > _ALLOCATING * length.sum()
     allocates = (held / float(length.sum()), int(allocating.sum())) if much else None
-    if compiles or long_step or allocates:
+    if allocates and not (compiles or long_step) and (allocating & r.launched_by(_FREES.__contains__)).any():
+        yield Lack("memory-anew", *words.memory_anew(*allocates), "medium", None)
+    elif compiles or long_step or allocates:
         told = words.warm_up(compiles=compiles, long_step=long_step, allocates=allocates)
         yield Lack("warm-up", *told, "medium", None)
 

@@ -41,6 +41,7 @@ class Matched:
     name: list[str]  # of each call: its group's description
     bytes: IntArray  # of each call, the largest of its ranks; 0 where unknown
     unmatched: int  # calls of collectives in a step without a partner, or whose group is not known
+    no_group: int  # of them, those whose group is not known
 
     def __len__(self) -> int:
         return len(self.step)
@@ -56,6 +57,7 @@ def match(ranks: Sequence[RankSummary]) -> Matched:
     rows = rows[rows["collective"].isin(TOGETHER) & (rows["step"] != NO_STEP)]
     total = len(rows)
     rows = rows[rows["group"] != MISSING]
+    grouped = len(rows)
     place = ["group", "name", "collective", "step"]
     rows = rows.sort_values(["rank", "start_ns"], kind="stable")
     many = rows.groupby([*place, "rank"])["start_ns"].transform("size")
@@ -79,6 +81,7 @@ def match(ranks: Sequence[RankSummary]) -> Matched:
         name=first["name"].tolist(),
         bytes=kept.groupby("call")["bytes"].max().to_numpy(np.int64),
         unmatched=total - len(kept),
+        no_group=total - grouped,
     )
 
 

@@ -92,6 +92,7 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
         clock=_clock(clock, seen.names),
         matched_calls=len(matched),
         unmatched_calls=matched.unmatched,
+        calls_of_no_group=matched.no_group,
         collectives=table,
         degrees=job_degrees(ranks),
         model=job_model(ranks),

@@ -44,7 +44,12 @@ _GROUP_OF = {component: group for group in GROUPS for component in group.compone
 _RANK = {component: rank for rank, component in enumerate(_GROUP_OF)}
 _OUTSIDE = ("other", "unattributed")
 _WORTH, _PARTS = 0.05, 5  # of GPU time that is in no part of a transformer: from here on, so many kinds
-_SAID = {"GEMM": "GEMMs", "own operator": "your own operators", "no operator": "kernels without an operator"}
+_SAID = {
+    "GEMM": "GEMMs",
+    "compiled kernel": "kernels of torch.compile",
+    "other operator": "other operators",
+    "no operator": "kernels without an operator",
+}
 _OTHER = next(group for group in GROUPS if group.key == "other")
 
 

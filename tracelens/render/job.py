@@ -38,11 +38,12 @@ RANKS = 4  # listed at a terminal: all of a small job, else the latest and the s
 COLLECTIVES = 3
 FINDINGS = 2
 _SHORT = {
-    "computing_ms": "comp.",
-    "waiting_ms": "wait",
-    "sending_ms": "send",
-    "messages_ms": "p2p",
-    "input_ms": "input",
+    "computing": "comp.",
+    "waiting for other ranks": "wait",
+    "sending": "send",
+    "communication": "comm.",
+    "sends and receives": "p2p",
+    "waiting for input": "input",
 }
 
 
@@ -57,11 +58,11 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
         out.line(f"  {line}")
     out.line()
     parts = part_names(job)
-    heads = ["step", *(_SHORT.get(name, said) for name, said in parts), "late"]
+    heads = ["step", *(_SHORT.get(said, said) for _, said in parts), "late"]
     rows = out.table([("", "l"), *((head, "r") for head in heads)])
     for row in worst_first(job, RANKS):
         late = any(row.name == one.name for one in job.stragglers)
-        name, *cells = row.name, *rank_cells(row, parts)
+        name, *cells = row.name, *rank_cells(job, row)
         rows.add_row(
             out.text(f"  {name}", "bold" if late else "", limit=24), *(out.text(cell) for cell in cells)
         )
@@ -100,7 +101,7 @@ def job_markdown(job: Job, *, gates: Sequence[Judged] = ()) -> str:
     rows = worst_first(job, 64)
     parts = part_names(job)
     lines += table(["", "step, ms", *(name for _, name in parts), "others wait"],
-                   [[row.name, *rank_cells(row, parts)] for row in rows])  # fmt: skip
+                   [[row.name, *rank_cells(job, row)] for row in rows])  # fmt: skip
     lines += ["", f"and {len(job.ranks) - len(rows)} more ranks"] if len(rows) < len(job.ranks) else []
     if job.collectives:
         lines += ["", *table(COLLECTIVE_HEADS, [collective_cells(row) for row in job.collectives[:20]])]

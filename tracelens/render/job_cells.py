@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tracelens import numbers as f
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.render import facts
@@ -46,9 +44,19 @@ def largest_components(job: Job) -> str:
 
 
 def part_names(job: Job) -> list[tuple[str, str]]:
-    """Fields of ``Parts`` and what they are called; sends and receives where the job has any."""
+    """Fields of ``Parts`` and what they are called; sends and receives where the job has any.
+
+    Where no call matches between ranks, nothing tells waiting from sending: both are communication.
+    """
     sends = any(row.parts.messages_ms > 0 for row in job.ranks)
-    return [part for part in _PARTS if sends or part[0] != "messages_ms"]
+    parts = [part for part in _PARTS if sends or part[0] != "messages_ms"]
+    if job.matched_calls:
+        return parts
+    return [
+        (name, "communication" if name == "sending_ms" else said)
+        for name, said in parts
+        if name != "waiting_ms"
+    ]
 
 
 def bar_parts(job: Job) -> list[tuple[str, str]]:
@@ -65,12 +73,12 @@ def bar_ms(row: JobRank, name: str) -> float:
     return ms - row.hidden_ms if name == "computing_ms" else ms
 
 
-def rank_cells(row: JobRank, parts: Sequence[tuple[str, str]]) -> list[str]:
-    """Step, each part and the wait that it causes, in ms."""
+def rank_cells(job: Job, row: JobRank) -> list[str]:
+    """Step, each part and the wait that it causes, in ms; a dash where no call tells who waits."""
     return [
         f.sig(row.parts.step_ms),
-        *(f.sig(getattr(row.parts, name)) for name, _ in parts),
-        f.sig(row.late_ms),
+        *(f.sig(getattr(row.parts, name)) for name, _ in part_names(job)),
+        f.sig(row.late_ms) if job.matched_calls else f.DASH,
     ]
 
 

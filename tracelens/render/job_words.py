@@ -106,29 +106,41 @@ def verdict(job: Job) -> str:
     middle = _middle(job)
     if job.limit == "pipeline":
         slow = max(row.parts.computing_ms for row in job.ranks)
+        whole = _mean_step(job)[0]
         return (
             f"The pipeline stage of {ranks_said(job.stages, capital=False)} computes longest: "
-            f"{f.ms(slow)} of the {step} step, the median rank {f.ms(middle.computing_ms)}."
+            f"{f.ms(slow)} of the {whole}, the median rank {f.ms(middle.computing_ms)}."
         )
     nobody = "no rank or group is late" if job.matched_calls else "no matching calls show who is late"
     if job.limit == "bubbles":
-        share = f.pct(middle.messages_ms / job.step_ms)
         return (
-            f"Exposed sends and receives take {f.ms(middle.messages_ms)} of the {step} step ({share}): "
+            f"Exposed sends and receives take {_of_step(job, middle.messages_ms)}: "
             "in a pipeline its bubbles. No stage computes longer than the others."
         )
     if job.limit == "communication":
         lost = middle.waiting_ms + middle.sending_ms
-        share = f.pct(lost / job.step_ms)
-        return f"Exposed communication takes {f.ms(lost)} of the {step} step ({share}); {nobody}."
+        return f"Exposed communication takes {_of_step(job, lost)}; {nobody}."
     if job.limit == "idle":
         lost = middle.idle_ms + middle.input_ms
-        return f"The GPUs idle {f.ms(lost)} of the {step} step ({f.pct(lost / job.step_ms)}); {nobody}."
+        return f"The GPUs idle {_of_step(job, lost)}; {nobody}."
     if job.limit == "unknown":
         return (
             f"One rank of the job is here: its step takes {step}; who waits for whom needs two ranks or more."
         )
-    return f"Computing takes {f.pct(middle.computing_ms / job.step_ms)} of the {step} step; {nobody}."
+    whole, mean_ms = _mean_step(job)
+    return f"Computing takes {f.pct(middle.computing_ms / mean_ms)} of the {whole}; {nobody}."
+
+
+def _mean_step(job: Job) -> tuple[str, float]:
+    """The step that a rank's parts add up to, a mean; where it is not the job's median, it says so."""
+    mean_ms = median(row.parts.step_ms for row in job.ranks)
+    same = f.ms(mean_ms) == f.ms(job.step_ms)
+    return f"{f.ms(mean_ms)} step" + ("" if same else " on average"), mean_ms
+
+
+def _of_step(job: Job, part_ms: float) -> str:
+    whole, mean_ms = _mean_step(job)
+    return f"{f.ms(part_ms)} of the {whole} ({f.pct(part_ms / mean_ms)})"
 
 
 def _others(job: Job) -> str:
@@ -264,7 +276,7 @@ def caveats(job: Job) -> list[str]:
     if partial:
         said.append(f"Part of the file could not be read: {ranks_said(partial, capital=False)}.")
     if job.clock.residual_us is None:
-        said.append("No collective matches between ranks: arrival and waiting are not known.")
+        said.append("No collective could be matched between ranks: arrival and waiting are not known.")
     else:
         said.append(
             f"Clocks are aligned to {f.ms(job.clock.residual_us / 1e3)}; smaller skews are not counted."
@@ -273,8 +285,13 @@ def caveats(job: Job) -> list[str]:
         said.append(
             f"{len(job.clock.shared)} groups of ranks share no call: arrivals are compared within each."
         )
-    if job.unmatched_calls:
-        said.append(f"{job.unmatched_calls} calls have no match on the other ranks and are not judged.")
+    if job.calls_of_no_group:
+        said.append(
+            f"{job.calls_of_no_group} calls are recorded without their group of ranks and are not judged: "
+            "record with a current PyTorch, which names it."
+        )
+    if alone := job.unmatched_calls - job.calls_of_no_group:
+        said.append(f"{alone} calls have no match on the other ranks and are not judged.")
     if not job.steps_marked:
         said.append("No step is marked: the whole trace counts as one step.")
     elif len(job.steps) == 1:

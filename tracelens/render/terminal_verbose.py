@@ -175,7 +175,7 @@ def communication(out: _Out, report: Report) -> None:
     for row in report.communication:
         kinds.setdefault(row.kind, []).append(row)
     times = {name: sum(row.time_ms_per_step for row in rows) for name, rows in kinds.items()}
-    named = sorted(times, key=lambda name: -times[name])[:CALLS]
+    named = sorted((name for name in times if times[name] > 0), key=lambda name: -times[name])[:CALLS]
     most = ", ".join(f"{clean(name, limit=60)} {f.ms(times[name])}" for name in named)
     line = f"{facts.communication_line(report)}. Most: {most}."
     out.line(out.text("Communication  ", "bold") + out.text(line, limit=400))

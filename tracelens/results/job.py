@@ -236,6 +236,9 @@ class Job(msgspec.Struct, frozen=True):
         dict[str, tuple[float, float, float]],
         says("``components``, those that are told together as one: mlp, attn-proj, attn-core..."),
     ] = {}
+    calls_of_no_group: Annotated[
+        int, says("of ``unmatched_calls``, those that the recording names no group of")
+    ] = 0
 
     def __post_init__(self) -> None:
         if not self.ranks or not self.steps:

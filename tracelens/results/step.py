@@ -133,7 +133,7 @@ class Outside:
         str,
         says(
             '"GEMM", "attention", an operator of PyTorch ("convolution": forward and backward, of each'
-            ' library), "own operator" or "no operator"'
+            ' library), "compiled kernel", "other operator" (of another library) or "no operator"'
         ),
     ]
     frac: Annotated[float, says("of GPU time")]

@@ -15,6 +15,9 @@ _OPERATIONS = ("mul_", "add_", "lerp_", "addcmul_", "sqrt", "div_", "addcdiv_", 
 #: A fused Adam reads parameter, gradient and both moments and writes all but the gradient: 7 tensors.
 #: ``addcdiv_`` reads three and writes one (torch/optim/adam.py, fused_adam_utils.cuh).
 _FUSED_OVER_ADDCDIV = 7 / 4
+#: What tells Adam from others that end in ``addcdiv_``: it decays a second moment (Adagrad sums it up) and
+#: either averages a first one or divides by a bias correction (RMSprop does neither; torch/optim/*.py).
+_DECAYS, _AVERAGES = {"mul_", "addcmul_", "sqrt"}, {"lerp_", "div_", "div"}
 
 
 class UnfusedOptimizer(Rule):
@@ -35,7 +38,8 @@ class UnfusedOptimizer(Rule):
             raise absent("No kernel of an optimizer was recognised.")
         adam = [row for row in rows if _operation(row) in _OPERATIONS]
         last = [row for row in adam if _operation(row) == "addcdiv_"]
-        if not last:
+        seen = {_operation(row) for row in rows}
+        if not last or not seen >= _DECAYS or not seen & _AVERAGES:
             return [], f"No Adam of separate operations; optimizer kernels take {ms(time_of(rows))}."
         now, fused = time_of(adam), _FUSED_OVER_ADDCDIV * time_of(last)
         return [_candidate(facts, adam, now, fused)] if fused < now else [], ""

@@ -214,6 +214,13 @@ _CODE = _Way(
     "Revert the change of the code.",
     "Unchanged: not a change of the model.",
 )
+#: A new model in a part that the known dimensions are not of: no size has a name.
+_NEW_PART = _Way(
+    "scratch",
+    "Starts from scratch: it is another model, also where an old file loads without an error.",
+    "Go back to the model as it was, and to its checkpoint.",
+    "Unchanged: it makes tokens of text and knows nothing of the model's sizes.",
+)
 _SETTING = replace(_CODE, how="Keeps loading: {name} is not a size of the model.", undo=_SET_BACK)
 _OTHER_MODEL = replace(
     _CODE,
@@ -273,7 +280,7 @@ def effects_of(
     if any(way.state == "unknown" for way, _ in ways) and parameter_delta is None:
         weights = replace(weights, delta=None, frac=None, how="not known for this change")
     work = operations(facts, change, sizes, weights, of_rows=flops_delta, rows=rows)
-    ways = ways or [(_CODE, {})]
+    ways = ways or [(_NEW_PART if effort == "retrain" else _CODE, {})]
     worst = max(ways, key=lambda one: STATES.index(one[0].state))
     found = Effects(
         needs=(_NEEDS if facts.trains else _NEEDS_OF_INFERENCE).get(effort, effort),

@@ -116,7 +116,10 @@ def _head_dim(row: GemmRow, facts: StepFacts) -> int | None:
         own = row.k if row.component == "attention.scores" else row.n
         if own is not None:
             return own
-    return facts.model.head_dim.value
+    model = facts.model
+    if call is not None and call.heads not in (None, model.heads.value):
+        return None  # attention of another part of the model
+    return model.head_dim.value
 
 
 def _heads(row: GemmRow, head_dim: int, facts: StepFacts) -> int | None:

@@ -1,0 +1,61 @@
+"""A job's figures: means over steps beside a median, and ranks that share no call."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from tests.job.simulated import Simulation, data_parallel
+from tracelens.job.run import analyze_job
+from tracelens.render.job import job_markdown, render_job
+from tracelens.render.job_html import render_job_html
+from tracelens.render.job_words import caveats, verdict
+from tracelens.results.job import Job, Parts
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder: Path = tmp_path_factory.mktemp("job")
+    Simulation(data_parallel(2, steps=2)).write(folder)
+    return analyze_job([folder], workers=1)
+
+
+def idle_job(job: Job, step_ms: float) -> Job:
+    """Every rank idles 76 of 223 ms on average."""
+    ranks = [
+        msgspec.structs.replace(row, parts=Parts(108.0, 0.0, 39.0, 0.0, 0.0, 0.0, 76.0)) for row in job.ranks
+    ]
+    return msgspec.structs.replace(
+        job, ranks=ranks, step_ms=step_ms, limit="idle", stragglers=[], matched_calls=0, unmatched_calls=9
+    )
+
+
+def test_a_share_is_of_the_mean_step_that_its_part_is_of(job: Job) -> None:
+    uneven = verdict(idle_job(job, 157.0))
+    assert "76.0 ms of the 223 ms step on average (34.1%)" in uneven
+    assert "76.0 ms of the 223 ms step (34.1%)" in verdict(idle_job(job, 223.0))
+
+
+def test_calls_without_a_group_are_not_said_to_have_no_match(job: Job) -> None:
+    alone = msgspec.structs.replace(idle_job(job, 223.0), calls_of_no_group=9)
+    said = " ".join(caveats(alone))
+    assert "9 calls are recorded without their group" in said and "current PyTorch" in said
+    assert "have no match" not in said
+    assert "9 calls have no match" in " ".join(caveats(idle_job(job, 223.0)))
+
+
+def test_without_matching_calls_waiting_is_unknown_and_not_0(job: Job) -> None:
+    alone, out = idle_job(job, 223.0), io.StringIO()
+    render_job(alone, console=Console(file=out, width=80))
+    said = out.getvalue()
+    assert "wait  send" not in said and "comm." in said
+    assert re.search(r"rank 0 .* –\n", said)
+    row = next(line for line in job_markdown(alone).splitlines() if line.startswith("| rank 0"))
+    assert row.split("|")[-2].strip() == "–"
+    page = render_job_html(alone)
+    assert "waiting for other ranks</li>" not in page and '<td class="num">–</td>' in page
