@@ -179,3 +179,14 @@ def test_a_mixer_of_tokens_makes_no_bias_of_scores(tmp_path: Path) -> None:
     rows = [*(2 * layer), *mixer, *(2 * layer)]
     trace, _, found = attributed(tmp_path, written(rows))
     assert verdict(rows, trace, found)[1] == {}
+
+
+def test_one_more_product_before_a_core_makes_no_queries(tmp_path: Path) -> None:
+    """timm models/swin_transformer.py, PatchMerging: without shapes, two products stand before one core."""
+    merges = [_row("norm", "native_layer_norm"), mm("embedding", 64, 64, 64)]
+    stage = 2 * [*_attention(), *MLP]
+    rows = [*stage, *merges, *stage, *merges, *stage, *stage]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    right, wrong = verdict(rows, trace, found)
+    assert wrong == {}
+    assert right >= 0.9, open_rows(rows, trace, found)
