@@ -30,7 +30,9 @@ _OTHER_MIXER = re.compile(
 _STATE_SPACE = re.compile(
     r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|DeltaNet|MambaLayer$|RecurrentBlock$|Rglru$"
 )
-_ATTENTION = re.compile(r"Attention(?!DecoderLayer)|Attn|SelfOutput|MLA$")
+#: Not a layer that is called after it and holds an MLP too: models/groupvit/modeling_groupvit.py,
+#: GroupViTCrossAttentionLayer; models/pixtral/modeling_pixtral.py, PixtralAttentionLayer.
+_ATTENTION = re.compile(r"Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$")
 _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
 _ROUTER = re.compile(r"Router|TopkGate|TopKGate|(?<!Deimv2)Gate$")
 #: Weights two residual streams against each other: models/deimv2/modeling_deimv2.py, "second_residual".

@@ -68,6 +68,7 @@ def test_without_shapes_order_tells_the_parts_of_a_layer(tmp_path: Path, name: s
         (("LlamaDecoderLayer", "LlamaMLP", "Linear"), ("0", "mlp", "gate_proj"), "linear", "mlp.gate"),
         (("JambaMambaDecoderLayer", "JambaMLP", "Linear"), ("0", "mlp", "up_proj"), "linear", "mlp.up"),
         (("JambaAttentionDecoderLayer", "JambaMLP", "Linear"), ("0", "mlp", "up_proj"), "linear", "mlp.up"),
+        (("GroupViTCrossAttentionLayer", "GroupViTMLP", "Linear"), ("a", "mlp", "fc1"), "linear", "mlp.up"),
         (("JambaMambaMixer", "Linear"), ("mamba", "in_proj"), "linear", "ssm.projection"),
         (("BambaMixer",), ("mamba",), "conv1d", "ssm.conv"),
         (("FalconH1Mixer",), ("mamba",), "exp", "ssm.scan"),

@@ -120,7 +120,9 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     )
     candidates = _structure(inferred, origin, component, evidence, fused, lists, layer)
     _by_kernel_name(trace, links, paths, component, evidence, fused, lists)
-    _pictures(links, rule, np.where(origin >= 0, origin, op_node), component, evidence)
+    picture = _pictures(links, rule, np.where(origin >= 0, origin, op_node))
+    picture &= (component == _COMPONENT["unattributed"]) & (candidates == 0)
+    component[picture], evidence[picture] = _COMPONENT["other"], _EVIDENCE["op"]
     _memory(trace, component, evidence)
     optimizing = phase == _PHASE["optimizer"]
     bare = optimizing & (component == _COMPONENT["unattributed"])
@@ -323,12 +325,11 @@ def _by_kernel_name(
     fused[core] = _list_code(lists, CORE)
 
 
-def _pictures(links: Links, rule: IntArray, node: IntArray, component: IntArray, evidence: IntArray) -> None:
-    """Convolutions, pooling and the like that are no embedding of a transformer are none of its parts."""
+def _pictures(links: Links, rule: IntArray, node: IntArray) -> BoolArray:
+    """Convolutions, pooling and the like: none is part of a transformer but what embeds."""
     picture = np.isin(rule, [OP_RULES.index("convolution"), OP_RULES.index("picture")])
-    inside = look_up(links.forest.nearest(picture), node) >= 0
-    mask = inside & (component == _COMPONENT["unattributed"])
-    component[mask], evidence[mask] = _COMPONENT["other"], _EVIDENCE["op"]
+    inside: BoolArray = look_up(links.forest.nearest(picture), node) >= 0
+    return inside
 
 
 def _memory(trace: Trace, component: IntArray, evidence: IntArray) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -121,16 +122,39 @@ def find_paths(trace: Trace, links: Links) -> Paths:
 
 
 def _by_what_they_hold(paths: list[Path], outers: list[int]) -> list[Path]:
-    """A module called after its activation or its rotation that has linear layers is an MLP, or attention."""
-    holds = {outers[at] for at, path in enumerate(paths) if _PRODUCT.fullmatch(path.elements[-1].text)}
+    """A module called after its activation or its rotation that has linear layers is an MLP, or attention;
+    one called attention that holds attention and an MLP is a layer."""
+    products = Counter(
+        outers[at] for at, path in enumerate(paths) if _PRODUCT.fullmatch(path.elements[-1].text)
+    )
+    layers = _layers_of_attention(paths, outers, products)
     found: list[Path] = []
     for at, path in enumerate(paths):
         before = found[outers[at]].elements if outers[at] >= 0 else ()
         *words, last = path.elements[len(before) :]
-        if at in holds and last.role in _HOLDS:
+        if products[at] and last.role in _HOLDS:
             last = replace(last, role=_HOLDS[last.role])
+        if at in layers:
+            last = replace(last, role="layer")
         found.append(Path((*before, *words, last), path.module))
     return found
+
+
+def _layers_of_attention(paths: list[Path], outers: list[int], products: Counter[int]) -> set[int]:
+    """Modules called attention that hold a module of that name and, beside it, an MLP: one by its name, or a
+    nameless one with two products and an activation."""
+    roles = [_last_role(path) for path in paths]
+    bends = {outer for outer, role in zip(outers, roles, strict=True) if role == "activation"}
+    around: list[int] = []  # per path the nearest module of attention outside it
+    for outer in outers:
+        around.append(outer if outer < 0 or roles[outer] == "attention" else around[outer])
+    attends = {around[at] for at, role in enumerate(roles) if role == "attention"}
+    mlps = {
+        around[at]
+        for at, role in enumerate(roles)
+        if role == "mlp" or (not role and products[at] > 1 and at in bends)
+    }
+    return (attends & mlps) - {-1}
 
 
 def _closures(trace: Trace, links: Links) -> BoolArray:

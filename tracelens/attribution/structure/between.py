@@ -25,6 +25,7 @@ _CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "spl
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "sqrt", "var", "var_mean", "std"})
+_VIEWS = frozenset({"view", "_unsafe_view", "permute", "transpose"})
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
 
 
@@ -264,7 +265,7 @@ class _Placed(Gap):
         if self.before == self.after == "embedding":
             return Label("embedding")
         if (
-            kind.what == "copy"
+            (kind.what == "copy" or kind.name in _VIEWS)
             and self.after != "embedding"
             and any(self._is_norm(p) for p in self.gap if p < at)
         ):
@@ -300,6 +301,10 @@ class _Placed(Gap):
             return None
         if self._adds_position(at):
             return Label("attention.other", self.next_layer)
+        if self._counts_places(at):
+            return None
+        if self._rearranges(at):
+            return Label("attention.other", self.layer) if self.before == "attention.output" else None
         if self.before in _STREAM and adds and at <= self.last_sum:
             return Label("residual", self.layer)
         if self.after == "logits" and at > self.last_added:  # what the head takes of the sequence

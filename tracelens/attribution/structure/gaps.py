@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, takewhile
 from math import prod
 
 from tracelens.attribution.structure.cores import query_rows
@@ -181,7 +181,7 @@ class Gap:
         rows, scores = query_rows(self.run, core), self.run.shape(core.first)
         size = scores.batch * scores.m * scores.n if scores is not None else None
         wide = [t for t in self.run.kinds[at].tensors if len(t) >= 3 and t not in self._maps]
-        if rows is None or any(t[-1] == self.hidden for t in wide):
+        if rows is None or any(self.hidden in t[-2:] for t in wide):
             return False
         return any(prod(t) == size or _splits(t, rows, core.key_dim) for t in wide)
 
@@ -218,6 +218,15 @@ class Gap:
         norm = next((p for p in self.gap if normalizes(self.run, p, self.hidden)), self.gap[-1] + 1)
         return at < max((p for p in self.gap if p < norm and self._sums_up(p)), default=end)
 
+    def _rearranges(self, at: int) -> bool:
+        """A copy of more dimensions than the sum behind it, or one right behind such a copy: windows or heads
+        are put side by side, which is work of the block before."""
+        kinds = self.run.kinds
+        added = next((kinds[p] for p in self.gap if p > at and self._is_residual(p)), None)
+        copies = takewhile(lambda p: kinds[p].what == "copy", range(at, self.gap[0] - 1, -1))
+        most = max((len(t) for p in copies for t in kinds[p].tensors), default=0)
+        return added is not None and most > len(added.tensors[0])
+
     def _is_residual(self, at: int) -> bool:
         kind = self.run.kinds[at]
         two = kind.tensors[:2]
@@ -229,6 +238,10 @@ class Gap:
 
     def _is_bare_sum(self, at: int) -> bool:
         return self.run.kinds[at].what == "add" and not self.run.kinds[at].tensors
+
+    def _counts_places(self, at: int) -> bool:
+        """Without shapes: added to numbers in a row, which say where to read."""
+        return self._is_bare_sum(at) and at > 0 and self.run.kinds[at - 1].name == "arange"
 
     def _has_left(self, at: int) -> bool:
         """Without shapes: another model's picture or table lies between the product before and this sum."""

@@ -20,7 +20,7 @@ from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
 from tracelens.attribution.structure.lone_mlps import label_lone_mlps
-from tracelens.attribution.structure.maps import label_maps, linear_convolutions
+from tracelens.attribution.structure.maps import label_maps, linear_convolutions, open_convolutions
 from tracelens.attribution.structure.mixers import without_mixers
 from tracelens.attribution.structure.mixtures import label_mixtures
 from tracelens.attribution.structure.opaque import open_opaque
@@ -133,6 +133,7 @@ def infer(
         label_mixtures(run)
         label_lone_mlps(run)
         label_maps(run, hidden)
+        open_convolutions(run)
     for rest in rests:
         rest.give_back()
     for run in distinct:

@@ -15,8 +15,10 @@ from math import prod
 from tracelens.attribution.structure.gaps import per_sample
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.walk import loses
 from tracelens.gemm import GemmShape
 
+_LINEAR = ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "other")
 _MODULE = 8  # units between two convolutions of one module, at most
 _MAPS = ("convolution", "picture")
 _ENDS = ("convolution", "norm", "gemm", "bmm", "core", "softmax", "picture")
@@ -50,6 +52,19 @@ def linear_convolutions(run: Run) -> None:
                 continue
             shape = GemmShape(given[0] * prod(given[2:]), weight[0], given[1], 1, None, None, None)
             run.kinds[at] = replace(run.kinds[at], what="gemm", gemm=shape)
+
+
+def open_convolutions(run: Run) -> None:
+    """Without shapes, a convolution over a sequence next to an attention core, no product between, can be a
+    linear layer: which part it is stays open; fills ``run.labels``."""
+    for core in run.cores:
+        for way in (range(core.first - 1, -1, -1), range(core.last + 1, len(run))):
+            for at in way:
+                kind = run.kinds[at]
+                if kind.what in _PRODUCTS or loses(run, at):
+                    break
+                if kind.name == "conv1d" and not kind.tensors:
+                    run.labels.setdefault(at, Label("unattributed", candidates=_LINEAR))
 
 
 def label_maps(run: Run, hidden: int | None) -> None:

@@ -31,6 +31,7 @@ _EXPERT_PRODUCTS = 2  # behind a choice: up and down
 _TWO_MLPS = 2
 _USUAL = 2 / 3  # of the gaps between two cores are read alike
 _EXPERTS = "moe.experts"
+_QUERIES = "attention.qkv"
 _WRITTEN_OUT = "erf"  # of a GELU that is no operator: x / 2 * (1 + erf(x / sqrt(2)))
 _Pattern = tuple[str, ...]
 
@@ -192,7 +193,7 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
     ]
     if not any(usual) or sum(pattern is not None for pattern in usual) < _USUAL * len(between):
         return None
-    usual = _of_layers(between, usual, keys)
+    usual = _without_more_queries(_of_layers(between, usual, keys))
     equal: dict[object, set[str]] = {}
     for places, pattern in zip(between, usual, strict=True):
         for at, component in zip(places, pattern or (), strict=False):
@@ -235,6 +236,25 @@ def _of_layers(
         else None
         for places, pattern in zip(between, read, strict=True)
     ]
+
+
+def _without_more_queries(read: list[_Pattern | None]) -> list[_Pattern | None]:
+    """The readings with no more products of queries than most layers that are equal but for these: those
+    ahead of them lead from one stage of a model to the next (Swin's, Hiera's) and stay open."""
+    counts: dict[_Pattern, Counter[int]] = {}
+    for known in filter(None, read):
+        counts.setdefault(_rest(known), Counter())[known.count(_QUERIES)] += 1
+    out: list[_Pattern | None] = []
+    for pattern in read:
+        rest = _rest(pattern or ())
+        usual = counts[rest].most_common(1)[0][0] if pattern else 0
+        more = (pattern or ()).count(_QUERIES) - usual
+        out.append((*rest, *[""] * more, *[_QUERIES] * usual) if pattern and more > 0 < usual else pattern)
+    return out
+
+
+def _rest(pattern: _Pattern) -> _Pattern:
+    return tuple(component for component in pattern if component != _QUERIES)
 
 
 def _with_equal_attention(own: _Pattern | None, equal: list[set[str]]) -> _Pattern | None:

@@ -105,7 +105,7 @@ class Queries(Walk):
         run = self.run
         for at in before:
             shape = run.shape(at)
-            if shape is None or at in run.labels:
+            if shape is None or at in run.labels or self._mixes_tokens(at, shape):
                 continue
             bias = of_distances if at in makes else weighs_pairs
             of_head = at not in makes and self._of_each_head(shape, core)
@@ -114,6 +114,11 @@ class Queries(Walk):
         for at in makes:
             if at not in run.labels and (run.shape(at) is None or self._fits_queries(at, makes, core)):
                 run.labels[at] = Label("attention.qkv", self.layer)
+
+    def _mixes_tokens(self, at: int, shape: GemmShape) -> bool:
+        """It takes the stream with its channels in front, whose number can be that of all heads' queries."""
+        taken = (t for kind in self.run.kinds[max(at - 1, 0) : at + 1] for t in kind.tensors)
+        return any(len(t) > 2 and t[-2:] == (self.hidden, shape.k) for t in taken)
 
     def _of_each_head(self, shape: GemmShape, core: Core) -> bool:
         """Made of every head's part of the stream by itself, as gates of a bias are."""

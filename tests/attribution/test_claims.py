@@ -1,0 +1,192 @@
+"""What looks like another part than it is: a right name, or none, and never a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tests.trace.tools import op
+from tracelens.words import COMPONENTS, EVIDENCE
+
+ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4>"
+FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<32>>"
+WIDTH, TOKENS = 96, 4 * 3136
+STREAM = [4, 56, 56, WIDTH]
+
+
+def _row(right: str, name: str, *dims: list[int]) -> Row:
+    return Row(right, f"aten::{name}", ELEMENTWISE, dims, us=10)
+
+
+def _attention(*behind: Row, before: tuple[Row, ...] = ()) -> list[Row]:
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([256, 49, 3, 32],) * 3)
+    return [
+        *[_row("norm", "native_layer_norm", STREAM), *before],
+        *[mm("attention.qkv", TOKENS, 3 * WIDTH, WIDTH), core, mm("attention.output", TOKENS, WIDTH, WIDTH)],
+        *[*behind, _row("residual", "add", STREAM, STREAM)],
+    ]
+
+
+MLP = [
+    _row("norm", "native_layer_norm", STREAM),
+    mm("mlp.up", TOKENS, 4 * WIDTH, WIDTH),
+    _row("mlp.activation", "gelu", [4, 56, 56, 4 * WIDTH]),
+    mm("mlp.down", TOKENS, WIDTH, 4 * WIDTH),
+    _row("residual", "add", STREAM, STREAM),
+]
+#: Modules in torchvision's models/maxvit.py, around the rows of a layer: first, last.
+LAYER = (
+    ("PartitionAttentionLayer", 0, 8),
+    ("Sequential", 0, 3),
+    ("LayerNorm", 0, 0),
+    ("RelativePositionalMultiHeadAttention", 1, 3),
+    ("Linear", 1, 1),
+    ("Linear", 3, 3),
+    ("Sequential", 5, 8),
+    ("LayerNorm", 5, 5),
+    ("Linear", 6, 6),
+    ("GELU", 7, 7),
+    ("Linear", 8, 8),
+)
+
+
+def _modules(layers: int) -> Iterator[dict[str, Any]]:
+    """Frames around the rows of so many layers of ten rows each; the layer's own addition ends it."""
+    for layer in range(layers):
+        for number, (name, first, last) in enumerate(LAYER):
+            start = 1000 * layer + 100 * first + number / 2
+            stop = 1000 * layer + 100 * (last + (number == 0)) + 40 - number / 2
+            text = f"nn.Module: {name}_{layer * len(LAYER) + number}"
+            yield op(text, ts=start + 1, dur=stop - start) | {"cat": "python_function"}
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_a_layer_called_after_its_attention_has_an_mlp_too(tmp_path: Path, shapes: bool) -> None:
+    rows = 3 * [*_attention(), *MLP]
+    trace, _, found = attributed(tmp_path, [*written(rows, shapes=shapes), *_modules(3)])
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+    core = found.component == COMPONENTS.index("attention.core")
+    qkv = found.component == COMPONENTS.index("attention.qkv")
+    assert {EVIDENCE[code] for code in found.evidence[core | qkv]} <= {"op", "module_stack"}
+
+
+def test_windows_put_side_by_side_are_no_sum(tmp_path: Path) -> None:
+    """torchvision models/swin_transformer.py, shifted_window_attention: reverse windows, unpad features."""
+    windows, maps = [4, 8, 7, 8, 7, WIDTH], STREAM
+    back = (
+        _row("attention.other", "copy_", windows, windows),
+        _row("attention.other", "copy_", maps, maps),
+    )
+    rows = 3 * [*_attention(*back), *MLP]
+    trace, _, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+
+
+def test_what_says_where_to_read_is_no_sum(tmp_path: Path) -> None:
+    """torch/_refs: ``roll`` on a device without a kernel for it, of places that are counted and read."""
+    places = [
+        _row("attention.other", "arange"),
+        _row("attention.other", "add"),
+        _row("attention.other", "fmod"),
+        _row("attention.other", "index_select"),
+    ]
+    rows = 3 * [*_attention(*places), *MLP]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    assert verdict(rows, trace, found)[1] == {}
+    adds = [row for row in range(len(rows)) if rows[row].right == "residual"]
+    components = found.component[trace.kernels.ts_ns.argsort(kind="stable")]
+    assert {COMPONENTS[code] for code in components[adds]} == {"residual"}
+
+
+def test_what_a_normalization_hands_on_is_no_embedding(tmp_path: Path) -> None:
+    """Behind the first normalization a view only cuts the stream into windows; its gradient is copied."""
+    table, ids = [32000, WIDTH], [4, 56, 56]
+    opens = [
+        replace(_row("embedding", "embedding"), dims=(table, ids)),
+        *_attention(),
+        *MLP,
+        *_attention(),
+        *MLP,
+    ]
+    windows = [4, 8, 7, 8, 7, WIDTH]
+    backward = [replace(_row("attention.other norm", "copy_", windows, windows), number=-7)]
+    forward = [replace(row, number=100 + at) for at, row in enumerate(opens)]
+    view = op("aten::view", ts=10 + 100 + 50, dur=5, **{"Sequence number": 7, "Input Dims": [STREAM, []]})
+    rows = [*forward, *backward]
+    trace, _, found = attributed(tmp_path, [*written(rows), view])
+    assert verdict(rows, trace, found)[1] == {}
+
+
+def _convolves(right: str) -> Row:
+    return Row(right, "aten::conv1d", "void cudnn::cnn::conv2d_grouped_direct_kernel<true>")
+
+
+def test_a_convolution_beside_a_core_can_be_its_linear_layer(tmp_path: Path) -> None:
+    """transformers models/squeezebert/modeling_squeezebert.py: its linear layers are convolutions."""
+    core = [
+        Row("attention.scores", "aten::bmm", "bmm"),
+        _row("attention.softmax", "_softmax"),
+        Row("attention.values", "aten::bmm", "bmm"),
+    ]
+    post = [_row("residual", "add"), _row("norm", "native_layer_norm")]
+    layer = [
+        *[*[_convolves("attention.qkv")] * 3, *core, _convolves("attention.output"), *post],
+        *[_convolves("mlp.up"), _row("mlp.activation", "gelu"), _convolves("mlp.down"), *post],
+    ]
+    stem = [_convolves("other"), _row("norm", "native_layer_norm"), mm("embedding", 64, 64, 64)]
+    rows = [*stem, *(3 * layer), mm("logits", 64, 64, 64), _convolves("other")]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    assert verdict(rows, trace, found)[1] == {}
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    convolved = [at for at, row in enumerate(rows) if row.op == "aten::conv1d"]
+    open_ = COMPONENTS.index("unattributed")
+    said = found.component[order][convolved]
+    assert [COMPONENTS[said[0]], COMPONENTS[said[-1]]] == ["other", "other"]  # a product stands between
+    assert (said[1:-1] == open_).all()
+    for at in convolved[1:-1]:
+        assert rows[at].right in found.components[found.candidates[order[at]]]
+
+
+def test_a_mixer_of_tokens_makes_no_bias_of_scores(tmp_path: Path) -> None:
+    """transformers models/groupvit/modeling_groupvit.py, GroupViTMixerMLP: it mixes 64 tokens;
+    8 samples of 384 channels are as many rows as the queries of all heads."""
+    width, groups, hidden = 384, 64, 192
+    stream = [8, groups, width]
+    norm = _row("norm", "native_layer_norm", stream)
+    add = _row("residual", "add", stream, stream)
+    core = [
+        Row("attention.scores", "aten::bmm", "bmm", ([48, groups, 64], [48, 64, groups])),
+        _row("attention.softmax", "_softmax", [48, groups, groups]),
+        Row("attention.values", "aten::bmm", "bmm", ([48, groups, groups], [48, groups, 64])),
+    ]
+    layer = [
+        *[norm, mm("attention.qkv", 512, 3 * width, width), *core],
+        *[mm("attention.output", 512, width, width), add, norm, mm("mlp.up", 512, 4 * width, width)],
+        *[_row("mlp.activation", "gelu", [8, groups, 4 * width]), mm("mlp.down", 512, width, 4 * width), add],
+    ]
+    mixer = [
+        norm,
+        _row("mlp.up memory", "copy_", [8, width, groups], [8, width, groups]),
+        mm("mlp.up", 8 * width, hidden, groups),
+        _row("mlp.activation", "gelu", [8, width, hidden]),
+        mm("mlp.down", 8 * width, groups, hidden),
+    ]
+    rows = [*(2 * layer), *mixer, *(2 * layer)]
+    trace, _, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found)[1] == {}
+
+
+def test_one_more_product_before_a_core_makes_no_queries(tmp_path: Path) -> None:
+    """timm models/swin_transformer.py, PatchMerging: without shapes, two products stand before one core."""
+    merges = [_row("norm", "native_layer_norm"), mm("embedding", 64, 64, 64)]
+    stage = 2 * [*_attention(), *MLP]
+    rows = [*stage, *merges, *stage, *merges, *stage, *stage]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    right, wrong = verdict(rows, trace, found)
+    assert wrong == {}
+    assert right >= 0.9, open_rows(rows, trace, found)
