@@ -31,7 +31,8 @@ CATEGORIES = (
 ARGUMENTS = (
     "External id", "external id", "Sequence number", "Fwd thread id", "Input Dims", "Input dims",
     "Input type", "Input Strides", "Concrete Inputs", "correlation", "device", "stream", "grid", "block",
-    "shared memory", "registers per thread", "graph node id", "Python id", "Python parent id",
+    "shared memory", "registers per thread", "graph node id", "module_fqn", "autograd_phase",
+    "Python id", "Python parent id",
     "Python module id", "Collective name", "dtype", "In msg nelems", "Out msg nelems",
     "Process Group Name", "Group size", "Process Group Description", "Process Group Ranks",
 )  # fmt: skip
