@@ -164,9 +164,9 @@ class GemmRow:
     op: str | None
     kernel: str
     kernel_family: str
-    tile_m: int | None
-    tile_n: int | None
-    tile_k: int | None
+    tile_m: Annotated[int, says("of a CTA", least=1)] | None
+    tile_n: Annotated[int, says("of a CTA", least=1)] | None
+    tile_k: Annotated[int, says("of a CTA", least=1)] | None
     cluster: Annotated[str, says('CTAs: "2x1"', pattern=r"^[1-9]\d{0,2}(x[1-9]\d{0,2}){1,2}$")] | None
     split_k: int | None
     scheduler: str | None
