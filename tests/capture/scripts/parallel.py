@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import gc
 import sys
 
 import torch
@@ -99,3 +100,4 @@ def main():
 
 if __name__ == "__main__":
     main()
+    gc.collect()  # groups in cycles end their threads while Python is there (pytorch/pytorch#179291)
