@@ -24,12 +24,13 @@ from tracelens.attribution.structure.maps import label_maps, linear_convolutions
 from tracelens.attribution.structure.mixers import without_mixers
 from tracelens.attribution.structure.mixtures import label_mixtures
 from tracelens.attribution.structure.opaque import open_opaque
-from tracelens.attribution.structure.ordered import LaunchedProduct, label_by_order, lend_weights
+from tracelens.attribution.structure.ordered import label_by_order
 from tracelens.attribution.structure.passes import Weight, passes
 from tracelens.attribution.structure.runs import Core, Label, Run, split_runs
 from tracelens.attribution.structure.towers import further_models, stretches
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
 from tracelens.attribution.structure.walk import hidden_size
+from tracelens.attribution.structure.weights import LaunchedProduct, lend_weights
 from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace, look_up
 
