@@ -221,6 +221,10 @@ def _long_step(step: int, times: float) -> str:
     return f"step {step} takes {times:.1f} times as long as the median step"
 
 
+def _allocating(frac: float, calls: int) -> str:
+    return f"cudaMalloc and cudaFree take {frac:.0%} of the steps ({calls:,} calls)"
+
+
 def warm_up(
     *, compiles: bool, long_step: tuple[int, float] | None, allocates: tuple[float, int] | None
 ) -> Lacking:
@@ -229,7 +233,7 @@ def warm_up(
     if long_step is not None:
         seen.append(_long_step(*long_step))
     if allocates is not None:
-        seen.append(f"cudaMalloc and cudaFree take {allocates[0]:.0%} of the steps ({allocates[1]:,} calls)")
+        seen.append(_allocating(*allocates))
     return (
         "The trace holds a warm-up",
         f"{'; '.join(seen)}: the steps are not those of the long run",
@@ -241,7 +245,7 @@ def memory_anew(frac: float, calls: int) -> Lacking:
     """Of cached memory that goes back to the GPU within the steps; warm-up alone frees none."""
     return (
         "Memory is freed and allocated anew within the steps",
-        f"cudaMalloc and cudaFree take {frac:.0%} of the steps ({calls:,} calls)",
+        _allocating(frac, calls),
         (
             "use less memory, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; leave"
             " torch.cuda.empty_cache() out of the steps"
