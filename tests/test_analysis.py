@@ -168,6 +168,8 @@ def test_hostile_names_pass_through_as_text(tmp_path: Path) -> None:
 
 
 def test_sizes_stay_integers_where_some_are_not_known(analysis: Analysis) -> None:
+    described = analysis.gemms[["ctas_per_sm", "kernel_alignment"]]
+    assert {str(kind) for kind in described.dtypes} == {"Int64"}
     sizes = analysis.gemms[["m", "n", "k", "tile_m"]]
     assert {str(kind) for kind in sizes.dtypes} == {"Int64"}
     assert sizes.astype(object).where(sizes.notna(), None).to_numpy().tolist() == [

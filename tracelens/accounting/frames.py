@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -191,8 +191,8 @@ def rows_frame(
     Integers that can be missing stay integers, <NA> where they are not known.
     """
     frame = pd.DataFrame([_fields(row) for row in rows], columns=list(kind.__dataclass_fields__))
-    for name, field in kind.__dataclass_fields__.items():
-        if field.type == "int | None":  # as written there: pandas would make them floats
+    for name, said in get_type_hints(kind).items():
+        if said == int | None:  # pandas would make them floats
             frame[name] = pd.array([getattr(row, name) for row in rows], dtype="Int64")
     return frame
 
