@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 
 from tests import tiers
+from tests.said import said  # noqa: F401  # a fixture for every test
 
 # No test depends on how fast the machine is.
 hypothesis.settings.register_profile(
