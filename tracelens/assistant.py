@@ -34,6 +34,7 @@ def analyze(trace: str, gpu: str = "") -> dict[str, Any]:
     rows = sorted(report.components, key=lambda row: -row.time_ms_per_step)
     return {
         "verdict": report.summary.verdict,
+        "to_try": report.summary.verdict_to_try,
         "detail": report.summary.verdict_detail,
         "limited_by": report.summary.limited_by,
         "gpu": report.gpu.name,

@@ -113,3 +113,15 @@ def test_money_and_gpu_hours_are_told_where_a_price_was_given() -> None:
     report = sample_report.full()
     assert report.cost is not None and "GPU-hours" in _render(report)
     assert "GPU-hours" not in _render(replace(report, cost=replace(report.cost, price=None)))
+
+
+def test_a_long_title_of_a_new_model_keeps_what_to_do() -> None:
+    """Cut at the first colon it said "New model" and no more."""
+    report = sample_report.VARIANTS["full"]()
+    finding = replace(
+        report.findings[0],
+        effort="retrain",
+        title=f"Use 16 heads of 128 instead of 20: {'it fills tiles ' * 20}",
+    )
+    lines = _render(replace(report, findings=[finding]))
+    assert "New model: use 16 heads of 128 instead of 20" in re.sub(r"\s+", " ", lines)

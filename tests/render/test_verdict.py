@@ -11,7 +11,8 @@ from tests.advice.advice_rows import gemm
 from tests.render import sample_report
 from tracelens.accounting.limits import LARGE, WORTH, Limits, StepPicture, limits, picture_of
 from tracelens.numbers import ms, ms_range
-from tracelens.render.verdict import verdict, with_verdict
+from tracelens.render import verdict as words
+from tracelens.render.verdict import with_verdict
 from tracelens.results import (
     CommunicationRow,
     ComponentRow,
@@ -24,6 +25,12 @@ from tracelens.words import TO_TRY, Collective, Purpose
 
 REPORT = sample_report.full()
 GAIN = Estimate(1.0, 2.0, 3.0, "model")
+
+
+def verdict(seen: StepPicture) -> tuple[str, str]:
+    """(what is said, what stands below it)."""
+    said, to_try, detail = words.verdict(seen)
+    return said, " ".join(filter(None, (to_try, detail)))
 
 
 def component(name: str, time_ms: float) -> ComponentRow:
@@ -71,7 +78,8 @@ def picture(
 def test_a_report_gets_its_verdict_once_and_a_saved_one_keeps_its_own() -> None:
     bare = replace(REPORT, summary=replace(REPORT.summary, verdict="", verdict_detail=""))
     summary = with_verdict(bare).summary
-    assert (summary.verdict, summary.verdict_detail) == verdict(picture_of(bare)) and summary.verdict
+    said = (summary.verdict, summary.verdict_to_try, summary.verdict_detail)
+    assert said == words.verdict(picture_of(bare)) and summary.verdict
     assert with_verdict(REPORT) is REPORT
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
 from tracelens import words
+from tracelens.render.verdict import main_unattributed
 from tracelens.results import (
     Check,
     CommunicationRow,
@@ -360,7 +361,8 @@ def bus(row: CommunicationRow) -> str:
 def lacks_worth_a_line(report: Report) -> list[Lack]:
     """Return what the recording lacked where it matters: two at most, and not what the verdict advises."""
     worth = [lack for lack in report.recording if lack.severity in ("high", "medium")]
-    return [lack for lack in worth if lack.remedy not in report.summary.verdict_detail][:2]
+    main = main_unattributed(report.coverage)
+    return [lack for lack in worth if main is None or lack.remedy != main.remedy][:2]
 
 
 def checks_by_state(report: Report) -> dict[str, list[Check]]:

@@ -16,11 +16,10 @@ from tracelens.render import costs, facts, groups, limits, losses, step_times, v
 from tracelens.render.section import Content, Page, Section
 from tracelens.render.sections import filled
 from tracelens.render.templates import environment, part, policy
-from tracelens.render.text import clean, clean_lines, short_kernel, unbroken
+from tracelens.render.text import clean_lines, short_kernel
 from tracelens.render.verdict import with_verdict
 from tracelens.results import GemmRow, Report
 from tracelens.results.json import to_json
-from tracelens.words import TO_TRY
 
 CALLS = 24  # communication rows in the embedded JSON
 EMBEDDED = 8  # GEMM rows in it, besides those that findings name
@@ -66,7 +65,6 @@ def _render(page: Page, generated_at: str | None) -> str:
             model_line=facts.model_line(report),
             run_line=facts.run_line(report),
             numbers=facts.five_numbers(report),
-            detail=_detail(report.summary.verdict_detail),
             step_lines=step_times.lines(report)[:1],
             job_lines=costs.job_lines(report) if common["price"] is not None else [],
             css=Markup(css),
@@ -152,15 +150,6 @@ def _environment() -> jinja2.Environment:
         verified=verified, ms_range=f.ms_range,
     )  # fmt: skip
     return env
-
-
-def _detail(text: str) -> Markup:
-    """Write the sentences below the verdict, and in bold the one that says what to try."""
-    before, begin, rest = clean(unbroken(text), limit=1000).partition(TO_TRY)
-    if not begin:
-        return Markup.escape(before)
-    what, dot, after = rest.partition(". ")
-    return Markup("{}<b>{}{}{}</b>{}").format(before, begin, what, dot, after)
 
 
 def _embedded(report: Report) -> str:

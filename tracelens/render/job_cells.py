@@ -158,7 +158,7 @@ def short_findings(job: Job) -> list[str]:
         time, part = (saving.high, share.high) if bound else (saving.mid, share.mid)
         gain = f"{'at most' if bound else 'about'} {f.ms(time)} per step ({f.pct(part)})"
         gain = "no gain while those ranks wait" if one.saves_step is False else gain
-        title = one.finding.title.partition(": ")[0]  # what stands behind it, the page has
+        title = one.finding.action
         lines.append(f"{one.finding.rule} {title}, {_on(one, job)}: {gain}.")
     return lines
 

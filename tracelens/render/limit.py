@@ -133,7 +133,7 @@ def _idle(report: Report) -> Card:
     ]
     if loads >= _LOADS or any(one.evidence["kind"] in ("data", "workers") for one in seen):
         todo.insert(0, loader)
-    if found.why == waits.NOT_ASKED and not seen:
+    if not found.asked and not seen:
         todo.insert(1, "Find the cause: tracelens analyze TRACE --waits.")
     if picture.launches_wait:
         todo.remove(fewer)

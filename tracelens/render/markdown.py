@@ -27,8 +27,8 @@ def render_report_markdown(report: Report, *, gates: Sequence[Judged] = ()) -> s
     if report.trace.partial:
         lines += [f"**{escape(facts.partial_line(report))}**", ""]
     lines += [f"**{escape(report.summary.verdict)}**", ""]
-    if report.summary.verdict_detail:
-        lines += [escape(report.summary.verdict_detail), ""]
+    for below in (report.summary.verdict_to_try, report.summary.verdict_detail):
+        lines += [escape(below), ""] if below else []
     who = [report.trace.path[:80], *facts.model_line(report), *facts.run_line(report)]
     lines += [escape(" · ".join(who)), ""]
     lines += gates_markdown(gates)

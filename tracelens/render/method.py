@@ -32,7 +32,7 @@ def _content(page: Page) -> Content:
         "rule_lines": facts.rule_lines(report.trace_rules),
         "step_rows": step_times.rows(report),
         "step_lines": step_times.lines(report),
-        "waits_how": waits.HOW if report.waits.why == waits.NOT_ASKED else "",
+        "waits_how": waits.HOW if not report.waits.asked else "",
         "steps_text": facts.steps_text(report),
         "dims": facts.dims(report.model),
         "no_dims": facts.no_dims(report),

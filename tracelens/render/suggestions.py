@@ -198,7 +198,7 @@ def _tail(out: Out, found: Suggestions) -> None:
         f"Searched {', '.join(found.searched)}: {found.tried:,} shapes with weights within ±{limit}.", "dim"
     )
     for name, why in found.not_searched.items():
-        out.line(clean(f"Not searched: {name}: {why.rstrip('.')}.", limit=300), "dim")
+        out.line(clean(f"Not searched: {name}: {why}.", limit=300), "dim")
     if found.not_included:
         said = "Not included" if found.source == "config" else "Stays as measured"
         out.line(f"{said}: {'; '.join(found.not_included)}.", "dim")

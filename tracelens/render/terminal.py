@@ -17,8 +17,7 @@ from tracelens.render.findings import is_worth
 from tracelens.render.terminal_verbose import TOP, communication, coverage, gemm_rows, step_bar
 from tracelens.render.text import clean
 from tracelens.render.verdict import lower, with_verdict
-from tracelens.results import Finding, Report
-from tracelens.words import TO_TRY
+from tracelens.results import Finding, Report, Summary
 
 WHYS = 2  # findings whose evidence is told
 FINDINGS = 3  # findings, a line each
@@ -73,15 +72,9 @@ def _head(out: _Out, report: Report, *, verbose: bool) -> None:
     if verbose:
         out.line(report.trace.path, "dim")
     out.line()
-    verdict, detail = report.summary.verdict, report.summary.verdict_detail
-    if verbose:
-        out.line(out.text(verdict, "bold") + out.text(f" {detail}" if detail else "", limit=900))
-    else:
-        said = out.text(verdict, "bold", limit=_VERDICT * out.width)
-        said += out.text(
-            "".join(f" {one}" for one in _to_try_first(detail, _VERDICT * out.width - len(said)))
-        )
-        out.line(said)
+    said = out.text(report.summary.verdict, "bold", limit=900 if verbose else _VERDICT * out.width)
+    told = said + out.text(_below(report.summary, None if verbose else _VERDICT * out.width - len(said)))
+    out.line(told)
     for found in limit.cards(report) if verbose else ():
         for line in [*found.saw, *(f"→ {one}" for one in found.todo)]:
             out.line(f"  {line}")
@@ -103,13 +96,13 @@ def _fitting(line: str, room: int, between: str = " · ") -> str:
     return clean(between.join(parts), limit=room)
 
 
-def _to_try_first(detail: str, room: int) -> list[str]:
+def _below(summary: Summary, room: int | None) -> str:
     """What to try, whatever room there is, and then the first sentences that still fit."""
-    sentences = _SENTENCE.findall(detail)
-    to_try = [one for one in sentences if one.startswith(TO_TRY)]
-    rest = " ".join(one for one in sentences if one not in to_try)
-    room -= sum(len(one) + 1 for one in to_try) + _VERDICT * 6  # words do not end where lines do
-    return to_try + _first_sentences(rest, room)
+    to_try, detail = summary.verdict_to_try, summary.verdict_detail
+    if room is not None:
+        room -= len(to_try) + 1 + _VERDICT * 6  # words do not end where lines do
+        detail = " ".join(_first_sentences(detail, room))
+    return "".join(f" {one}" for one in (to_try, detail) if one)
 
 
 def _first_sentences(text: str, room: int) -> list[str]:
@@ -200,8 +193,12 @@ def _finding_cells(out: _Out, finding: Finding) -> list[Text]:
 
 def _short(finding: Finding, room: int) -> str:
     """A title of two lines at most: without what stands behind its colon, where it takes more."""
-    title = f"New model: {lower(finding.title)}" if finding.effort == "retrain" else finding.title
-    return title if cell_len(title) <= 2 * room else title.partition(": ")[0]
+
+    def told(title: str) -> str:
+        return f"New model: {lower(title)}" if finding.effort == "retrain" else title
+
+    whole = told(finding.title)
+    return whole if cell_len(whole) <= 2 * room else told(finding.action)
 
 
 def _why(out: _Out, report: Report) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracelens.accounting.limits import (
     EXPOSED,
@@ -20,7 +20,7 @@ from tracelens.accounting.limits import (
 from tracelens.numbers import capital, listed, ms, ms_range, pct
 from tracelens.render.groups import outside_parts
 from tracelens.render.remedies import FIND_CPU, FIND_RANK, LAUNCH_LESS, fusing
-from tracelens.results import Coverage, Estimate, Finding, Report
+from tracelens.results import Coverage, Estimate, Finding, Report, Unattributed
 from tracelens.results.waiting import step_bound
 from tracelens.rules.engine.needs import unseen
 from tracelens.words import TO_TRY, per_step
@@ -56,8 +56,9 @@ def with_verdict(report: Report) -> Report:
     """The report with its verdict in words; one that was saved keeps its own."""
     if report.summary.verdict or report.summary.verdict_detail:
         return report
-    said, detail = verdict(picture_of(report))
-    return replace(report, summary=replace(report.summary, verdict=said, verdict_detail=detail))
+    said, to_try, detail = verdict(picture_of(report))
+    summary = replace(report.summary, verdict=said, verdict_to_try=to_try, verdict_detail=detail)
+    return replace(report, summary=summary)
 
 
 def told(analysis: Analysis) -> Analysis:
@@ -65,10 +66,18 @@ def told(analysis: Analysis) -> Analysis:
     return replace(analysis, report=with_verdict(analysis.report))
 
 
-def verdict(seen: StepPicture) -> tuple[str, str]:
-    """(verdict, detail). When shapes are not the problem it says so first."""
-    said, detail = _verdict(seen)
-    return said, _joined(detail, _uneven(seen))
+class Verdict(NamedTuple):
+    """What limits the step, what to try against it, and what else is to be known."""
+
+    said: str
+    to_try: str
+    detail: str
+
+
+def verdict(seen: StepPicture) -> Verdict:
+    """When shapes are not the problem it says so first."""
+    said, to_try, detail = _verdict(seen)
+    return Verdict(said, to_try, _joined(detail, _uneven(seen)))
 
 
 def _uneven(seen: StepPicture) -> str:
@@ -82,7 +91,7 @@ def _uneven(seen: StepPicture) -> str:
     )
 
 
-def _verdict(seen: StepPicture) -> tuple[str, str]:
+def _verdict(seen: StepPicture) -> Verdict:
     found = limits(seen)
     shapes, others = _shapes(seen, found), _others(seen, found)
     head, rest = _not_judged(seen)
@@ -91,24 +100,26 @@ def _verdict(seen: StepPicture) -> tuple[str, str]:
         shapes = shapes if seen.findings else ""
     idle = seen.summary.gpu_busy_frac < 1 - LARGE
     if idle and not seen.marked:
-        return _unmarked(seen), _joined(remark, shapes, _MARK)
+        return Verdict(_unmarked(seen), _MARK, _joined(remark, shapes))
     if idle and (why := _profiler(seen)) is not None:
-        return why, _joined(remark, shapes, others)
-    if len(found.told) > 1:
-        said, to_try = _both(seen)
-        return said, _joined(to_try, others, remark, shapes)
-    if found.first == "idle":
-        said, to_try = _idle(seen, found, alone=bool(remark))
-        return said, _joined(to_try, others, remark, shapes)
-    if found.first == "exposed":
-        said, to_try = _communication(seen, alone=bool(remark))
-        return said, _joined(to_try, others, remark, shapes)
-    if found.first == "memory":
-        said, to_try = _memory(seen, found)
-        return said, _joined(to_try, others, remark, shapes)
+        return Verdict(why, "", _joined(remark, shapes, others))
+    first = _first(seen, found, alone=bool(remark))
+    if first is not None:
+        return Verdict(first.said, first.to_try, _joined(first.detail, others, remark, shapes))
     if remark and not shapes:
-        return head, _joined(rest, others)
-    return shapes, _joined(remark, others) or _busy(seen)
+        return Verdict(head, "", _joined(rest, others))
+    return Verdict(shapes, "", _joined(remark, others) or _busy(seen))
+
+
+def _first(seen: StepPicture, found: Limits, *, alone: bool) -> Verdict | None:
+    """What limits the step more than shapes do; None where nothing does."""
+    if len(found.told) > 1:
+        return _both(seen)
+    if found.first == "idle":
+        return _idle(seen, found, alone=alone)
+    if found.first == "exposed":
+        return _communication(seen, alone=alone)
+    return _memory(seen, found) if found.first == "memory" else None
 
 
 def _does(covered: Coverage) -> str:
@@ -142,13 +153,18 @@ def _not_judged(seen: StepPicture) -> tuple[str, str]:
         said = "This is an AMD GPU: its tensor-core and tile rules are not judged."
         return said, "Times, components and shapes are shown; MFU, peaks and changes are not."
     if covered.unattributed_frac > UNKNOWN:
-        main = covered.unattributed[0] if covered.unattributed else None
+        main = main_unattributed(covered)
         why = f"Main reason: {main.reason}. Fix: {main.remedy}." if main else ""
         return f"{covered.unattributed_frac:.0%} of the GPU time could not be attributed to a component.", why
     return "", ""
 
 
-def _both(seen: StepPicture) -> tuple[str, str]:
+def main_unattributed(covered: Coverage) -> Unattributed | None:
+    """The largest part without a component, where they are so much that the verdict says why."""
+    return covered.unattributed[0] if covered.unattributed and covered.unattributed_frac > UNKNOWN else None
+
+
+def _both(seen: StepPicture) -> Verdict:
     """Idle time and exposed communication, where both are large: the rest is what the GPU computes."""
     exposed_ms, idle, whole_ms = seen.summary.exposed_communication_ms, seen.summary.idle_ms, seen.mean_ms
     rest_ms = whole_ms - exposed_ms - idle
@@ -161,9 +177,10 @@ def _both(seen: StepPicture) -> tuple[str, str]:
     second = second.format(f"{pct(second_ms / whole_ms)} ({ms(second_ms)})")
     least = "at most" if seen.summary.communication_is_bound else "the other"
     to_try = f"{TO_TRY} {try_first}; {then_try}."
-    return (
+    return Verdict(
         f"{capital(first)}, {second}; it computes in {least} {pct(rest_ms / whole_ms)} ({ms(rest_ms)}).",
-        f"{to_try} A rank whose CPU launches late also makes the others wait in their collectives.",
+        to_try,
+        "A rank whose CPU launches late also makes the others wait in their collectives.",
     )
 
 
@@ -186,7 +203,7 @@ def _hiding(seen: StepPicture) -> str:
     return f"{to_try} at most {ms(most_ms)} {per_step(seen.marked)}"
 
 
-def _communication(seen: StepPicture, *, alone: bool) -> tuple[str, str]:
+def _communication(seen: StepPicture, *, alone: bool) -> Verdict:
     """Exposed communication, and what there is to try; ``alone`` where shapes are not judged."""
     exposed_ms = seen.summary.exposed_communication_ms
     said = f"{_exposed(seen)} {_mean_part(seen, exposed_ms)}"
@@ -195,9 +212,8 @@ def _communication(seen: StepPicture, *, alone: bool) -> tuple[str, str]:
         most = "at most " * seen.summary.communication_is_bound
         said = f"{_exposed(seen)} {_mean_part(seen, exposed_ms, of='it')}"
         said = f"the GPU computes {most}{pct(computes)} of the step; {said}"
-    return f"{capital(said)}{_more(seen, alone=alone)}", _joined(
-        f"{TO_TRY} {_hiding(seen)}.", _main_collective(seen, exposed_ms)
-    )
+    head = f"{capital(said)}{_more(seen, alone=alone)}"
+    return Verdict(head, f"{TO_TRY} {_hiding(seen)}.", _main_collective(seen, exposed_ms))
 
 
 def _more(seen: StepPicture, *, alone: bool) -> str:
@@ -222,7 +238,7 @@ def _exposed(seen: StepPicture) -> str:
     return f"exposed communication takes{least}"
 
 
-def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> tuple[str, str]:
+def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> Verdict:
     """Idle time, and what there is to try; ``alone`` where shapes are not judged."""
     without_ms = seen.summary.unprofiled.median_ms
     if without_ms is None:
@@ -231,17 +247,18 @@ def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> tuple[str, str]:
         part, idle_ms = _part(found.idle_ms, without_ms, "a step without the profiler"), found.idle_ms
     wait = max(seen.waits, key=lambda one: one.evidence["wait_ms"], default=None)
     if wait is not None and wait.evidence["wait_ms"] >= _MOST * idle_ms:
-        wait_ms, fix = wait.evidence["wait_ms"], lower(wait.title.partition(":")[0])
-        return (
+        wait_ms, fix = wait.evidence["wait_ms"], lower(wait.action)
+        return Verdict(
             f"The GPU is idle {part}: it waits {_WAITED[wait.evidence['kind']]} for {ms(wait_ms)} of that.",
             f"{TO_TRY} {fix}, at most {ms(wait_ms)} {per_step(seen.marked)}.",
+            "",
         )
     to_try = f"{TO_TRY} {_for_idle(seen, idle_ms)} per step."
     if found.idle_ms < _HOST * found.step_ms:
-        return f"The GPU is idle {part}{_more(seen, alone=alone)}", to_try
+        return Verdict(f"The GPU is idle {part}{_more(seen, alone=alone)}", to_try, "")
     shapes = "" if alone else ", not limited by GEMM shapes"
     profiled = _PROFILED if without_ms is None else ""
-    return f"The step is CPU-bound{shapes}: the GPU is idle {part}.", _joined(to_try, profiled)
+    return Verdict(f"The step is CPU-bound{shapes}: the GPU is idle {part}.", to_try, profiled)
 
 
 def _mean_part(seen: StepPicture, mean_ms: float, of: str = "the step") -> str:
@@ -283,27 +300,26 @@ def _profiler(seen: StepPicture) -> str | None:
     return None
 
 
-def _memory(seen: StepPicture, found: Limits) -> tuple[str, str]:
+def _memory(seen: StepPicture, found: Limits) -> Verdict:
     """The step is bound by memory: by what, in ms, and what there is to try."""
     times = sorted(byte_times(seen), key=lambda one: -one[1])
     named = [(name, time) for name, time in times[:_NAMED] if time > 0]
     largest = ", ".join(f"{name} {ms(time)}" for name, time in named)
     part = f"{pct(found.memory_ms / found.gpu_ms)} of the GPU's {ms(found.gpu_ms)} {per_step(seen.marked)}"
     if found.slow_ms > found.bytes_ms:
-        return (
+        said = (
             "The step is bound by memory and by the fixed cost of kernels, not by shapes: GEMMs too small"
             f" or too thin for the tensor cores ({ms(found.slow_ms)}) and kernels that move bytes"
             f" ({ms(found.bytes_ms)}) take {part}."
-        ), ""
+        )
+        return Verdict(said, "", "")
     to_try = f"{TO_TRY} {fusing([name for name, _ in named])}; the saving is not predicted."
+    said = f"The step is memory-bound: kernels that move bytes take {part}, most in {largest}."
     if len(named) == 1:
         (name, time_ms) = named[0]
         part = f"{pct(time_ms / found.gpu_ms)} of GPU time ({ms(time_ms)} of {ms(found.gpu_ms)}"
-        return (
-            f"{name} takes {part} {per_step(seen.marked)}) in kernels that move bytes, not in GEMMs.",
-            to_try,
-        )
-    return f"The step is memory-bound: kernels that move bytes take {part}, most in {largest}.", to_try
+        said = f"{name} takes {part} {per_step(seen.marked)}) in kernels that move bytes, not in GEMMs."
+    return Verdict(said, to_try, "")
 
 
 def _others(seen: StepPicture, found: Limits) -> str:

@@ -9,7 +9,6 @@ from tracelens.render.section import Content, Page, Section
 from tracelens.results import Report, Waits
 
 STREAMS = 8  # rows of each table on the page
-NOT_ASKED = Waits().why
 HOW = 'tracelens analyze TRACE --waits finds it; it needs pip install "tracelens-gpu[hta]"'
 CAUSES = {
     "host_wait": "was not launched yet by the CPU",
@@ -60,7 +59,7 @@ def lines(report: Report) -> list[str]:
     """Say it in two sentences, or why it is not known; nothing where nobody asked."""
     found = report.waits
     if found.why is not None:
-        return [] if found.why == NOT_ASKED else [found.why]
+        return [] if not found.asked else [found.why]
     told, said = shares(report), []
     if told:
         *first, last = (f"{share.title} {f.ms(share.ms)} ({f.pct(share.frac)})" for share in told)
@@ -108,7 +107,7 @@ def shortened(found: Waits) -> Waits:
 
 def _content(page: Page) -> Content | None:
     found = page.report.waits
-    if found.why == NOT_ASKED:
+    if not found.asked:
         return None
     return {
         "note": found.why or (f"by {found.tool}" if found.tool else ""),

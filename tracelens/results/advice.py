@@ -69,7 +69,7 @@ class ConfigDiff:
 class Finding:
     rule: Annotated[str, says('"TL101"')]
     slug: Annotated[str, says('"pad-vocabulary"')]
-    title: str
+    title: Annotated[str, says("what to do, and behind a colon what was seen")]
     components: list[str]
     severity: Level
     saving_ms: Annotated[Estimate, says("per step")]
@@ -106,6 +106,11 @@ class Finding:
             "gemms, kernels: what other kernels gain, or launches that it spares, are in no figure or bound"
         ),
     ] = "all"
+
+    @property
+    def action(self) -> str:
+        """The title without what was seen."""
+        return self.title.partition(": ")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,9 +93,10 @@ class Summary:
     ]
     shape_waste_ms: Annotated[Estimate | None, says("per step; None until a rule has something at stake")]
     verdict: Annotated[str, says("one sentence")]
-    verdict_detail: Annotated[str, says("one or two sentences below it")]
+    verdict_detail: Annotated[str, says("what else is to be known, in one or two sentences")]
     step_source: Annotated[str, says("how steps were found, in words")]
     unprofiled: UnprofiledSteps = field(default_factory=UnprofiledSteps)
+    verdict_to_try: Annotated[str, says("what to try against it, in one sentence")] = ""
     limited_by: Annotated[LimitedBy, says('by the rule of the verdict; "" = not judged')] = ""
     step_bound: Annotated[StepBound, says("what the step waits for, by its idle time")] = "gpu"
     saving_of: Annotated[

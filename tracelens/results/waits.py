@@ -72,3 +72,8 @@ class Waits:
     )
     missing: Annotated[dict[WaitPart, str], says("why it is not there")] = field(default_factory=dict)
     why: Annotated[str | None, says("why there is nothing at all")] = words.NOT_ASKED
+
+    @property
+    def asked(self) -> bool:
+        """Did anybody ask for what was waited for?"""
+        return self.why != words.NOT_ASKED

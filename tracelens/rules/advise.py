@@ -151,4 +151,4 @@ def _open_ms(
     unknown = [finding for finding, _ in found if finding.saving_ms.mid is None]
     beside = sum(one.saving_ms.high for one in unknown if one.saving_ms.high and not _rows(one))
     rows = {row for finding in unknown for row in _rows(finding)} - covered
-    return beside + sum(bounds.get(row, 0.0) for row in rows)
+    return beside + sum(bounds.get(row, 0.0) for row in sorted(rows))

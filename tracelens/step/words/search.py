@@ -105,7 +105,7 @@ def no_sizes(why: str, remedy: str) -> str:
 
 def with_remedy(why: str, remedy: str | None) -> str:
     """Why a size is not searched, and how to record what is missing."""
-    return why if remedy is None else f"{why}.{_sentence(remedy)}"
+    return why if remedy is None else f"{why}.{_sentence(remedy)}".removesuffix(".")
 
 
 def _sentence(text: str | None) -> str:
