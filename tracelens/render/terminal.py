@@ -30,6 +30,7 @@ _BAR = 8
 _SEEN = 0.001  # of GPU time
 _FIGURES = 21  # columns of share, time and gaps beside name, bar and parts
 _OUTSIDE = 0.10  # of GPU time in no part of a transformer: from here on the terminal says what and why
+_TITLE = 2  # the cell of a finding's line that is cut
 _CELLS = 38  # columns of a finding's line beside its title
 _SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
 
@@ -73,8 +74,8 @@ def _head(out: _Out, report: Report, *, verbose: bool) -> None:
         out.line(report.trace.path, "dim")
     out.line()
     said = out.text(report.summary.verdict, "bold", limit=900 if verbose else _VERDICT * out.width)
-    told = said + out.text(_below(report.summary, None if verbose else _VERDICT * out.width - len(said)))
-    out.line(told)
+    below = _below(report.summary, None if verbose else _VERDICT * out.width - len(said))
+    out.line(said + out.text(below, limit=900))
     for found in limit.cards(report) if verbose else ():
         for line in [*found.saw, *(f"→ {one}" for one in found.todo)]:
             out.line(f"  {line}")
@@ -144,8 +145,12 @@ def _findings(out: _Out, report: Report, *, verbose: bool) -> None:
     heads = [("", "l"), ("rule", "l"), ("fix", kind), (facts.per_step(report).strip(), "r"), ("share", "r")]
     heads += [("confidence", "l")] if verbose else []
     table = out.table(heads if verbose else [("", how) for _, how in heads], expand=not verbose)
-    for finding in shown:
-        table.add_row(*_finding_cells(out, finding)[: len(heads)])
+    rows = [_finding_cells(out, finding)[: len(heads)] for finding in shown]
+    beside = sum(2 + max(row[at].cell_len for row in rows) for at in range(len(heads)) if at != _TITLE)
+    for finding, row in zip(shown, rows, strict=True):
+        if kind == "cut":
+            row[_TITLE] = out.text(_cut(out, _told(finding, finding.title), verbose, room=beside))
+        table.add_row(*row)
     out.print(table)
     more = len(report.findings) - len(shown)
     if verbose:
@@ -193,12 +198,13 @@ def _finding_cells(out: _Out, finding: Finding) -> list[Text]:
 
 def _short(finding: Finding, room: int) -> str:
     """A title of two lines at most: without what stands behind its colon, where it takes more."""
+    whole = _told(finding, finding.title)
+    return whole if cell_len(whole) <= 2 * room else _told(finding, finding.action)
 
-    def told(title: str) -> str:
-        return f"New model: {lower(title)}" if finding.effort == "retrain" else title
 
-    whole = told(finding.title)
-    return whole if cell_len(whole) <= 2 * room else told(finding.action)
+def _told(finding: Finding, title: str) -> str:
+    """A title; of a change that trained weights do not survive, with that ahead."""
+    return f"New model: {lower(title)}" if finding.effort == "retrain" else title
 
 
 def _why(out: _Out, report: Report) -> None:
