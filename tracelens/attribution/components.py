@@ -41,7 +41,6 @@ class Decision:
     components: tuple[str, ...] = ()
 
 
-_MIXTURE = Decision("moe.experts", "op")  # its operator says so, whatever else there is
 CORE = ("attention.scores", "attention.softmax", "attention.values")
 _FROM_OP = {
     "core": "attention.core",
@@ -108,7 +107,9 @@ def is_part(component: str) -> bool:
 def decide(situation: Situation) -> Decision | None:
     """The component of an operator in its forward position; None where nothing says."""
     decision = _decide(situation)
-    if decision and decision != _MIXTURE and not situation.transformer and is_part(decision.component):
+    if decision is None or situation.transformer or decision.component.startswith("moe."):
+        return decision  # what says that it is of a mixture of experts is, whatever else there is
+    if is_part(decision.component):
         return Decision("other", decision.evidence)  # no attention anywhere: this is no transformer's MLP
     return decision
 

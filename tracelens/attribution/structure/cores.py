@@ -16,6 +16,7 @@ from tracelens.gemm import GemmShape
 
 _POSITIONS = 2  # linear layers within the scores of an attention
 _COORDINATES = 4  # numbers that say how two positions lie to one another, at most
+_PADDED = 4  # scores of blocks or windows are padded before or behind their softmax, and by less than this
 _OWN = {"dropout": "dropout", "norm": "norm"}  # what a unit is wherever it stands
 
 
@@ -53,7 +54,7 @@ def _with_softmax(run: Run) -> list[Core]:
             elif (shape := run.shape(at)) is None or shape.k > 1:  # a table or a mask is no product of two
                 ahead, softmax = ([*ahead, at] if softmax is None else [at]), None
         elif kind.what == "softmax" or "softmax" in kind.tags:
-            softmax = at if ahead and softmax is None else softmax
+            softmax = at if softmax is None and any(_weighs(run, p, at) for p in ahead) else softmax
         elif kind.what == "gemm":
             if any(_mixes_heads(run, p, at) for p in ahead[-1:]):
                 continue
@@ -67,6 +68,14 @@ def _with_softmax(run: Run) -> list[Core]:
         elif kind.what == "convolution" and ahead and not _on_scores(run, ahead[-1], at):
             ahead, softmax, between = [], None, 0
     return cores
+
+
+def _weighs(run: Run, scores: int, at: int) -> bool:
+    """Can a softmax be of these scores? One of far fewer numbers, as a router's beside its experts, is not."""
+    first, given = run.shape(scores), run.kinds[at].tensors[:1]
+    if first is None or not given or run.kinds[at].what != "softmax":
+        return True
+    return _PADDED * prod(given[0]) >= first.batch * first.m * first.n
 
 
 def _factored(run: Run, taken: set[int]) -> Iterator[Core]:

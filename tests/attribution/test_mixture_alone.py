@@ -1,0 +1,42 @@
+"""A mixture of experts by itself: what its ranges say counts, and no attention is made up of its products."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.attribution.rows import Row, attributed, mm, verdict, written
+from tracelens.words import COMPONENTS
+
+ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4>"
+GEMM = "nvjet_sm103_tst_512x8_64x3_2x1_v_bz_NNT"
+
+
+def _layer(*, ranges: bool) -> list[Row]:
+    """512 tokens, 2 of 8 experts each, hidden 1024, width 2048; the range of AMD's MoE benchmarks."""
+    moe = "MoE[experts=8, tokens=512, topk=2]" if ranges else ""
+    choices, rows = [512, 2], [512, 2, 1024]
+    return [
+        mm("moe.router", 512, 8, 1024),
+        Row("moe.router", "aten::topk", "void at::native::sbtopk::gatherTopK", ([512, 8],), 7, inside=moe),
+        Row("moe.router", "aten::_softmax", "softmax_warp_forward", (choices,), 2, inside=moe),
+        Row("moe.dispatch", "aten::index", "vectorized_gather_kernel", ([8, 1024, 2048],), 500, inside=moe),
+        Row("moe.experts", "aten::bmm", GEMM, ([1024, 1, 1024], [1024, 1024, 2048]), 600, inside=moe),
+        Row("moe.experts", "aten::silu", ELEMENTWISE, ([1024, 2048],), 5, inside=moe),
+        Row("moe.experts", "aten::bmm", GEMM, ([1024, 1, 2048], [1024, 2048, 1024]), 600, inside=moe),
+        Row("moe.dispatch", "aten::mul", ELEMENTWISE, (rows, [512, 2, 1]), 5),
+        Row("moe.dispatch", "aten::sum", "reduce_kernel", (rows,), 6),
+    ]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_experts_and_the_next_routers_softmax_are_no_attention(tmp_path: Path, ranges: bool) -> None:
+    """Down projection, the softmax of the next layer's two chosen experts, up projection: no scores."""
+    rows = _layer(ranges=ranges) * 4
+    trace, _, found = attributed(tmp_path, written(rows))
+    parts = {COMPONENTS[code] for code in found.component.tolist()}
+    assert not any(part.startswith("attention.") for part in parts)
+    right, wrong = verdict(rows, trace, found)
+    assert wrong == {} and (right > 0.97 or not ranges)
+
