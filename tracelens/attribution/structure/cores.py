@@ -71,7 +71,7 @@ def _with_softmax(run: Run) -> list[Core]:
 
 
 def _weighs(run: Run, scores: int, at: int) -> bool:
-    """Can a softmax be of these scores? One of far fewer numbers, as a router's beside its experts, is not."""
+    """Can a softmax be of these scores? One of far fewer numbers is not: a router's beside its experts."""
     first, given = run.shape(scores), run.kinds[at].tensors[:1]
     if first is None or not given or run.kinds[at].what != "softmax":
         return True
