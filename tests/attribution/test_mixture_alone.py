@@ -39,4 +39,3 @@ def test_experts_and_the_next_routers_softmax_are_no_attention(tmp_path: Path, r
     assert not any(part.startswith("attention.") for part in parts)
     right, wrong = verdict(rows, trace, found)
     assert wrong == {} and (right > 0.97 or not ranges)
-
