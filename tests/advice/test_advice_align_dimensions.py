@@ -141,7 +141,7 @@ def test_what_is_left_out_below_the_threshold_is_said(said: Listener) -> None:
 
 def test_without_shapes_it_could_not_run(said: Listener) -> None:
     outcome = check(gemm(1, None, None, None))
-    assert outcome.state == "could_not_run" and "record_shapes=True" in outcome.why
+    assert outcome.state == "could_not_run"
     said(outcome.why)
     assert check(*mlp(), step_ms=None).state == "could_not_run"
 

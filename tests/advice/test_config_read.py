@@ -282,10 +282,9 @@ def test_files_that_are_none(tmp_path: Path, said: Listener) -> None:
     (tmp_path / "x.json").write_bytes(b"\xff\xfe\x00\x80" * 40)
     (tmp_path / "y.json").write_bytes(b" " * 9_000_000)
     (tmp_path / "t.json.gz").write_bytes(b"\x1f\x8b" + b"\0" * 9_000_000)
-    names = ("missing.json", "x.json", "y.json", "t.json.gz")
-    for path in (*(tmp_path / name for name in names), "/dev/zero", "a\0b"):
+    for name in ("missing.json", "x.json", "y.json", "t.json.gz", "/dev/zero", "a\0b"):
         with pytest.raises(InputError) as caught:
-            read_config(path)
+            read_config(tmp_path / name)
         said(str(caught.value).replace(f"{tmp_path}/", ""))
 
 
