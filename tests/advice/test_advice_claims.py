@@ -18,6 +18,7 @@ from tests.advice.test_advice_compiled_padding import pad
 from tests.advice.test_advice_fp8 import in_fp8, left_out
 from tests.advice.test_advice_tensor_cores import fp32
 from tests.advice.test_advice_unfused_projections import attention
+from tests.said import Listener
 from tracelens.results import Estimate
 from tracelens.rules import StepFacts, advise
 from tracelens.rules.engine.candidate import Candidate
@@ -118,27 +119,23 @@ def test_without_a_candidate_the_check_passes_with_its_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("estimate", "words"),
-    [
-        ((-2.0, -1.0, 0.5), "Not advised: the change is predicted to make the step 1.00 ms slower."),
-        ((-2.0, 0.0, 0.5), "Not advised: the change is predicted to change nothing."),
-        ((-2.0, 1.0, 3.0), "leaves open which of the two"),
-        ((0.01, 0.05, 0.09), "below the 0.1% that makes a finding"),
-        ((0.0, None, 0.05), "The change would save at most 50.0 µs of the 100 ms step"),
-    ],
+    "estimate",
+    [(-2.0, -1.0, 0.5), (-2.0, 0.0, 0.5), (-2.0, 1.0, 3.0), (0.01, 0.05, 0.09), (0.0, None, 0.05)],
+    ids=str,
 )
 def test_what_does_not_pay_is_no_finding_and_the_check_says_why(
-    estimate: tuple[float, float | None, float], words: str
+    estimate: tuple[float, float | None, float], said: Listener
 ) -> None:
     found, why = state(candidate(*estimate))
-    assert found == "passed" and why.startswith("All is well. ") and words in why
+    assert found == "passed"
+    said(why)
 
 
-def test_a_saving_is_never_more_than_its_bound_and_the_step() -> None:
+def test_a_saving_is_never_more_than_its_bound_and_the_step(said: Listener) -> None:
     step = step_of([gemm(1, 64, 64, 64)], step_ms=4.0)
     (finding,) = conclude(Fp8(), facts=step, candidates=[candidate(3.0, 9.0, 12.0)], passed="").findings
     assert finding.saving_ms == Estimate(3.0, 4.0, 4.0, "model")
-    assert "No more than 4.00 ms counts" in finding.how
+    said(finding.how)
 
 
 def test_without_a_step_time_nothing_is_claimed() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.advice.advice_steps import A100, H100, Shape, facts_of, model_of, rows_of
+from tests.said import Listener
 from tracelens.gemm.gain import RATIO_ERROR
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import Gpu
@@ -22,7 +23,7 @@ GPUS = pytest.mark.parametrize("gpu", [A100, H100], ids=["a100", "h100"])
 
 
 @GPUS
-def test_gpt3_of_2_7_billion_prefers_20_or_40_heads_and_not_64(gpu: Gpu) -> None:
+def test_gpt3_of_2_7_billion_prefers_20_or_40_heads_and_not_64(gpu: Gpu, said: Listener) -> None:
     """The paper's case: h 2560, a 32, head dimension 80."""
     step = model_of(GPT3, gpu=gpu)
     saving = {heads: what_if(step, {"heads": heads}).saving_ms for heads in (20, 40, 64)}
@@ -31,7 +32,8 @@ def test_gpt3_of_2_7_billion_prefers_20_or_40_heads_and_not_64(gpu: Gpu) -> None
     assert (saving[64].high or 0.0) < 0  # slower for certain
     findings = {one.rule: one for one in advise(facts_of(GPT3, gpu=gpu)).findings}
     heads = findings["TL103"]
-    assert heads.change["heads"] == [32, 20] and "64 heads" not in heads.title
+    assert heads.change["heads"] == [32, 20]
+    said(heads.title)
     assert heads.saving_ms.mid == pytest.approx(mid[20]) and heads.basis == "model"
     assert heads.parameter_delta == 0
 
@@ -91,11 +93,12 @@ def test_a_good_shape_gets_no_finding(x: Shape, gpu: Gpu) -> None:
     assert advice.at_stake_ms is None
 
 
-def test_a_change_that_is_predicted_not_to_pay_is_no_finding_and_the_check_says_so() -> None:
+def test_a_change_that_is_predicted_not_to_pay_is_no_finding_and_the_check_says_so(said: Listener) -> None:
     """The vocabulary's products already run like aligned ones although their names show narrow loads."""
     advice = advise(facts_of(GPT3, slowed={"logits": 0.11}))  # an odd vocabulary runs at 0.12
     check = next(one for one in advice.checks if one.rule == "TL101")
-    assert check.state == "passed" and "Not advised: vocab = 50304" in check.why
+    assert check.state == "passed"
+    said(check.why)
     assert "TL101" not in {one.rule for one in advice.findings}
 
 

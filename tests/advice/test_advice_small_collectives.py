@@ -9,6 +9,7 @@ import pytest
 from tests.advice.advice_facts import A100, RTX3060, step_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import gemm
+from tests.said import Listener
 from tracelens.hardware import Gpu
 from tracelens.hardware.collectives import exchange_us
 from tracelens.results import CommunicationRow
@@ -32,11 +33,11 @@ def check(*rows: CommunicationRow, gpu: Gpu = A100) -> Outcome:
     return RULE.check(step_of([gemm(1, 4096, 4096, 4096)], gpu=gpu, step_ms=50.0, communication=list(rows)))
 
 
-def test_starts_are_the_bound() -> None:
+def test_starts_are_the_bound(said: Listener) -> None:
     (finding,) = check(sent(200, 262_144)).findings
     planted = took_ms(200, 262_144) - took_ms(2, 26_214_400)
     assert finding.saving_ms.mid is None and finding.saving_ms.high == pytest.approx(planted, rel=0.05)
-    assert finding.title == "Exchange data-parallel gradients in buckets: 200 small calls per step"
+    said(finding.title)
 
 
 def test_what_is_hidden_saves_nothing() -> None:

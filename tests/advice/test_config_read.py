@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests.advice import configs
 from tests.advice.configs import read, written
+from tests.said import Listener
 from tracelens.config import config_from_flags, read_config
 from tracelens.config.configuration import PaddedVocab
 from tracelens.config.diff import config_diff
@@ -43,19 +45,17 @@ def test_sizes_of_public_models(tmp_path: Path, name: str) -> None:
     assert (x.parameters or 0) / 1e9 == pytest.approx(billions, rel=0.001)
 
 
-def test_every_size_says_where_it_is_from(tmp_path: Path) -> None:
+def test_every_size_says_where_it_is_from(tmp_path: Path, said: Listener) -> None:
     found = read(tmp_path, configs.GPT2_XL)
-    assert found.sources["hidden"] == "config.json: n_embd"
-    assert found.sources["ffn"] == "4 * hidden"
-    assert found.sources["micro_batch"].startswith("assumed")
+    said([f"{name}: {source}" for name, source in sorted(found.sources.items())])
     sizes = {name for name in found.sources if found.model.get(name) is not None}
     assert sizes == set(found.sources)
 
 
-def test_more_positions_than_anyone_trains_with_are_an_assumption(tmp_path: Path) -> None:
+def test_more_positions_than_anyone_trains_with_are_an_assumption(tmp_path: Path, said: Listener) -> None:
     found = read(tmp_path, configs.LLAMA3_8B)
     assert found.model.sequence == 4096
-    assert "131072" in found.sources["sequence"]
+    said(found.sources["sequence"])
     given = read(tmp_path, configs.LLAMA3_8B, sequence=8192, micro_batch=3)
     assert (given.model.sequence, given.model.micro_batch) == (8192, 3)
 
@@ -65,10 +65,8 @@ def test_a_folder_with_a_config_will_do(tmp_path: Path) -> None:
     assert read_config(tmp_path).model.ffn == 11008
 
 
-def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
-    assert any("other parts" in note for note in read(tmp_path, configs.GEMMA3_MULTIMODAL).notes)
-    window = read(tmp_path, configs.GEMMA3_MULTIMODAL).notes
-    assert any("sliding window of 1024" in note for note in window)
+def test_what_is_not_counted_is_said(tmp_path: Path, said: Listener) -> None:
+    said(read(tmp_path, configs.GEMMA3_MULTIMODAL).notes)
     assert not read(tmp_path, configs.MISTRAL_7B, sequence=8192).notes
 
 
@@ -141,28 +139,28 @@ def test_megatron_yaml_and_json_agree(tmp_path: Path) -> None:
     assert (yaml.model.kv_heads, yaml.model.tied, yaml.model.sequence) == (8, False, 8192)
 
 
-def test_megatron_ignores_query_groups_without_their_switch(tmp_path: Path) -> None:
+def test_megatron_ignores_query_groups_without_their_switch(tmp_path: Path, said: Listener) -> None:
     found = read(tmp_path, configs.MEGATRON_YAML.replace("group_query_attention: true", "x: 1"), "args.yaml")
     assert found.model.kv_heads == 32
-    assert any("no effect" in note for note in found.notes)
+    said(found.notes)
 
 
-def test_nanogpt_fills_in_what_train_py_sets(tmp_path: Path) -> None:
+def test_nanogpt_fills_in_what_train_py_sets(tmp_path: Path, said: Listener) -> None:
     found = read(tmp_path, configs.NANOGPT, "train_gpt2.py")
     x = found.model
     assert (x.hidden, x.heads, x.layers, x.ffn, x.vocab) == (1536, 12, 12, 6144, 50304)
     assert (x.micro_batch, x.sequence) == (12, 1024)
-    assert "default" in found.sources["vocab"]
+    said(found.sources["vocab"])
     assert set(found.fixed) == {"ffn", "hidden"}
 
 
-def test_megatron_s_other_arguments(tmp_path: Path) -> None:
+def test_megatron_s_other_arguments(tmp_path: Path, said: Listener) -> None:
     grouped = read(tmp_path, MEGATRON_TABLE | {"group_query_attention": True}, "a.json").model
     assert (grouped.kv_heads, grouped.vocab) == (1, 512)  # its default; 500 padded to a multiple of 128
     padded = read(tmp_path, MEGATRON_TABLE | {"padded_vocab_size": 640}, "a.json")
     assert (padded.model.vocab, padded.padded) == (640, None)
     staged = read(tmp_path, MEGATRON_TABLE | {"context_parallel_size": 4}, "a.json")
-    assert "context_parallel_size = 4 is not taken into account" in staged.notes
+    said(staged.notes)
     assert read(tmp_path, MEGATRON_TABLE | {"context_parallel_size": 1}, "a.json").notes == ()
     wider = read(tmp_path, MEGATRON_TABLE, "a.json", vocab=1000)
     assert (wider.model.vocab, wider.padded) == (1024, PaddedVocab(1000, 128))
@@ -177,13 +175,13 @@ def test_constants_of_a_config_class_are_read_and_nothing_is_worked_out_too_far(
     assert (x.hidden, x.layers, x.heads) == (768, 12, 12)  # nanoGPT's own layers and heads
 
 
-def test_defaults_of_families(tmp_path: Path) -> None:
+def test_defaults_of_families(tmp_path: Path, said: Listener) -> None:
     qwen = read(tmp_path, without(configs.QWEN3_4B, "head_dim"))
-    assert qwen.model.head_dim == 128 and qwen.sources["head_dim"] == "Qwen3's default"
+    assert qwen.model.head_dim == 128
     whole = configs.LLAMA2_7B | {"hidden_size": 4096.0, "num_hidden_layers": "32"}
     assert (read(tmp_path, whole).model.hidden, read(tmp_path, whole).model.layers) == (4096, 32)
     shown = read(tmp_path, configs.LLAMA2_7B | {"vision_config": {"hidden_size": 8}})
-    assert any("other parts beside its language model" in note for note in shown.notes)
+    said(qwen.sources["head_dim"], shown.notes)
     untied = read(tmp_path, configs.GEMMA3_MULTIMODAL | {"tie_word_embeddings": False})
     assert untied.model.tied is False
     dense = read(tmp_path, configs.MIXTRAL_8X7B | {"mlp_only_layers": [0, 1]}).model
@@ -211,11 +209,12 @@ def test_python_is_never_executed(tmp_path: Path) -> None:
     assert (x.layers, x.heads, x.hidden) == (6, 12, 768)  # what is no constant is not read
 
 
-def test_flags_alone() -> None:
+def test_flags_alone(said: Listener) -> None:
     x = config_from_flags({"hidden": 4096, "heads": 32, "layers": 32}, gated=True).model
     assert (x.ffn, x.head_dim, x.kv_heads) == (10880, 128, 32)
-    with pytest.raises(UsageError, match="--layers"):
+    with pytest.raises(UsageError) as caught:
         config_from_flags({"hidden": 4096, "heads": 32})
+    said(caught.value)
 
 
 MEGATRON = "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --vocab-size 512"
@@ -226,81 +225,67 @@ def without(table: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in table.items() if name != key}
 
 
-BAD: dict[str, tuple[str, str | dict[str, Any] | list[int], str]] = {
-    "empty": ("config.json", "", "is not a Hugging Face"),
-    "not json": ("config.json", "{'hidden_size': 1}", "no JSON"),
-    "a list": ("config.json", "[1, 2]", "not an object"),
-    "deep": ("config.json", "[" * 200_000, "no JSON"),
-    "long number": ("config.json", '{"model_type": "gpt2", "n_embd": ' + "9" * 5000 + "}", "no JSON"),
-    "a trace": ("trace.json", {"traceEvents": []}, "is a trace"),
-    "no keys": ("config.json", {"hello": 1}, "neither model_type"),
-    "unknown family": ("config.json", configs.LLAMA2_7B | {"model_type": "zebra"}, "'zebra' is not known"),
-    "no family": ("config.json", {"architectures": ["X"], "hidden_size": 4}, "no model_type"),
-    "mla": ("config.json", {"model_type": "deepseek_v3"}, "latent attention"),
-    "mla by key": ("config.json", configs.LLAMA2_7B | {"kv_lora_rank": 512}, "kv_lora_rank"),
-    "encoder-decoder": ("config.json", {"model_type": "t5"}, "an encoder and a decoder"),
-    "zero": ("config.json", configs.LLAMA2_7B | {"hidden_size": 0}, "hidden_size = 0"),
-    "negative": ("config.json", configs.LLAMA2_7B | {"intermediate_size": -8}, "intermediate_size = -8"),
-    "huge": ("config.json", configs.LLAMA2_7B | {"vocab_size": 2**40}, "no size"),
-    "a word": ("config.json", configs.LLAMA2_7B | {"num_hidden_layers": "many"}, "no whole number"),
-    "true": ("config.json", configs.LLAMA2_7B | {"num_hidden_layers": True}, "no whole number"),
-    "a fraction": ("config.json", configs.LLAMA2_7B | {"hidden_size": 4096.5}, "no whole number"),
-    "nan": ("config.json", '{"model_type": "llama", "hidden_size": NaN}', "no whole number"),
-    "heads": ("config.json", configs.LLAMA2_7B | {"num_attention_heads": 30}, "do not divide hidden"),
-    "kv heads": ("config.json", configs.LLAMA2_7B | {"num_key_value_heads": 5}, "do not divide 32"),
-    "no layers": ("config.json", {"model_type": "gpt2", "n_embd": 64, "n_head": 2}, "--layers N"),
-    "experts": ("config.json", configs.MIXTRAL_8X7B | {"num_experts_per_tok": 9}, "of 8 experts"),
-    "variable": ("a.sh", "--num-layers 2 --hidden-size $H --num-attention-heads 2", "does not set"),
-    "no value": ("a.sh", "--num-layers --hidden-size 64", "has no value"),
-    "no vocabulary": ("a.sh", "--num-layers 2 --hidden-size 64 --num-attention-heads 2", "give --vocab N"),
-    "megatron experts": ("a.sh", "--num-layers 2 --hidden-size 64 --num-experts 8", "not modelled"),
-    "mla in megatron": ("a.sh", MEGATRON + " --multi-latent-attention", "latent-attention is not modelled"),
-    "no multiple": ("a.json", MEGATRON_TABLE | {"make_vocab_size_divisible_by": -4}, "= -4 is no multiple"),
-    "a strange mixture": (
-        "config.json", configs.LLAMA2_7B | {"model_type": "zebra", "num_experts": 8}, "experts of model_type",
-    ),
-    "how many experts": (
-        "config.json", without(configs.MIXTRAL_8X7B, "num_local_experts"), "how many experts there are",
-    ),
-    "experts in turn": ("config.json", configs.MIXTRAL_8X7B | {"moe_layer_freq": 2}, "in turn with layers"),
-    "how many a token": (
-        "config.json", without(configs.MIXTRAL_8X7B, "num_experts_per_tok"), "experts a token goes to",
-    ),
+BAD: dict[str, tuple[str, str | dict[str, Any] | list[int]]] = {
+    "empty": ("config.json", ""),
+    "not json": ("config.json", "{'hidden_size': 1}"),
+    "a list": ("config.json", "[1, 2]"),
+    "deep": ("config.json", "[" * 200_000),
+    "long number": ("config.json", '{"model_type": "gpt2", "n_embd": ' + "9" * 5000 + "}"),
+    "a trace": ("trace.json", {"traceEvents": []}),
+    "no keys": ("config.json", {"hello": 1}),
+    "unknown family": ("config.json", configs.LLAMA2_7B | {"model_type": "zebra"}),
+    "no family": ("config.json", {"architectures": ["X"], "hidden_size": 4}),
+    "mla": ("config.json", {"model_type": "deepseek_v3"}),
+    "mla by key": ("config.json", configs.LLAMA2_7B | {"kv_lora_rank": 512}),
+    "encoder-decoder": ("config.json", {"model_type": "t5"}),
+    "zero": ("config.json", configs.LLAMA2_7B | {"hidden_size": 0}),
+    "negative": ("config.json", configs.LLAMA2_7B | {"intermediate_size": -8}),
+    "huge": ("config.json", configs.LLAMA2_7B | {"vocab_size": 2**40}),
+    "a word": ("config.json", configs.LLAMA2_7B | {"num_hidden_layers": "many"}),
+    "true": ("config.json", configs.LLAMA2_7B | {"num_hidden_layers": True}),
+    "a fraction": ("config.json", configs.LLAMA2_7B | {"hidden_size": 4096.5}),
+    "nan": ("config.json", '{"model_type": "llama", "hidden_size": NaN}'),
+    "heads": ("config.json", configs.LLAMA2_7B | {"num_attention_heads": 30}),
+    "kv heads": ("config.json", configs.LLAMA2_7B | {"num_key_value_heads": 5}),
+    "no layers": ("config.json", {"model_type": "gpt2", "n_embd": 64, "n_head": 2}),
+    "experts": ("config.json", configs.MIXTRAL_8X7B | {"num_experts_per_tok": 9}),
+    "variable": ("a.sh", "--num-layers 2 --hidden-size $H --num-attention-heads 2"),
+    "no value": ("a.sh", "--num-layers --hidden-size 64"),
+    "no vocabulary": ("a.sh", "--num-layers 2 --hidden-size 64 --num-attention-heads 2"),
+    "megatron experts": ("a.sh", "--num-layers 2 --hidden-size 64 --num-experts 8"),
+    "mla in megatron": ("a.sh", MEGATRON + " --multi-latent-attention"),
+    "no multiple": ("a.json", MEGATRON_TABLE | {"make_vocab_size_divisible_by": -4}),
+    "a strange mixture": ("config.json", configs.LLAMA2_7B | {"model_type": "zebra", "num_experts": 8}),
+    "how many experts": ("config.json", without(configs.MIXTRAL_8X7B, "num_local_experts")),
+    "experts in turn": ("config.json", configs.MIXTRAL_8X7B | {"moe_layer_freq": 2}),
+    "how many a token": ("config.json", without(configs.MIXTRAL_8X7B, "num_experts_per_tok")),
     "how wide beside": (
-        "config.json", without(configs.QWEN_MOE_A2_7B, "intermediate_size") | {"mlp_only_layers": [0]},
-        "how wide the MLP of layers without experts is",
+        "config.json",
+        without(configs.QWEN_MOE_A2_7B, "intermediate_size") | {"mlp_only_layers": [0]},
     ),
-    "no python": ("a.py", "n_layer = = 3", "no Python file"),
-    "other python": ("a.py", "import os\n", "none of n_layer"),
-}  # fmt: skip
+    "no python": ("a.py", "n_layer = = 3"),
+    "other python": ("a.py", "import os\n"),
+}
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_cannot_be_read_is_one_clear_line(tmp_path: Path, name: str) -> None:
-    file, content, says = BAD[name]
-    text = content if isinstance(content, str) else json.dumps(content)
-    with pytest.raises(TracelensError, match=says) as caught:
-        read(tmp_path, text, file)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400
+def test_what_cannot_be_read_is_one_clear_line(tmp_path: Path, name: str, said: Listener) -> None:
+    file, content = BAD[name]
+    with pytest.raises(TracelensError) as caught:
+        read(tmp_path, content if isinstance(content, str) else json.dumps(content), file)
+    text = str(caught.value)
+    assert "\n" not in text and len(text) < 400
+    said(re.sub("(?<= is no JSON): .*", "", text))  # what follows are Python's words
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        read_config(tmp_path / "missing.json")
-    with pytest.raises(InputError, match="no ordinary file"):
-        read_config("/dev/zero")
-    with pytest.raises(InputError, match="no text"):
-        (tmp_path / "x.json").write_bytes(b"\xff\xfe\x00\x80" * 40)
-        read_config(tmp_path / "x.json")
-    with pytest.raises(InputError, match="larger than"):
-        (tmp_path / "y.json").write_bytes(b" " * 9_000_000)
-        read_config(tmp_path / "y.json")
-    with pytest.raises(InputError, match=r"is a trace.*--what-if"):
-        (tmp_path / "t.json.gz").write_bytes(b"\x1f\x8b" + b"\0" * 9_000_000)
-        read_config(tmp_path / "t.json.gz")
-    with pytest.raises(InputError, match="name of the file"):
-        read_config("a\0b")
+def test_files_that_are_none(tmp_path: Path, said: Listener) -> None:
+    (tmp_path / "x.json").write_bytes(b"\xff\xfe\x00\x80" * 40)
+    (tmp_path / "y.json").write_bytes(b" " * 9_000_000)
+    (tmp_path / "t.json.gz").write_bytes(b"\x1f\x8b" + b"\0" * 9_000_000)
+    for name in ("missing.json", "x.json", "y.json", "t.json.gz", "/dev/zero", "a\0b"):
+        with pytest.raises(InputError) as caught:
+            read_config(tmp_path / name)
+        said(str(caught.value).replace(f"{tmp_path}/", ""))
 
 
 def test_a_family_that_is_not_known_can_be_described(tmp_path: Path) -> None:
@@ -309,33 +294,35 @@ def test_a_family_that_is_not_known_can_be_described(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "causal", "rope", "assumed"),
+    ("more", "causal", "rope"),
     [
-        ({"architectures": ["ZebraForMaskedLM"]}, False, False, False),
-        ({"architectures": ["ZebraForCausalLM"], "rope_theta": 1e4}, True, True, False),
-        ({"is_decoder": False, "rotary_dim": 64}, False, True, False),
-        ({}, True, False, True),
+        ({"architectures": ["ZebraForMaskedLM"]}, False, False),
+        ({"architectures": ["ZebraForCausalLM"], "rope_theta": 1e4}, True, True),
+        ({"is_decoder": False, "rotary_dim": 64}, False, True),
+        ({}, True, False),
     ],
 )
 def test_an_unknown_family_gets_no_mask_and_no_rotary_embeddings_by_assumption(
-    tmp_path: Path, more: dict[str, object], causal: bool, rope: bool, assumed: bool
+    tmp_path: Path, more: dict[str, object], causal: bool, rope: bool, said: Listener
 ) -> None:
     path = written(tmp_path, configs.BERT_BASE | {"model_type": "zebra"} | more)
     found = read_config(path, gated=False)
     assert (found.layout.causal, found.layout.rope) == (causal, rope)
-    assert any("causal mask is assumed" in note for note in found.notes) == assumed
+    said(found.notes)
 
 
-def test_encoders_see_both_ways_and_images_are_refused(tmp_path: Path) -> None:
+def test_encoders_see_both_ways_and_images_are_refused(tmp_path: Path, said: Listener) -> None:
     for name in ("bert", "roberta", "modernbert"):
         assert not read(tmp_path, configs.BERT_BASE | {"model_type": name}).layout.causal
-    with pytest.raises(InputError, match=r"vit has patches of images .* not modelled"):
+    with pytest.raises(InputError) as caught:
         read_config(written(tmp_path, configs.BERT_BASE | {"model_type": "vit"}), gated=False)
+    said(caught.value)
 
 
-def test_ranks_have_to_divide_the_model(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="heads = 25 does not divide over 2"):
+def test_ranks_have_to_divide_the_model(tmp_path: Path, said: Listener) -> None:
+    with pytest.raises(UsageError) as caught:
         read(tmp_path, configs.GPT2_XL, tensor_parallel=2)
+    said(caught.value)
 
 
 DIFFS: list[tuple[dict[str, Any] | str, str, dict[str, int], list[str]]] = [
@@ -379,17 +366,18 @@ def test_a_pasted_diff_gives_the_shape_it_was_made_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "says"),
+    "found",
     [
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "quantized (fp8)"),
-        ({"quant_method": "gptq", "bits": 4}, "quantized (gptq, 4 bits)"),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "quantized (bitsandbytes, 8 bits)"),
+        {"quant_method": "fp8", "weight_block_size": [128, 128]},
+        {"quant_method": "gptq", "bits": 4},
+        {"quant_method": "bitsandbytes", "load_in_8bit": True},
     ],
+    ids=lambda found: str(found["quant_method"]),
 )
-def test_a_quantized_checkpoint_is_said(tmp_path: Path, found: dict[str, object], says: str) -> None:
+def test_a_quantized_checkpoint_is_said(tmp_path: Path, found: dict[str, object], said: Listener) -> None:
     """DeepSeek-V3's, and GPTQ's and bitsandbytes' of the Hub: read as bf16 in silence before."""
     (note,) = read(tmp_path, configs.LLAMA2_7B | {"quantization_config": found}).notes
-    assert says in note and "16 bits" in note
     inner = configs.GEMMA3_MULTIMODAL | {"quantization_config": found}
-    assert any(says in note for note in read(tmp_path, inner).notes)
+    assert note in read(tmp_path, inner).notes
+    said(note)
     assert not read(tmp_path, configs.LLAMA2_7B).notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from tests.advice.advice_facts import H100, other, step_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import UNKNOWN_GPU, facts, gemm, model
 from tests.advice.advice_steps import Shape, facts_of
+from tests.said import Listener
 from tracelens.config.model_config import ModelConfig
 from tracelens.gemm.predict import predict_gemm
 from tracelens.results import Amount, Estimate, Span
@@ -56,45 +58,42 @@ def changed(*names: str, now: ModelConfig = NOW, **then: Any) -> ChangedSizes:
     return ChangedSizes(now, replace(now, **then), names or tuple(then))
 
 
+def known(amount: Amount) -> tuple[float | None, float | None]:
+    return amount.delta, amount.frac
+
+
 # weights, operations, bytes
 
 
-def test_weights_count_matrices_of_the_whole_model() -> None:
+def test_weights_count_matrices_of_the_whole_model(said: Listener) -> None:
     """47 more rows of 1024 in one matrix, beside what the table of parameters holds."""
     more = parameters(changed(vocab=50304), counted=None)
     before = NOW.parameters
     assert before is not None and more.delta == 47 * 1024 and more.frac == pytest.approx(47 * 1024 / before)
-    assert more.how == (
-        f"+48,128 weights in matrices, of {before:,} now; twice that where embedding and output matrix are"
-        f" not tied"
-    )
+    said(more.how)
     for tied in (True, False):
-        assert "twice" not in parameters(changed(vocab=50304, now=replace(NOW, tied=tied)), counted=None).how
-    for ranks, split, said in ((2, None, True), (1, None, False), (2, True, False), (2, False, False)):
+        said(parameters(changed(vocab=50304, now=replace(NOW, tied=tied)), counted=None).how)
+    for ranks, split in ((2, None), (1, None), (2, True), (2, False)):
         now = replace(NOW, tied=True, tensor_parallel=ranks, vocab_split=split)
-        assert (
-            "; 2 times that where each rank" in parameters(changed(vocab=50304, now=now), counted=None).how
-        ) is said
-    assert "tied" not in parameters(changed(ffn=4160), counted=None).how
-    assert parameters(ChangedSizes(NOW, None, ("hidden",), "no way"), counted=None).how == "not known: no way"
+        said(parameters(changed(vocab=50304, now=now), counted=None).how)
+    said(parameters(changed(ffn=4160), counted=None).how)
+    no_way = parameters(ChangedSizes(NOW, None, ("hidden",), "no way"), counted=None)
     own = parameters(ChangedSizes(NOW, None, ("hidden",)), counted=7)
     assert own.delta == 7 and own.frac == pytest.approx(7 / before)
     bare = ModelConfig(hidden=64)
-    assert parameters(ChangedSizes(bare, None, ("ffn",)), counted=7) == Amount(
-        7, None, "+7 weights in matrices"
-    )
+    bare_own = parameters(ChangedSizes(bare, None, ("ffn",)), counted=7)
     lacks = parameters(ChangedSizes(bare, None, ("ffn",)), counted=None)
-    assert lacks.how == "not known: the trace does not show heads, head_dim, ffn, layers"
-    assert parameters(changed(sequence=1024), counted=None) == Amount(0, 0.0, "the same weights")
+    assert (known(no_way), known(bare_own), known(lacks)) == ((None, None), (7, None), (None, None))
+    same = parameters(changed(sequence=1024), counted=None)
     assert parameters(changed(sequence=1024), counted=5).delta == 0  # the sizes tell
-    assert parameters(changed(heads=32, head_dim=32, kv_heads=32), counted=None) == Amount(
-        0, 0.0, "as many weights as now"
-    )
+    as_many = parameters(changed(heads=32, head_dim=32, kv_heads=32), counted=None)
+    assert known(same) == known(as_many) == (0, 0.0)
+    said(no_way.how, bare_own.how, lacks.how, same.how, as_many.how)
     both = parameters(changed(sequence=1024, ffn=4160), counted=None)
     assert both.delta == 2 * 2 * 1024 * 64
 
 
-def test_operations_of_the_step() -> None:
+def test_operations_of_the_step(said: Listener) -> None:
     rows = [replace(ROW, flops=1e12, calls_per_step=3.0), replace(ROW, id="g2", flops=None)]
     step = facts(*rows)
     none = ChangedSizes(NOW, None, ())
@@ -105,114 +104,105 @@ def test_operations_of_the_step() -> None:
         return operations(given.pop("step", step), change or {"flag": [0, 1]}, sizes, weights,
                           of_rows=told["of_rows"], rows=told["rows"])  # fmt: skip
 
-    assert found() == Amount(0.0, 0.0, "the same operations")
-    assert found(weights=Amount(None, None, "who knows")) == Amount(None, None, "who knows")
-    assert found(of_rows=0.25) == Amount(
-        0.75e12, 0.25, "25.0% more in GEMMs that do 100.0% of the work; 3.00 TFLOP a step now"
-    )
-    assert (
-        found(of_rows=-0.25).how.startswith("25.0% less in")
-        and found(of_rows=0.0).how == "as many operations as now"
-    )
+    unknown = Amount(None, None, "who knows")
+    more, less, as_many = (found(of_rows=frac) for frac in (0.25, -0.25, 0.0))
+    assert known(found()) == known(as_many) == (0.0, 0.0) and found(weights=unknown) == unknown
+    assert (known(more), known(less)) == ((0.75e12, 0.25), (-0.75e12, -0.25))
+    said(found().how, more.how, less.how, as_many.how)
     assert found(of_rows=0.25, step=facts()).frac is None
-    assert found(sizes=changed(ffn=4160)).how.startswith("not known: ")
-    assert found(sizes=ChangedSizes(NOW, None, ("ffn",), "no way")).how == "not known: no way"
-    for name in ("tensor_parallel", "pipeline", "Stage"):
-        assert found({name: [1, 2]}).delta is None and "another share" in found({name: [1, 2]}).how
+    open_ = [
+        found(sizes=changed(ffn=4160)),
+        found(sizes=ChangedSizes(NOW, None, ("ffn",), "no way")),
+        *(found({name: [1, 2]}) for name in ("tensor_parallel", "pipeline", "Stage")),
+    ]
+    assert {known(one) for one in open_} == {(None, None)}
+    said([one.how for one in open_])
     whole = facts_of(Shape(1024, 16, 4096, 50257, layers=2, b=4, s=512))
     twice = operations(whole, {"micro_batch": [4, 8]}, sizes_of(whole, {"micro_batch": [4, 8]}), same,
                        of_rows=None, rows=[])  # fmt: skip
-    assert twice.frac == pytest.approx(1.0) and twice.how.endswith(
-        " TFLOP a step now; the step has other tokens"
-    )
+    assert twice.frac == pytest.approx(1.0)
     wider = sizes_of(whole, {"ffn": [4096, 8192]})
-    assert "other tokens" not in operations(whole, {}, wider, same, of_rows=None, rows=[]).how
+    said(twice.how, operations(whole, {}, wider, same, of_rows=None, rows=[]).how)
 
 
 @pytest.mark.parametrize(("trains", "each"), [(True, 16), (False, 2)])
-def test_bytes_of_one_gpu(trains: bool, each: int) -> None:
+def test_bytes_of_one_gpu(trains: bool, each: int, said: Listener) -> None:
     """Two layers of two matrices 1024 x 64 more: 262,144 weights, of two ranks 131,072 each."""
     rows = [replace(ROW, phase="backward" if trains else "forward")]
     step = facts(*rows)
 
-    def states(now: ModelConfig, weights: Amount | None = None, **then: Any) -> tuple[float | None, str]:
+    def states(now: ModelConfig, weights: Amount | None = None, **then: Any) -> float | None:
         sizes = changed(now=now, **then)
         found = memory(step, {}, sizes, weights or parameters(sizes, counted=None))
-        return found.states, found.how
+        said(found.how)
+        return found.states
 
-    assert states(NOW, ffn=4160)[0] == each * 262144
-    two = states(replace(NOW, tensor_parallel=2), ffn=4160)
-    assert two[0] == each * 131072 and " B × 131,072 weights of one GPU (" in two[1]
-    assert " weights of one GPU (" not in states(NOW, ffn=4160)[1]
-    assert states(NOW, sequence=1024)[0] == 0.0 and ": as now" in states(NOW, sequence=1024)[1]
+    assert states(NOW, ffn=4160) == each * 262144
+    assert states(replace(NOW, tensor_parallel=2), ffn=4160) == each * 131072
+    assert states(NOW, sequence=1024) == 0.0
     bare = ModelConfig(hidden=64)
     own = Amount(100, None, "by hand")
-    assert states(bare, own, ffn=8)[0] == each * 100
+    assert states(bare, own, ffn=8) == each * 100
     shared: tuple[dict[str, Any], ...] = (
         {"tensor_parallel": 2},
         {"expert_parallel": 2},
         {"pipeline_parallel": 2},
     )
     for ranks in shared:
-        assert states(replace(bare, **ranks), own, ffn=8)[0] is None
-        assert states(replace(bare, **ranks), Amount(0, None, ""), ffn=8)[0] == 0.0
+        assert states(replace(bare, **ranks), own, ffn=8) is None
+        assert states(replace(bare, **ranks), Amount(0, None, ""), ffn=8) == 0.0
     alone: tuple[dict[str, Any], ...] = ({"tensor_parallel": 1}, {"expert_parallel": 1})
     for one in alone:
-        assert states(replace(bare, **one), own, ffn=8)[0] == each * 100
-    assert states(bare, Amount(None, None, ""), ffn=8)[0] is None
-    more = states(NOW, tensor_parallel=2)[1]
-    assert ", the vocabulary whole on every rank, = " in more
-    assert "whole on every rank" not in states(replace(NOW, vocab_split=True), tensor_parallel=2)[1]
-    assert "whole on every rank" not in two[1]
+        assert states(replace(bare, **one), own, ffn=8) == each * 100
+    assert states(bare, Amount(None, None, ""), ffn=8) is None
+    for split in (None, True):
+        assert states(replace(NOW, vocab_split=split), tensor_parallel=2) == each * -12582912
 
 
-def test_states_that_ranks_share_are_less_on_each() -> None:
+def test_states_that_ranks_share_are_less_on_each(said: Listener) -> None:
     sizes = changed(ffn=4160)
     purposes = ("FSDP parameter gather", "FSDP gradient scatter", "optimizer shards")
     for purpose in purposes:
         shared = [message(purpose=purpose, group_size=8), message(purpose=purpose, group_size=4)]
-        how = memory(facts(ROW, communication=shared), {}, sizes, parameters(sizes, counted=None)).how
-        assert ", less on each of the 8 ranks that share them" in how
+        said(memory(facts(ROW, communication=shared), {}, sizes, parameters(sizes, counted=None)).how)
     for away in (
         message(purpose="tensor parallel", group_size=8),
         message(purpose=purposes[0], group_size=None),
     ):
-        how = memory(facts(ROW, communication=[away]), {}, sizes, parameters(sizes, counted=None)).how
-        assert "share them" not in how
+        said(memory(facts(ROW, communication=[away]), {}, sizes, parameters(sizes, counted=None)).how)
 
 
-def test_activations_are_kept_for_the_backward_alone() -> None:
+def test_activations_are_kept_for_the_backward_alone(said: Listener) -> None:
     """Twice the micro-batch keeps twice as much: as much again, in the width of most of the time."""
     back = replace(ROW, phase="backward")
 
-    def kept(*rows: Any, now: ModelConfig = NOW, **then: Any) -> tuple[float | None, str]:
+    def kept(*rows: Any, now: ModelConfig = NOW, **then: Any) -> float | None:
         found = memory(facts(*rows), {}, changed(now=now, **then), Amount(0, 0.0, ""))
-        return found.activations, found.how
+        said(found.how)
+        return found.activations
 
-    assert kept(ROW, micro_batch=8)[0] == 0.0 and kept(back, micro_batch=4, layers=2)[0] == 0.0
-    twice, how = kept(back, micro_batch=8)
-    assert twice is not None and twice > 0 and "one micro-batch" not in how
-    assert kept(back, micro_batch=2)[0] == pytest.approx(-twice / 2)
-    assert kept(replace(back, dtype="fp32"), micro_batch=8)[0] == 2 * twice
-    assert kept(replace(back, dtype="fp64"), micro_batch=8)[0] == 4 * twice
+    assert kept(ROW, micro_batch=8) == 0.0 and kept(back, micro_batch=4, layers=2) == 0.0
+    twice = kept(back, micro_batch=8)
+    assert twice is not None and twice > 0
+    assert kept(back, micro_batch=2) == pytest.approx(-twice / 2)
+    assert kept(replace(back, dtype="fp32"), micro_batch=8) == 2 * twice
+    assert kept(replace(back, dtype="fp64"), micro_batch=8) == 4 * twice
     for dtype in ("fp8", "bf16", None):
-        assert kept(replace(back, dtype=dtype), micro_batch=8)[0] == twice
-    assert kept(back, replace(ROW, phase="recompute"), micro_batch=8)[0] is None
-    assert kept(back, now=replace(NOW, experts=8), micro_batch=8)[0] is None
-    assert kept(back, now=ModelConfig(hidden=64), micro_batch=8)[0] is None
-    assert kept(back, now=ModelConfig(hidden=64), micro_batch=8)[1].endswith(
-        "; activations: not known (heads is not known)"
-    )
+        assert kept(replace(back, dtype=dtype), micro_batch=8) == twice
+    assert kept(back, replace(ROW, phase="recompute"), micro_batch=8) is None
+    assert kept(back, now=replace(NOW, experts=8), micro_batch=8) is None
+    assert kept(back, now=ModelConfig(hidden=64), micro_batch=8) is None
     staged = kept(back, now=replace(NOW, pipeline_parallel=2), micro_batch=8)
-    assert staged[1].endswith(" of one micro-batch; with 1F1B the first of 2 stages keeps 2 at once")
+    assert staged is not None and 0 < staged < twice
     none = memory(facts(back), {}, ChangedSizes(NOW, None, ("ffn",), "no way"), Amount(1, 0.0, ""))
-    assert none.activations is None and none.delta is None and "(no way)" in none.how
+    assert none.activations is None and none.delta is None
+    said(none.how)
     whole = memory(facts(back), {}, changed(ffn=4160), parameters(changed(ffn=4160), counted=None))
     assert whole.states is not None and whole.activations is not None
     assert whole.delta == whole.states + whole.activations and whole.activations > 0
 
 
-def test_a_change_of_no_size_leaves_states_as_they_are() -> None:
+def test_a_change_of_no_size_leaves_states_as_they_are(said: Listener) -> None:
     none = ChangedSizes(NOW, None, ())
 
     def found(change: Any, delta: int | None = 0) -> Any:
@@ -221,11 +211,11 @@ def test_a_change_of_no_size_leaves_states_as_they_are() -> None:
     assert found({"flag": [0, 1]}).states == 0.0 and found({"flag": [0, 1]}).delta is None
     assert (found({"stages": [1, 2]}).states, found({"flag": [0, 1]}, None).states) == (None, None)
     assert found({"flag": [0, 1]}, None).how == "not known for this"
-    for change in ({"dtype": ["a", "b"]}, {"x": ["fp32", "BF16"]}, {"x": ["a", "fp8"]}, {"x": ["a", "fp16"]}):
-        assert found(change).states == 0.0 and found(change).how.startswith(
-            "weights with their states take 16 B"
-        )
-    assert "mixed" not in found({"x": ["bf16", "fp32"]}).how
+    said(found({"flag": [0, 1]}).how, found({"stages": [1, 2]}).how)
+    for pair in (("dtype", "b"), ("x", "BF16"), ("x", "fp8"), ("x", "fp16"), ("x", "fp32")):
+        change = {pair[0]: ["bf16", pair[1]]}
+        assert found(change).states == 0.0
+        said(found(change).how)
 
 
 # lines to paste
@@ -241,22 +231,24 @@ def lines(now: ModelConfig, **then: Any) -> dict[str, tuple[list[str], str]]:
      (50250, 50256, 1, 16), (50241, 50248, 1, 8), (50241, 50249, 1, None), (50257, 50432, 2, 128),
      (50257, 50688, 4, 128), (50257, 51200, 4, 256), (50000, 50016, 1, 32), (50001, 50008, 1, 8)],
 )  # fmt: skip
-def test_what_megatron_pads_a_vocabulary_to(vocab: int, then: int, ranks: int, by: int | None) -> None:
+def test_what_megatron_pads_a_vocabulary_to(
+    vocab: int, then: int, ranks: int, by: int | None, said: Listener
+) -> None:
     now = replace(NOW, vocab=vocab, tensor_parallel=ranks, vocab_split=False)
     found, note = lines(now, vocab=then)["Megatron-LM arguments"]
     assert found == ([] if by is None else [f"+ --make-vocab-size-divisible-by {by}"])
-    assert ("128 is the default: delete the option where it sets less" in note) is (by == 128)
-    assert ("no --make-vocab-size-divisible-by gives" in note) is (by is None)
+    said(note)
 
 
-def test_a_vocabulary_of_parts_is_their_sum() -> None:
+def test_a_vocabulary_of_parts_is_their_sum(said: Listener) -> None:
     split = replace(NOW, vocab=25152, vocab_split=True, tensor_parallel=2)
     found, note = lines(split, vocab=25216)["nanoGPT"]
     assert found == ["- vocab_size = 50304", "+ vocab_size = 50432"]
-    assert note.endswith("; 50304 is 2 ranks' parts together: a file can have less, which the framework pads")
+    said(note)
     for ranks in (None, 1):
-        alone, said = lines(replace(split, tensor_parallel=ranks), vocab=25216)["nanoGPT"]
-        assert alone == ["- vocab_size = 25152", "+ vocab_size = 25216"] and "parts" not in said
+        alone, note = lines(replace(split, tensor_parallel=ranks), vocab=25216)["nanoGPT"]
+        assert alone == ["- vocab_size = 25152", "+ vocab_size = 25216"]
+        said(note)
     both = lines(replace(split, vocab_split=None), vocab=25216, ffn=4160)
     assert next(iter(both)) == "Every framework" and both["nanoGPT"][0] == []
     assert both["Megatron-LM arguments"][0] == ["- --ffn-hidden-size 4096", "+ --ffn-hidden-size 4160"]
@@ -266,21 +258,17 @@ def test_a_vocabulary_of_parts_is_their_sum() -> None:
             replace(split, vocab_split=None, tensor_parallel=ranks), vocab=25216
         )
     wider = lines(split, ffn=4160)
-    assert "parts" not in wider["Megatron-LM arguments"][1] and "Every framework" not in wider
-    assert lines(NOW) == {}
+    assert "Every framework" not in wider and lines(NOW) == {}
+    said(both["Every framework"][1], wider["Megatron-LM arguments"][1])
 
 
-def test_settings_that_follow_from_others_are_left_out() -> None:
+def test_settings_that_follow_from_others_are_left_out(said: Listener) -> None:
     hugging = "Hugging Face config.json"
     found, note = lines(NOW, heads=8, kv_heads=8, head_dim=128)[hugging]
     assert found == ['-   "num_attention_heads": 16,', '+   "num_attention_heads": 8,']
-    assert note == "in GPT-2 heads is n_head".replace("heads is", "num_attention_heads is") + (
-        "; where the file has num_key_value_heads or head_dim, change it too"
-    )
     grouped = lines(replace(NOW, kv_heads=4), kv_heads=8)
     assert grouped[hugging][0] == ['-   "num_key_value_heads": 4,', '+   "num_key_value_heads": 8,']
-    assert grouped["Megatron-LM arguments"][1] == "with --group-query-attention"
-    assert "as many key/value heads as heads" in grouped["nanoGPT"][1]
+    said(note, grouped["Megatron-LM arguments"][1], grouped["nanoGPT"][1])
     own = lines(replace(NOW, head_dim=32), head_dim=64)
     assert '+   "head_dim": 64,' in own[hugging][0]  # 16 x 32 is not the hidden size
     assert '+   "head_dim": 128,' in lines(NOW, head_dim=128)[hugging][0]
@@ -288,38 +276,36 @@ def test_settings_that_follow_from_others_are_left_out() -> None:
     assert '+   "head_dim": 128,' in bare[hugging][0]
     gate = lines(replace(NOW, gated=True), ffn=4160)[hugging]
     assert gate == (['-   "intermediate_size": 4096,', '+   "intermediate_size": 4160,'], "")
-    assert lines(NOW, ffn=4160)[hugging][1] == "in GPT-2 intermediate_size is n_inner"
+    said(lines(NOW, ffn=4160)[hugging][1])
     longer = lines(NOW, sequence=1024)
-    assert longer["Hugging Face"][0] == [] and "block_size, max_length" in longer["Hugging Face"][1]
+    assert longer["Hugging Face"][0] == []
+    said(longer["Hugging Face"][1])
     assert longer["nanoGPT"][0] == ["- block_size = 512", "+ block_size = 1024"]
     experts = lines(replace(NOW, experts=8), experts=16)
-    assert "num_local_experts (Mixtral)" in experts["Hugging Face"][1]
+    said(experts["Hugging Face"][1])
     assert experts["Megatron-LM arguments"][0] == ["- --num-experts 8", "+ --num-experts 16"]
     ranks = lines(replace(NOW, tensor_parallel=2), tensor_parallel=4)
-    assert ranks["nanoGPT"] == ([], "no setting for tensor_parallel: it has no tensor parallelism")
-    assert "in GPTConfig" in lines(NOW, vocab=50304)["nanoGPT"][1]
-    assert "in GPTConfig" not in lines(NOW, hidden=2048)["nanoGPT"][1]
+    assert ranks["nanoGPT"][0] == []
+    said(ranks["nanoGPT"][1], lines(NOW, vocab=50304)["nanoGPT"][1], lines(NOW, hidden=2048)["nanoGPT"][1])
 
 
 # sizes of the whole model
 
 
 @pytest.mark.parametrize(
-    ("change", "then", "why"),
+    ("change", "then"),
     [
-        ({"ffn": [4096, 4160]}, 4160, ""), ({"ffn": [2048, 2080]}, 4160, ""), ({"ffn": [1024, 1040]}, None,
-         "1024 is not the ffn of the whole model (4096)"),
-        ({"ffn": ["a", "b"]}, None, "ffn is given in words"),
-        ({"ffn": [4096, "b"]}, None, "ffn is given in words"),
-        ({"experts": [8, 16]}, None, "the present experts of the whole model is not known"),
-        ({"flag": [0, 1], "ffn": [4096, 4160]}, 4160, ""),
+        ({"ffn": [4096, 4160]}, 4160), ({"ffn": [2048, 2080]}, 4160), ({"ffn": [1024, 1040]}, None),
+        ({"ffn": ["a", "b"]}, None), ({"ffn": [4096, "b"]}, None), ({"experts": [8, 16]}, None),
+        ({"flag": [0, 1], "ffn": [4096, 4160]}, 4160),
     ],
 )  # fmt: skip
-def test_a_change_of_one_rank_is_scaled_to_the_model(change: Any, then: int | None, why: str) -> None:
+def test_a_change_of_one_rank_is_scaled_to_the_model(change: Any, then: int | None, said: Listener) -> None:
     step = facts(ROW)
     now: Any = SimpleNamespace(now=replace(NOW, tensor_parallel=2))
     found = sizes_of(replace(step, step=now), change)
-    assert (found.then.ffn if found.then else None, found.why) == (then, why)
+    assert (found.then.ffn if found.then else None) == then and (found.why == "") is (then is not None)
+    said(found.why)
 
 
 def test_names_of_sizes() -> None:
@@ -338,55 +324,48 @@ def test_names_of_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "state", "said"),
+    ("change", "state"),
     [
-        ({"vocab_size": [50257, 50304]}, "pads", "append 47 rows"),
-        ({"vocab_size": [50304, 50257]}, "pads", "the last 47 rows of the embedding"),
-        ({"ffn": [4096, 4160]}, "pads", "can be padded"),
-        ({"ffn": [4160, 4096]}, "scratch", "64 trained units"),
-        ({"kv_heads": [16, 8]}, "converts", "with a loss"), ({"kv_heads": [8, 16]}, "converts", "exactly"),
-        ({"sequence": [512, 1024]}, "loads", "512 rows needs 512 more"),
-        ({"sequence": [1024, 512]}, "loads", "the first 512 rows"),
-        ({"hidden": [1, 2]}, "scratch", "its shape"),
-        ({"top_k": [2, 4]}, "converts", "trained for 2 experts"),
-        ({"capacity_factor": [1, 2]}, "loads", "dropped"),
-        ({"dimension_12": [12, 16]}, "unknown", "which weight"),
-        ({"flag": [0, 1]}, "loads", "flag is not a size"),
-        ({"flag": [0, 1], "ffn": [4160, 4096]}, "scratch", "trained units"),
-        ({"fused_qkv": [False, True]}, "converts", "stack"), ({"x": ["a", "fp8"]}, "loads", "_extra_state"),
-        ({"ffn": [4096, "more"]}, "pads", "can be padded"), ({"ffn": [4096, 4096]}, "pads", "can be padded"),
+        ({"vocab_size": [50257, 50304]}, "pads"), ({"vocab_size": [50304, 50257]}, "pads"),
+        ({"ffn": [4096, 4160]}, "pads"), ({"ffn": [4160, 4096]}, "scratch"),
+        ({"kv_heads": [16, 8]}, "converts"), ({"kv_heads": [8, 16]}, "converts"),
+        ({"sequence": [512, 1024]}, "loads"), ({"sequence": [1024, 512]}, "loads"),
+        ({"hidden": [1, 2]}, "scratch"), ({"top_k": [2, 4]}, "converts"),
+        ({"capacity_factor": [1, 2]}, "loads"), ({"dimension_12": [12, 16]}, "unknown"),
+        ({"flag": [0, 1]}, "loads"), ({"flag": [0, 1], "ffn": [4160, 4096]}, "scratch"),
+        ({"fused_qkv": [False, True]}, "converts"), ({"x": ["a", "fp8"]}, "loads"),
+        ({"ffn": [4096, "more"]}, "pads"), ({"ffn": [4096, 4096]}, "pads"),
     ],
 )  # fmt: skip
-def test_what_becomes_of_a_checkpoint(change: Any, state: str, said: str) -> None:
+def test_what_becomes_of_a_checkpoint(change: Any, state: str, said: Listener) -> None:
     found = effects_of(facts(ROW), change, effort="config")
-    assert found.checkpoint == state and said in found.checkpoint_how
+    assert found.checkpoint == state
+    said(found.checkpoint_how)
 
 
-def test_words_of_a_vocabulary_on_ranks() -> None:
+def test_words_of_a_vocabulary_on_ranks(said: Listener) -> None:
     untold = effects_of(facts(ROW, dims=model(tensor_parallel=2, vocab=25152)), {"vocab_size": [25152,
         25216]},
                         effort="config")  # fmt: skip
-    assert "64 rows where each of the 2 ranks has the whole vocabulary, 2 times 64" in untold.checkpoint_how
     less = effects_of(facts(ROW, dims=model(tensor_parallel=2, vocab=25216)), {"vocab_size": [25216, 25152]},
                       effort="config")  # fmt: skip
-    assert "the last 64 rows" in less.checkpoint_how
     alone = effects_of(facts(ROW, dims=model(tensor_parallel=1, vocab=25152)), {"vocab_size": [25152, 25216]},
                        effort="config")  # fmt: skip
-    assert "append 64 rows" in alone.checkpoint_how and "ids below 25152. The 64 added" in alone.tokenizer
+    said(untold.checkpoint_how, less.checkpoint_how, alone.checkpoint_how, alone.tokenizer)
 
 
-def test_who_needs_what() -> None:
+def test_who_needs_what(said: Listener) -> None:
     back = replace(ROW, phase="backward")
-    for row, words in ((back, "no new training"), (ROW, "a setting; no code")):
-        assert words in effects_of(facts(row), {"flag": [0, 1]}, effort="config").needs
-    assert effects_of(facts(ROW), {}, effort="code").needs == "a change of the code; the weights stay"
+    for row in (back, ROW):
+        said(effects_of(facts(row), {"flag": [0, 1]}, effort="config").needs)
+    said(effects_of(facts(ROW), {}, effort="code").needs)
     assert effects_of(facts(ROW), {"flag": [0, 1]}, effort="retrain").checkpoint == "unknown"
     none = effects_of(facts(ROW), {"dimension": [12, 16]}, effort="retrain")
-    assert none.parameters.delta is None and none.parameters.how == "not known for this change"
+    assert none.parameters.delta is None
     counted = effects_of(facts(ROW), {"dimension": [12, 16]}, effort="retrain", parameter_delta=9)
     assert counted.parameters.delta == 9
     both = effects_of(facts(ROW), {"flag": [0, 1], "more": [2, 3]}, effort="config")
-    assert both.undo == "Set flag back to 0 and more back to 2."
+    said(none.parameters.how, both.undo)
 
 
 # trials and simulations
@@ -404,7 +383,7 @@ def test_what_is_worth_trying(low: Any, mid: Any, high: Any, bound: float, worth
     assert likely(span(low, mid, high), 100.0, bound_ms=bound) is worth
 
 
-def test_nothing_known_is_nothing_sure() -> None:
+def test_nothing_known_is_nothing_sure(said: Listener) -> None:
     assert surely(span(0.5, 1.0, 3.0), 100.0)
     assert (
         not pays(Estimate(None, 2.0, 3.0, "model"))
@@ -412,17 +391,12 @@ def test_nothing_known_is_nothing_sure() -> None:
         and not pays(span(-2.0, 2.0, 3.0))
     )
     assert pays(span(-1.99, 2.0, 3.0)) and not pays(span(0.0, 0.0, 1.0))
-    assert why_not(span(0.0, 0.0, 0.0), "x", "step").endswith("change nothing")
-    assert why_not(span(0.0, 2.0, 0.0), "x", "trace").endswith(
-        "save 2.00 ms of the trace, but the range, from 0 ms slower to 0 ms faster, leaves open which of"
-        " the two"
+    said(
+        [why_not(span(*ends), "x", "trace") for ends in ((0.0, 0.0, 0.0), (0.0, 2.0, 0.0), (-1.0, 2.0, 3.0))]
     )
     one: Any = SimpleNamespace(change={"heads": [16, 8], "kv_heads": [16, 8], "head_dim": [64, 128]})
-    assert why_not(span(-1, -1, -1), one, "step").startswith(
-        "heads = 8, head_dim = 128 is predicted to make the step"
-    )
     more: Any = SimpleNamespace(change={"micro_batch": [4, 8]})
-    assert why_not(span(-1, -1, -1), more, "step").endswith("1.00 ms slower per token")
+    said(why_not(span(-1, -1, -1), one, "step"), why_not(span(-1, -1, -1), more, "step"))
 
 
 def trial(value: int, low: float, mid: float, high: float, **change: Any) -> Any:
@@ -430,17 +404,13 @@ def trial(value: int, low: float, mid: float, high: float, **change: Any) -> Any
     return SimpleNamespace(value=value, found=made, saving_ms=made.saving_ms)
 
 
-def test_values_that_are_simulated_and_why_others_are_not() -> None:
+def test_values_that_are_simulated_and_why_others_are_not(said: Listener) -> None:
     step = facts_of(Shape(1024, 16, 4096, 50257, layers=2, b=4, s=512))
     found, why = try_values(step, "ffn", [4160, 4224])
     assert [one.value for one in found] == [4160, 4224] and why == ""
-    none, said = try_values(facts(ROW), "ffn", [1, 2])
-    assert none == [] and said == "the step cannot be simulated"
-    assert (
-        simulate(step, None)
-        == simulate(step, {})
-        == ("the change is not one of a model parameter that can be simulated")
-    )
+    none, why = try_values(facts(ROW), "ffn", [1, 2])
+    assert none == [] and why and isinstance(simulate(step, None), str)
+    said(why, simulate(step, None), simulate(step, {}))
     assert (
         together(step, [{"ffn": 4160}, None]) is None
         and together(step, [{"ffn": 4160}, {"ffn": 4224}]) is None
@@ -452,17 +422,14 @@ def test_values_that_are_simulated_and_why_others_are_not() -> None:
         step_ms=100.0),
                        bound_ms=9.0, saw="Seen.")  # fmt: skip
     assert [one.value for one in good] == [2]
-    with pytest.raises(
-        Exception, match=r"No other width near it is advised: ffn = 2 is predicted to save 0[.]5%"
-    ):
+    with pytest.raises(Answer) as error:
         need_likely([trial(1, 0.0, 0.4, 1.0), trial(2, 0.0, 0.5, 2.0)], "ffn", "width", facts(ROW,
             step_ms=100.0),
                     bound_ms=9.0, saw="Seen.")  # fmt: skip
+    assert error.value.outcome.state == "passed"
     close = nearly_best([trial(1, 0, 3.0, 9), trial(2, 0, 2.0, 9), trial(3, 0, 1.99, 9)], 100.0, bound_ms=9.0)
     assert [one.value for one in close] == [1, 2]
-    assert in_words("ffn", trial(8, 0.0, 0.0, 1.0), 100.0).endswith(
-        "save 0% of the step, between 0% faster and 1% faster"
-    )
+    said(error.value, in_words("ffn", trial(8, 0.0, 0.0, 1.0), 100.0))
 
 
 def row_of(component: str, role: str | None, now: float, then: float) -> Any:
@@ -472,7 +439,7 @@ def row_of(component: str, role: str | None, now: float, then: float) -> Any:
 
 def derived(
     bound: float = 9.0, rows: int = 1, rest: float | None = 0.0, high: float | None = 3.0, **change: Any
-) -> list[str]:
+) -> str:
     found: Any = SimpleNamespace(
         saving_ms=Estimate(1.0, 2.0, high, "model"), change=change or {"ffn": [1, 2]},
         rows=[row_of("mlp.up", "forward", 4.0, 3.0), row_of("mlp.down", None, 2.0, 1.5),
@@ -480,33 +447,15 @@ def derived(
         rest=[SimpleNamespace(time_ms=5.0,
             then_ms=SimpleNamespace(mid=5.0 - rest))] if rest is not None else [],
     )  # fmt: skip
-    return derivation(found, bound, rows_in_full=1)
+    return "\n".join(derivation(found, bound, rows_in_full=1))
 
 
-def test_the_arithmetic_of_a_simulated_change() -> None:
-    assert derived(rest=None) == [
-        "Predicted, not measured: the step simulated with the change.",
-        "mlp.up forward (g1): forward; 4.00 ms becomes 3.00 ms.",
-        "Together 2.00 ms, range 1.00–3.00 ms.",
-    ]
-    assert "1 more row in the same way: 500 µs saved." in derived(rows=2)
-    assert "2 more rows in the same way: no change." in derived(rows=3)
-    assert not any("more row" in one for one in derived(rows=1))
-    assert "Kernels that move bytes scale with them: 1.00 ms saved." in derived(rest=1.0)
-    assert "Kernels that move bytes scale with them: 1.00 ms added." in derived(rest=-1.0)
-    assert "Kernels that move bytes scale with them: no change." in derived(rest=0.0)
-    assert "Kernels that move bytes scale with them: no change." in derived(rest=-9e-7)
-    assert "Kernels that move bytes scale with them: 0.00200 µs saved." in derived(rest=2e-6)
-    assert not any("No more than" in one for one in (*derived(), *derived(3.0), *derived(high=None)))
-    assert derived(2.5)[-1] == "No more than 2.50 ms counts: the most that these rows can give back."
+def test_the_arithmetic_of_a_simulated_change(said: Listener) -> None:
+    said(derived(rest=None), derived(rows=1), derived(rows=2), derived(rows=3))
+    said([derived(rest=rest) for rest in (1.0, -1.0, 0.0, -9e-7, 2e-6)])
+    said(derived(3.0), derived(high=None), derived(2.5))
     # 9 ms now, half again as many tokens: (9 - 2) x 1.5 then
-    tokens = derived(micro_batch=[4, 6])
-    assert (
-        "All that changes takes 9.00 ms now and 10.5 ms then, with 1.500 times the tokens: per token the"
-        " difference"
-        " is 9.00 ms - 10.5 ms / 1.500."
-    ) in tokens
-    assert not any("tokens" in one for one in derived())
+    said(derived(micro_batch=[4, 6]))
 
 
 # findings
@@ -529,54 +478,36 @@ def candidate(*bounds: float, **given: Any) -> Candidate:
     return Candidate(**(told | given))
 
 
-def test_a_saving_is_no_more_than_the_step_and_from_nothing_where_it_waits() -> None:
+def test_a_saving_is_no_more_than_the_step_and_from_nothing_where_it_waits(said: Listener) -> None:
     (far,) = concluded(candidate(150.0, saving=span(10.0, 120.0, 150.0))).findings
     assert (far.saving_ms.high, far.evidence["bound_ms"]) == (100.0, 100.0) and far.saving_frac.high == 1.0
-    assert "No more than 100 ms counts" in far.how
     (near,) = concluded(candidate(9.0, saving=span(1.0, 2.0, 9.0))).findings
-    assert "No more than" not in near.how and near.how.endswith("Together 2.00 ms, range 1.00–9.00 ms.")
     (idle,) = concluded(candidate(9.0, saving=span(1.0, 2.0, 3.0)), gpu_busy_frac=0.5).findings
     assert (idle.saving_ms.low, idle.saving_of) == (0.0, "gpu_work")
-    assert idle.how.endswith(": from nothing, as the step waits for the CPU.")
     (slower,) = concluded(candidate(9.0, saving=span(-1.0, 2.0, 3.0)), gpu_busy_frac=0.5).findings
-    assert slower.saving_ms.low == -1.0 and "from nothing" not in slower.how
+    assert slower.saving_ms.low == -1.0
     (whole,) = concluded(candidate(9.0, saving=span(0.0, 2.0, 3.0))).findings
-    assert "from nothing" not in whole.how
+    said([one.how for one in (far, near, idle, slower, whole)])
 
 
-def test_a_bound_is_written_out_for_three_rows() -> None:
+def test_a_bound_is_written_out_for_three_rows(said: Listener) -> None:
     (one,) = concluded(candidate(1.0, 2.0, 3.0, 4.0, 5.0)).findings
     assert one.gemms == ["g5", "g4", "g3", "g2", "g1"]
-    text = one.how.splitlines()
-    assert text[1:] == [
-        "By hand.",
-        "g5 by hand.",
-        "g4 by hand.",
-        "g3 by hand.",
-        "2 more rows by the same formula: 3.00 ms.",
-        "Together 15.0 ms of the 100 ms step = 15.0%.",
-    ]
-    assert "the datasheet of the H100 SXM" in text[0]
+    said(one.how)
     (three,) = concluded(candidate(1.0, 2.0, 3.0)).findings
-    assert "more row" not in three.how
     (beside,) = concluded(candidate(1.0, elsewhere_ms=2.0)).findings
-    assert "Outside of these rows: 2.00 ms." in beside.how and "Outside" not in three.how
     (blind,) = concluded(candidate(1.0), gpu=UNKNOWN_GPU).findings
-    assert "what kernels take at least" in blind.how
     (narrow,) = concluded(candidate(1.0), gpu=replace(UNKNOWN_GPU, bandwidth_gbps=1.0)).findings
-    assert "the datasheet of" in narrow.how
+    said([found.how for found in (three, beside, blind, narrow)])
     assert (one.saving_ms.low, one.saving_ms.mid, one.saving_ms.high) == (0.0, None, 15.0)
 
 
-def test_what_is_left_out_beside_findings() -> None:
+def test_what_is_left_out_beside_findings(said: Listener) -> None:
     two = concluded(candidate(2.0), candidate(0.05), candidate(0.01, least=0.01),
                     candidate(9.0, saving=span(-5.0, -1.0, 0.0)), candidate(3.0, saving=span(1.0, 2.0,
                         3.0)))  # fmt: skip
-    assert two.why == (
-        "2 findings: 3.00 ms of the 100 ms step at stake. Predicted to save 2.00 ms. 2 smaller ones below"
-        " 1% of the step"
-        " left out. Not advised: the flag is predicted to make the step 1.00 ms slower."
-    )
+    assert [one.saving_ms.mid for one in two.findings] == [None, 2.0]
+    said(two.why)
     assert two.bounds_ms == {"g1": 3.0} and two.changes == (None, None)
     beside = concluded(candidate(2.0, elsewhere_ms=1.0))
     assert beside.bounds_ms == {"g1": 2.0, "TL101 outside of rows": 1.0}
@@ -586,16 +517,16 @@ def test_what_is_left_out_beside_findings() -> None:
     assert concluded(candidate(0.09), of_waits=True, mean_ms=0.0).state == "passed"
 
 
-def test_ranks_need_their_multiple() -> None:
+def test_ranks_need_their_multiple(said: Listener) -> None:
     (one,) = concluded(candidate(2.0), of_slices=True, dims=model(tensor_parallel=2)).findings
-    assert any("2 tensor-parallel ranks" in text and "2 times such" in text for text in one.caveats)
     for given in ({"of_slices": True, "dims": model(tensor_parallel=1)}, {"dims": model(tensor_parallel=2)}):
         (none,) = concluded(candidate(2.0), **given).findings
-        assert not any("ranks" in text for text in none.caveats)
+        assert len(none.caveats) == len(one.caveats) - 1
     (open_,) = concluded(candidate(2.0, simulate={"ffn": 9})).findings
-    assert "It is not predicted: the step cannot be simulated." in open_.caveats
     (plain,) = concluded(candidate(2.0)).findings
-    assert not any("not predicted" in text for text in plain.caveats) and plain.parameter_delta is None
+    assert plain.parameter_delta is None
+    for found in (one, open_, plain):
+        said("\n".join(found.caveats))
     (own,) = concluded(candidate(2.0, parameter_delta=0, gemms=[replace(ROW, id="g7")])).findings
     assert own.parameter_delta == 0 and own.gemms == ["g7"]
 
@@ -652,7 +583,7 @@ def fp32(number: int = 1, **given: Any) -> Any:
         ("dgrad", 0, 2048 * 512 + 1024 * 512),
     ],
 )
-def test_sixteen_bits_cost_their_casts(role: str | None, weight: int, rest: int) -> None:
+def test_sixteen_bits_cost_their_casts(role: str | None, weight: int, rest: int, said: Listener) -> None:
     """6 bytes an element at 3350 GB/s: the weight's for certain, all operands' at worst, three times."""
     row = fp32(role=role, calls=3.0)
     step = step_of([row])
@@ -665,9 +596,7 @@ def test_sixteen_bits_cost_their_casts(role: str | None, weight: int, rest: int)
     assert half.mid == pytest.approx(3 * (2000 - then.mid) / 1e3 - sure)
     assert half.low == pytest.approx(3 * (2000 - then.high) / 1e3 - sure - worst)
     assert half.high == pytest.approx(3 * (2000 - then.low) / 1e3 - sure)
-    how = case.arithmetic(step, "bf16")
-    assert f"2,000 µs measured, {then.mid:.3g} µs predicted in bf16, 3 times per step." in how
-    assert "costs 6 bytes an element" in how and "costs 6 bytes" not in case.arithmetic(step, "tf32")
+    said(case.arithmetic(step, "bf16"), case.arithmetic(step, "tf32"))
     two = replace(row, batch=2)
     both = Precision([two], "fp32", ("bf16",), False).savings(step_of([two]))["bf16"]
     assert both is not None and both.low is not None and both.mid is not None
@@ -685,41 +614,37 @@ def test_a_tenth_of_the_time_can_be_without_a_prediction(open_us: float, known: 
     assert (found is not None) is known
 
 
-def test_the_arithmetic_of_three_rows() -> None:
+def test_the_arithmetic_of_three_rows(said: Listener) -> None:
     rows = [fp32(at, time_us=100.0 * at) for at in range(1, 6)]
     blind = replace(fp32(9, time_us=50.0), m=None)
     step = step_of([*rows, blind])
-    said = Precision([*rows, blind], "fp32", ("tf32",), False).arithmetic(step, "tf32")
-    assert [said.find(f"(g{at})") >= 0 for at in range(1, 6)] == [False, False, True, True, True]
-    assert " 2 more rows in the same way. 1 row (50.0 µs) without a prediction as they are." in said
-    assert said.index("(g5)") < said.index("(g4)") < said.index("(g3)")
-    three = Precision(rows[:3], "fp32", ("tf32",), False).arithmetic(step, "tf32")
-    assert "more row" not in three and "without" not in three
-    four = Precision(rows[:4], "fp32", ("tf32",), False).arithmetic(step, "tf32")
-    assert "1 more row in the same way." in four
+    all_ = Precision([*rows, blind], "fp32", ("tf32",), False).arithmetic(step, "tf32")
+    assert re.findall(r"\((g\d)\)", all_) == ["g5", "g4", "g3"]
+    said(all_)
+    for few in (rows[:3], rows[:4]):
+        said(Precision(few, "fp32", ("tf32",), False).arithmetic(step, "tf32"))
 
 
 @pytest.mark.parametrize(
-    ("tensor_core", "by_name", "counts"),
-    [(None, None, True), (None, False, False), ("eligible_unused", None, False), ("used", None, False),
-     (None, True, False)],
-)  # fmt: skip
-def test_kernels_that_do_not_say(tensor_core: Any, by_name: Any, counts: bool) -> None:
+    ("tensor_core", "by_name"),
+    [(None, None), (None, False), ("eligible_unused", None), ("used", None), (None, True)],
+)
+def test_kernels_that_do_not_say(tensor_core: Any, by_name: Any, said: Listener) -> None:
     row = replace(ROW, tensor_core=tensor_core, kernel_tensor_core=by_name)
-    assert ("the kernels of 1 (200 µs) do not say" in on_tensor_cores(facts(row), [row])) is counts
+    said(on_tensor_cores(facts(row), [row]))
 
 
-def test_most_of_the_time_has_to_be_told() -> None:
+def test_most_of_the_time_has_to_be_told(said: Listener) -> None:
     """Half of the time without a word is still judged, more is not."""
     silent = fp32(1, tensor_core=None, kernel_tensor_core=None, kernel="x")
     told = fp32(2)
     assert need_precisions(facts(silent, told), [silent, told])[0].rows == [told]
     long = replace(silent, time_ms_per_step=2.01)
-    for gpu, why in ((facts().gpu, "do not say what multiplied"), (UNKNOWN_GPU, "name it with --gpu")):
-        with pytest.raises(Answer, match=why):
-            need_precisions(facts(long, told, gpu=gpu), [long, told])
-    with pytest.raises(Answer, match="their shapes and types are not recorded"):
-        need_precisions(facts(replace(long, m=None), told), [replace(long, m=None), told])
+    for gpu, silent in ((facts().gpu, long), (UNKNOWN_GPU, long), (facts().gpu, replace(long, m=None))):
+        with pytest.raises(Answer) as error:
+            need_precisions(facts(silent, told, gpu=gpu), [silent, told])
+        assert error.value.outcome.state == "could_not_run"
+        said(error.value)
     for dtype in ("bf16", "fp16", "fp8", "fp4", "int8"):
         assert need_precisions(facts(), [replace(long, dtype=dtype)]) == []
 
@@ -794,17 +719,13 @@ def test_casts_to_fp8_of_some_components() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "stages", "text"),
-    [(20, 1, "; 8.50 ms with layers 17 to 19 of 20 in bf16, which"),
-        (40, 1, "; 8.50 ms with layers 34 to 39 of 40"),
-     (2, 1, "; 5.00 ms with layer 1 of 2 in bf16"), (1, 1, "; less with the last 15%"), (0, 1, "; less with"),
-     (20, 2, "; less with the last 15% of the layers"), (20, None, "; 8.50 ms with layers 17 to 19")],
-)  # fmt: skip
-def test_the_last_layers_stay_in_bf16(layers: int, stages: int | None, text: str) -> None:
+    ("layers", "stages"), [(20, 1), (40, 1), (2, 1), (1, 1), (0, 1), (20, 2), (20, None)]
+)
+def test_the_last_layers_stay_in_bf16(layers: int, stages: int | None, said: Listener) -> None:
     dims = model(layers=layers)
     dims = replace(dims, pipeline_parallel=replace(dims.layers, value=stages))
     back = replace(LINEAR, phase="backward")
-    assert less_of_nvfp4(facts(back, dims=dims), 10.0).startswith(text)
+    said(less_of_nvfp4(facts(back, dims=dims), 10.0))
     assert less_of_nvfp4(facts(LINEAR, dims=dims), 10.0) == ""
 
 
