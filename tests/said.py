@@ -66,7 +66,8 @@ def _keep(path: Path, request: pytest.FixtureRequest, heard: list[str]) -> None:
     """Write one test's texts; several workers may write one file, and tests that are gone leave it."""
     path.parent.mkdir(exist_ok=True)
     config, source = request.config, request.path.read_text(encoding="utf-8")
-    whole = not config.getoption("keyword") and not any("::" in arg for arg in config.args)
+    whole = not (config.getoption("keyword") or config.getoption("markexpr"))
+    whole = whole and not any("::" in arg for arg in config.args)
     names = {item.name for item in request.session.items if item.path == request.path}
     with path.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
