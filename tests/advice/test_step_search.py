@@ -302,7 +302,7 @@ def test_unknown_heads_stay_and_with_them_hidden() -> None:
     lack = Lack("no-shapes", "No shapes", "", "record with record_shapes=True", "high", 1.0)
     found = search_step(*_blind(GPT, "heads", "kv_heads", "head_dim"), lacks=[lack])
     assert {"heads", "head_dim", "hidden"} <= set(found.not_searched)
-    assert found.not_searched["heads"].endswith("Record with record_shapes=True.")
+    assert found.not_searched["heads"].endswith("Record with record_shapes=True")
     assert "vocab" in found.searched and found.heads == []
     assert [set(pick.change) for pick in found.picks] == [{"vocab"}]
 
