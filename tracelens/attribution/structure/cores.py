@@ -21,10 +21,10 @@ _OWN = {"dropout": "dropout", "norm": "norm"}  # what a unit is wherever it stan
 
 
 def find_cores(run: Run) -> list[Core]:
-    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, softmax -> bmm -> bmm, linear
-    attention, and linear layer -> softmax -> bmm."""
+    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, also of kernels alone,
+    softmax -> bmm -> bmm, linear attention, and linear layer -> softmax -> bmm."""
     found = _with_softmax(run)
-    for other in (_factored, _without_softmax, _with_made_weights):
+    for other in (_of_kernels, _factored, _without_softmax, _with_made_weights):
         found += other(run, {at for core in found for at in core.parts})
     return sorted(found, key=lambda core: core.first)
 
@@ -76,6 +76,21 @@ def _weighs(run: Run, scores: int, at: int) -> bool:
     if first is None or not given or run.kinds[at].what != "softmax":
         return True
     return _PADDED * prod(given[0]) >= first.batch * first.m * first.n
+
+
+def _of_kernels(run: Run, taken: set[int]) -> Iterator[Core]:
+    """Kernels without operators: a softmax between two products of as many batches, as their grids say.
+
+    A sum that is split over blocks in z has a kernel behind it that adds them up.
+    """
+    products = [at for at, kind in enumerate(run.kinds) if kind.what in ("bmm", "gemm", "core")]
+    for scores, values in pairwise(products):
+        first, second = run.kinds[scores], run.kinds[values]
+        softmax = next((at for at in range(scores, values) if run.kinds[at].what == "softmax"), None)
+        behind = [run.kinds[at].what for at in (scores + 1, values + 1) if at < len(run)]
+        batched = first.what == second.what == "gemm" and first.depth == second.depth > 1
+        if softmax is not None and batched and "helper" not in behind and not {scores, values} & taken:
+            yield _unfused(run, scores, softmax, values)
 
 
 def _factored(run: Run, taken: set[int]) -> Iterator[Core]:
