@@ -278,7 +278,9 @@ class _Forward:
 
     def __init__(self, attribution: Attribution, calls: Calls):
         self._rows: list[_Row] = []
-        self._seen = {part: ([0, 0], [0, 0]) for part in _SEEN.values()}  # calls and ns, without and with a shape
+        self._seen = {
+            part: ([0, 0], [0, 0]) for part in _SEEN.values()
+        }  # calls and ns, without and with a shape
         self.streams: dict[int, list[int]] = {}  # by width: calls of the projections behind attention
         self.stream: int | None = None
         core: list[int] = []  # rows of the attention whose output projection is to come
