@@ -289,7 +289,7 @@ def _ask(question: _Question) -> _Asked:
 @lru_cache(maxsize=256)
 def _model_rates(gpu: Gpu, math_dtype: str, cast: bool, aligned: bool) -> Rates | str:
     rates = model_rates(gpu, math_dtype, aligned=aligned)
-    return rates if cast or isinstance(rates, str) else replace(rates, cast_us=0.0, cast_bytes=0.0)
+    return rates if cast or isinstance(rates, str) else replace(rates, casts=())
 
 
 @lru_cache(maxsize=256)
