@@ -254,7 +254,7 @@ def written(shares: Shares, name: str, dtype: str) -> str:
         if isinstance(value, tuple):
             lines += [f"{one.name} = [{', '.join(f'{figure:g}' for figure in value)}]"] if value else []
         elif isinstance(value, str):
-            lines += [f'{one.name} = "{value}"'] if value else []
+            lines += [f'{one.name} = "{value}"'] if value or one.name == "source" else []
         elif value != one.default:
             lines.append(f"{one.name} = {value:.7g}")
     return "\n".join(lines) + "\n"
