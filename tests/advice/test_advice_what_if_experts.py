@@ -57,6 +57,24 @@ def test_every_product_of_experts_has_a_formula(name: str) -> None:
     assert [row for row, _ in step.work.fixed if row.component == "moe.experts"] == []
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_so_has_one_that_runs_transposed(name: str) -> None:
+    """dx^T = W^T dy^T: the experts' rows are its N."""
+    mix = ALL[name]
+    rows = [
+        replace(row, m=row.n, n=row.m, groups=row.groups and replace(row.groups, axis="n"))
+        if row.component == "moe.experts" and row.role == "dgrad"
+        else row
+        for row in mixed_rows(mix)
+    ]
+    step = model_of(mix.x, rows=rows, dims=mix.dims)
+    assert [row for row, _ in step.work.fixed if row.component == "moe.experts"] == []
+    as_they_were = {(one.row.id, one.m.text, one.n.text, one.k.text) for one in step_of(mix).work.products}
+    turned = {(one.row.id, one.n.text, one.m.text, one.k.text) for one in step.work.products
+              if one.row.component == "moe.experts" and one.row.role == "dgrad"}  # fmt: skip
+    assert turned and turned <= as_they_were
+
+
 def test_loads_that_differ_are_told() -> None:
     found = mixture_of(mixed_rows(LOOP), LOOP.dims, tokens=TOKENS)
     assert found is not None and (found.least, found.most) == (900, 1148)

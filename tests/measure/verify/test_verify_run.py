@@ -104,6 +104,13 @@ def test_the_range_is_that_of_the_turns_and_of_a_layer_against_itself(
     assert codes(done.verification.notes) == ["noisy"]
 
 
+def test_calls_of_too_few_repeats_have_a_time_and_no_range(source: Source, verify_on: Verify) -> None:
+    one = found(verify_on(source, meter=rig.Meter(None)))
+    assert one.products_ms.mid == pytest.approx(logits_saving_ms())
+    assert (one.products_ms.low, one.products_ms.high) == (None, None)
+    assert {(call.now_us.low, call.now_us.high) for call in one.calls if call.now_us.mid} == {(None, None)}
+
+
 def test_without_a_layer_against_itself_no_range_is_known(source: Source, verify_on: Verify) -> None:
     """How steady the GPU is was not seen: that is no certainty."""
     done = verify_on(source, meter=rig.Meter(fails={"layer": "not enough memory"}))
