@@ -439,8 +439,8 @@ def test_one_parameter_of_one_size_is_a_change(said: Listener) -> None:
     dims = model(hidden=4096, ffn=1000)
     one = only(Fp8(), facts(fp8, up, dims=dims, step_ms=100.0))
     assert one.change == {"ffn": [1000, 1008]} and one.effort == "retrain"
-    assert one.fix == ["- 1000", "+ 1008   # a multiple of 128 is better still"]
-    said(one.title)
+    assert one.fix[0] == "- 1000" and one.fix[1].startswith("+ 1008 ")
+    said(one.title, one.fix)
     more = gemm(3, 4096, 1000, 8, names=("b*s", "f", None), component="mlp.up")
     two = only(Fp8(), facts(fp8, up, more, dims=dims, step_ms=100.0))
     assert two.change == {} and two.evidence == {"sizes": [8, 1000]} and two.fix[0] == "- 8"

@@ -264,13 +264,12 @@ def test_logits_of_a_quarter_of_the_vocabulary(said: Listener) -> None:
     logits = gemm(7, 1024, 32064, 4096, component="logits")
     step = facts(gemm(1, 64, 64, 64), logits, step_ms=100.0)
     found = ranks_rule._split_vocabulary(step, slices(), 32064, {2: what_if(1.0)})
-    assert found.fix == ["- 32064 logits on each of 4 ranks", "+ 8064 logits on each of 4 ranks"]
     assert [(bound.row.id, bound.ms) for bound in found.bounds] == [("g7", 1.5)]
     assert found.evidence == {"vocab": 32064, "tensor_parallel": 4, "part": 8064}
     assert found.simulate == {"vocab": 8064} and found.change == {"vocab_parallel": [1, 4]}
     assert len(ranks_rule._split_vocabulary(step, slices(), 32064, {}).caveats) == 2
     assert ranks_rule._split_vocabulary(step, slices(), 32768, {}).evidence["part"] == 8192
-    said(found.title, found.bounds[0].how, found.caveats[-1])
+    said(found.title, found.bounds[0].how, found.caveats[-1], found.fix)
     times = [("loss", "forward", 8.0, 0.0), ("logits", "forward", 6.0, 2.0), ("mlp.up", "forward", 9.0, 0.0)]
     simulated: Any = SimpleNamespace(components=times, now=None)
     timed = replace(step, step=simulated, gpu=replace(H100, sms=None))
@@ -443,8 +442,7 @@ def test_rows_of_an_expert_are_rounded_to_whole_tiles(
     assert one.change == {"rows_of_an_expert": [rows, then]}
     assert one.evidence["empty_frac"] == pytest.approx(empty) and one.evidence["tile_m"] == 128
     assert [bound.ms for bound in one.bounds] == [pytest.approx(empty)] and one.parameter_delta == 0
-    assert one.fix == ["+ each expert's rows up or down to a multiple of 128, by the router's scores"]
-    said(one.title)
+    said(one.title, one.fix)
 
 
 # TL106: key-value heads
