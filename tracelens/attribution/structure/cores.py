@@ -212,6 +212,12 @@ def of_distances(run: Run, scores: int, heads: int | None, at: int) -> bool:
     return (made.m, made.n) == (taken.m, taken.k) and _for_heads(run, scores, heads, max(at, other))
 
 
+def _of_each_query(run: Run, scores: int, at: int) -> bool:
+    """A table of distances that every query of every head is multiplied with (BoTNet, HaloNet)."""
+    first, shape = run.shape(scores), run.shape(at)
+    return first is not None and shape is not None and (shape.m, shape.k) == (first.batch * first.m, first.k)
+
+
 def _for_heads(run: Run, scores: int, heads: int | None, at: int) -> bool:
     """Does the product give as many numbers as there are heads, or may be?"""
     first, shape = run.shape(scores), run.shape(at)
@@ -338,7 +344,11 @@ def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
                 parts[at] = "attention.other"
                 if at > softmax and _makes(run, at, values):
                     parts[at] = "attention.qkv"
-                elif not (_mixes_heads(run, scores, at) or weighs_pairs(run, scores, heads, at)):
+                elif not (
+                    _mixes_heads(run, scores, at)
+                    or weighs_pairs(run, scores, heads, at)
+                    or _of_each_query(run, scores, at)
+                ):
                     del parts[at]
     tokens = first.batch // heads * first.m if heads and first else None
     width = None

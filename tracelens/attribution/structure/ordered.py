@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 
+from tracelens.attribution.structure.gaps import VIEWS
 from tracelens.attribution.structure.mixtures import GROUPED
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
@@ -275,28 +276,44 @@ def _in_stretches(
             stretches.append([])
         stretches[-1].append(at)
     output, *blocks = stretches
+    beside = len(output)
+    output = _until_sum(run, output)
+    beside -= len(output)
     queries = [] if last else blocks[-1:]
     while len(blocks) > len(queries) + 1 and queries and _of_queries(run, blocks[-len(queries) - 1], acts):
         queries = blocks[-len(queries) - 1 :]  # normalizations of queries and keys stand between these
     ahead = (follows(run, at, behind) for at, behind in pairwise(output))
     out = [*("attention.output" if one else "attention.other" for one in ahead), "attention.output"]
-    for block in blocks[: len(blocks) - len(queries)]:
+    out += [""] * beside
+    for whole in blocks[: len(blocks) - len(queries)]:
+        block = _until_sum(run, whole)
         mixture = _mixture(run, block, next((norm for norm in norms if norm > block[-1]), block[-1] + 1))
         if mixture is not None:
-            out += mixture
+            out += [*mixture, *[""] * (len(whole) - len(block))]
             continue
         inside = [at for at in acts if block[0] < at < block[-1]] or _bent(run, block)
         mlp = _mlp(block, inside)
         if mlp is None:
-            if last and block is blocks[-1]:
+            if last and whole is blocks[-1]:
                 break
             return None
-        out += mlp
+        out += [*mlp, *[""] * (len(whole) - len(block))]
     outside = any(block[0] < at < block[-1] for block in (output, *queries) for at in acts)
     crosses = len(blocks) == 1 and not last and not any(output[0] < at < blocks[0][-1] for at in acts)
     if outside or not (_ends_layer((*out,)) or crosses) or not (last or queries):
         return None
     return (*out, *["attention.qkv"] * sum(len(block) for block in queries))
+
+
+def _until_sum(run: Run, block: list[int]) -> list[int]:
+    """The products of a block up to the first sum that a product takes as it is: that stands between two
+    blocks, and weighs streams against each other (hyper-connections, arXiv 2409.19606)."""
+    for number, (at, behind) in enumerate(pairwise(block), 1):
+        between = (kind for kind in reversed(run.kinds[at + 1 : behind]) if kind.what != "copy")
+        before = next((kind for kind in between if kind.name not in VIEWS), None)
+        if before is not None and before.what == "add":
+            return block[:number]
+    return block
 
 
 def _multiplied(run: Run, at: int) -> bool:

@@ -8,7 +8,7 @@ from math import prod
 from tracelens.attribution.structure.cores import of_distances, query_rows, weighs_pairs
 from tracelens.attribution.structure.norms import is_step
 from tracelens.attribution.structure.runs import Core, Label
-from tracelens.attribution.structure.walk import LARGEST_RANK, Walk, follows, takes_heads
+from tracelens.attribution.structure.walk import LARGEST_RANK, Walk, activates, follows, takes_heads
 from tracelens.gemm import GemmShape
 
 
@@ -112,6 +112,8 @@ class Queries(Walk):
             if of_head or bias(run, core.first, core.heads, at):
                 run.labels[at] = Label("attention.other", self.layer)
         for at in makes:
+            if activates(run.kinds[at - 1]) and run.shape(at) is not None:
+                continue  # the second of two layers, whose result the queries are made with
             if at not in run.labels and (run.shape(at) is None or self._fits_queries(at, makes, core)):
                 run.labels[at] = Label("attention.qkv", self.layer)
 
