@@ -127,3 +127,45 @@ def test_a_table_that_queries_are_multiplied_with_is_of_attention(tmp_path: Path
     rows = 2 * [NORM, QUERIES, *core, OUTPUT, ADD, *MLP, ADD]
     trace, _, found = attributed(tmp_path, written(rows))
     assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+
+
+BMM = Row("attention.scores", "aten::bmm", "bmm")
+SOFTMAX = _row("attention.softmax", "_softmax")
+VALUES = Row("attention.values", "aten::bmm", "bmm")
+MIXES = [mm("attention.other", TOKENS, HEADS, HEADS), _row("attention.softmax", "add")]
+BIAS = [mm("attention.other", 15 * 15, 512, 2), _row("attention.softmax", "relu"), *MIXES]
+
+
+@pytest.mark.parametrize(
+    "core",
+    [
+        [BMM, *MIXES, SOFTMAX, *MIXES, VALUES],  # timm models/cait.py, TalkingHeadAttn
+        [BMM, *BIAS, SOFTMAX, VALUES],  # timm models/swin_transformer_v2.py, cpb_mlp
+        [BMM, SOFTMAX, mm("attention.other", TOKENS, WIDTH, WIDTH), VALUES],  # timm models/convit.py, v
+    ],
+)
+def test_linear_layers_inside_a_core_without_shapes(tmp_path: Path, core: list[Row]) -> None:
+    rows = 4 * [NORM, QUERIES, *core, OUTPUT, ADD, *MLP, ADD]
+    _found(tmp_path, rows, shapes=False)
+
+
+def test_two_products_of_different_blocks_are_no_core(tmp_path: Path) -> None:
+    """Experts that are batched, and the router of the next layer."""
+    experts = Row("", "aten::bmm", "bmm")
+    router = [_row("norm", "native_layer_norm"), mm("", TOKENS, 8, WIDTH), _row("", "topk")]
+    softmax = Row("attention.softmax moe.router", "aten::_softmax", ELEMENTWISE)
+    rows = 4 * [*router, softmax, experts, _row("", "index_add_")]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    said = {COMPONENTS[code] for code in found.component}
+    assert not said & {"attention.scores", "attention.values", "attention.other"}
+
+
+def test_what_makes_a_bias_beside_the_queries_stays_open_without_shapes(tmp_path: Path) -> None:
+    """timm layers/pos_embed_rel.py, RelPosMlp, before a fused core."""
+    bias = [mm("", 15 * 15, 512, 2), _row("", "relu"), mm("", 15 * 15, HEADS, 512)]
+    layer = [NORM, QUERIES, *bias, CORE, OUTPUT, ADD, *MLP, ADD]
+    trace, _, found = attributed(tmp_path, written(4 * layer, shapes=False))
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    for row, at in zip(4 * layer, order, strict=True):
+        said = COMPONENTS[found.component[at]]
+        assert said == row.right or (not row.right and said in ("unattributed", "attention.other"))

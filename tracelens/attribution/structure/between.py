@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import prod
 
-from tracelens.attribution.structure.gaps import VIEWS, Gap, looks_up, per_head, rotates, widths
+from tracelens.attribution.structure.gaps import Gap, looks_up, per_head, rotates, widths
 from tracelens.attribution.structure.norms import is_affine, written_norms
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import Dims
+from tracelens.attribution.structure.units import VIEWS, Dims
 from tracelens.attribution.structure.walk import LARGEST_RANK, loses, name_sum
 from tracelens.gemm import GemmShape
 

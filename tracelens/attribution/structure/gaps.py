@@ -10,11 +10,10 @@ from math import prod
 from tracelens.attribution.structure.cores import query_rows
 from tracelens.attribution.structure.norms import adds, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.units import VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import LARGEST_RANK
 from tracelens.gemm import GemmShape
 
-VIEWS = frozenset({"view", "_unsafe_view", "permute", "transpose"})
 _CONVOLUTION = 4  # kernels of one convolution: its layouts with it
 _DRAWS = 6  # units between chance and the product with it, at most
 _CHANCE = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_"})

@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 
-from tracelens.attribution.structure.gaps import VIEWS
 from tracelens.attribution.structure.mixtures import GROUPED
-from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.runs import Core, Label, Run
+from tracelens.attribution.structure.units import VIEWS, Kind
 from tracelens.attribution.structure.walk import follows, loses, name_sum, routes
 from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import NONLINEAR
@@ -51,50 +50,69 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
         return
     run.labels.update({at: Label("attention.core") for at in behind})
     whole = [pattern for pattern in patterns if _ends_layer(pattern)] or patterns
-    layer_end = tuple(component for component in _once(whole[-1]) if component != "attention.qkv")
-    queries = whole[0].count("attention.qkv")
     ahead = [at for at in products if at < cores[0].first]
-    run.labels |= {at: Label("attention.qkv", 0) for at in ahead[-queries:]}
-    if len(ahead) > queries + 1:  # more than what makes the stream: layers that are not read
-        run.joints.add(0)
     rest = [at for at in products if at > cores[-1].last]
-    behind_last: _Pattern = _read(run, rest, last=True) or ()
-    most = max(pattern.count("mlp.down") for pattern in patterns)
-    more = behind_last.count("mlp.down") > max(most, 1)
-    if _EXPERTS not in behind_last and (more or _once(behind_last) != layer_end):
-        # not read, or with a head that looks like one more MLP
-        mixed = bool({_EXPERTS, "moe.router"} & {*layer_end})
-        mixed |= any(run.kinds[at].name in GROUPED for at in rest)
-        behind_last = ("attention.output",) if mixed else layer_end
+    _label_ahead(run, ahead, whole[0])
+    pattern_last = _behind_last(run, rest, whole[-1], max(pattern.count("mlp.down") for pattern in patterns))
+    _label_layers(run, cores, [*between, rest], [*patterns, pattern_last])
+    _label_adapters(run, [ahead, *between, rest])
+    _unknown_cores(run)
+    last_norm = max((at for at in _norms(run, cores[-1].last, stop)), default=stop)
+    alone = losses[:1] == [stop] and [at for at in rest if at > last_norm] == rest[-1:]
+    if rest and (alone or (len(rest) == len(pattern_last) + 1 and (losses[:1] == [stop] or not behind))):
+        run.labels[rest[-1]] = Label("logits")
+        middle = rest[len(pattern_last) : -1]
+        if len(middle) == 1 and _norms(run, middle[0], rest[-1]):
+            run.labels[middle[0]] = Label("other")  # the transform before the vocabulary
+
+
+def _label_ahead(run: Run, ahead: list[int], pattern: _Pattern) -> None:
+    """Before the first core: what makes its queries, as what makes the next one's."""
+    queries = pattern[pattern.index(_QUERIES) :] if _QUERIES in pattern else ()
+    pairs = zip(reversed(ahead), reversed(queries), strict=False)
+    run.labels |= {at: Label(component, 0) for at, component in pairs if component}
+    if len(ahead) > len(queries) + 1:  # more than what makes the stream: layers that are not read
+        run.joints.add(0)
+
+
+def _behind_last(run: Run, rest: list[int], layer: _Pattern, most: int) -> _Pattern:
+    """What the products behind the last core are: the end of a ``layer``; one has ``most`` MLPs."""
+    layer_end = tuple(component for component in _once(layer) if component != _QUERIES)
+    found: _Pattern = _read(run, rest, last=True) or ()
+    more = found.count("mlp.down") > max(most, 1)
+    if _EXPERTS in found or not (more or _once(found) != layer_end):
+        return found
+    # not read, or with a head that looks like one more MLP
+    mixed = bool({_EXPERTS, "moe.router"} & {*layer_end})
+    mixed |= any(run.kinds[at].name in GROUPED for at in rest)
+    return ("attention.output",) if mixed else layer_end
+
+
+def _label_layers(run: Run, cores: list[Core], gaps: list[list[int]], patterns: list[_Pattern]) -> None:
+    """Name each core and the products behind it, and count the layers."""
     layer = 0
-    for core, places, pattern in zip(cores, [*between, rest], [*patterns, behind_last], strict=True):
+    for core, places, pattern in zip(cores, gaps, patterns, strict=True):
         run.labels.update({at: Label(component, layer) for at, component in core.parts.items()})
         for at, component, before in zip(places, pattern, [None, *pattern], strict=False):
             # a layer without attention begins behind the MLP of the layer before, as any layer; attention to
             # another sequence is of the layer whose attention to itself is before it
             layer += component != "" and (
                 (before == "mlp.down" != component)
-                or (component == "attention.qkv" and before not in (component, "attention.output", None))
+                or (component == _QUERIES and before not in (component, "attention.output", None))
             )
             layer -= before == "mlp.down" and component == "logits"
-            if component == "attention.qkv" and before == "":
+            if component == _QUERIES and before == "":
                 run.joints.add(layer)
             if component:
                 run.labels[at] = Label(component, None if component == "logits" else layer)
-    adapters = [
-        _adapters(run, places) for places in ([p for p in products if p < cores[0].first], *between, rest)
-    ]
+
+
+def _label_adapters(run: Run, gaps: list[list[int]]) -> None:
+    """The sums behind low-rank adapters. Twice at least, as the rotation of queries adds too."""
+    adapters = [_adapters(run, places) for places in gaps]
     if any(len(found) > _ONE_ADAPTER for found in adapters):
         for at in (at for found in adapters for at in found[1::2] if at in run.labels):
             name_sum(run, at)
-    _unknown_cores(run)
-    last_norm = max((at for at in _norms(run, cores[-1].last, stop)), default=stop)
-    alone = losses[:1] == [stop] and [at for at in rest if at > last_norm] == rest[-1:]
-    if rest and (alone or (len(rest) == len(behind_last) + 1 and (losses[:1] == [stop] or not behind))):
-        run.labels[rest[-1]] = Label("logits")
-        middle = rest[len(behind_last) : -1]
-        if len(middle) == 1 and _norms(run, middle[0], rest[-1]):
-            run.labels[middle[0]] = Label("other")  # the transform before the vocabulary
 
 
 def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) -> list[_Pattern] | None:
@@ -136,9 +154,10 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
 
 
 def _merges(run: Run, start: int, stop: int) -> bool:
-    """Is what is normalized put together first? So patches are merged, whose product makes no queries."""
+    """Is what is normalized put together first, and normalized again? So patches are merged, whose product
+    makes no queries."""
     norms = _norms(run, start, stop)
-    return any(run.kinds[at - 1].name == "cat" for at in norms)
+    return any(run.kinds[at - 1].name == "cat" for at in norms[:-1])
 
 
 def _of_layers(
@@ -298,11 +317,20 @@ def _in_stretches(
                 break
             return None
         out += [*mlp, *[""] * (len(whole) - len(block))]
-    outside = any(block[0] < at < block[-1] for block in (output, *queries) for at in acts)
+    made = [made for block in queries for made in _without_pairs(block, acts)]
+    outside = any(output[0] < at < output[-1] for at in acts) or not (last or any(made))
     crosses = len(blocks) == 1 and not last and not any(output[0] < at < blocks[0][-1] for at in acts)
-    if outside or not (_ends_layer((*out,)) or crosses) or not (last or queries):
+    if outside or not (_ends_layer((*out,)) or crosses):
         return None
-    return (*out, *["attention.qkv"] * sum(len(block) for block in queries))
+    return (*out, *made)
+
+
+def _without_pairs(block: list[int], acts: list[int]) -> _Pattern:
+    """The products of queries, without two around an activation, which make something that is added to the
+    scores or to the queries."""
+    bent = [sum(at < act for at in block) for act in acts if block[0] < act < block[-1]]
+    pairs = {place for behind in bent for place in (behind - 1, behind)}
+    return tuple("" if place in pairs else _QUERIES for place in range(len(block)))
 
 
 def _until_sum(run: Run, block: list[int]) -> list[int]:
