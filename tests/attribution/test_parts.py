@@ -155,7 +155,7 @@ def test_two_products_of_different_blocks_are_no_core(tmp_path: Path) -> None:
     router = [_row("norm", "native_layer_norm"), mm("", TOKENS, 8, WIDTH), _row("", "topk")]
     softmax = Row("attention.softmax moe.router", "aten::_softmax", ELEMENTWISE)
     rows = 4 * [*router, softmax, experts, _row("", "index_add_")]
-    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    _, _, found = attributed(tmp_path, written(rows, shapes=False))
     said = {COMPONENTS[code] for code in found.component}
     assert not said & {"attention.scores", "attention.values", "attention.other"}
 
@@ -169,3 +169,14 @@ def test_what_makes_a_bias_beside_the_queries_stays_open_without_shapes(tmp_path
     for row, at in zip(4 * layer, order, strict=True):
         said = COMPONENTS[found.component[at]]
         assert said == row.right or (not row.right and said in ("unattributed", "attention.other"))
+
+
+def test_a_layer_with_another_mlp_is_read_where_its_attention_is_the_others(tmp_path: Path) -> None:
+    """transformers models/glm4_moe/modeling_glm4_moe.py: the first layers have no experts."""
+    gated = [mm("mlp.gate", TOKENS, 512, WIDTH), GELU, mm("mlp.up", TOKENS, 512, WIDTH)]
+    dense = [NORM, *gated, _row("mlp.activation", "mul"), mm("mlp.down", TOKENS, WIDTH, 512), ADD]
+    routes = [_row("moe.router", name) for name in ("mm", "sigmoid", "topk")]
+    experts = [mm("moe.experts", 64, 64, 64), _row("moe.experts", "silu"), mm("moe.experts", 64, 64, 64)]
+    mixture = [NORM, *routes, *experts, _row("moe.dispatch", "index_add_"), ADD]
+    ends = [NORM, mm("logits", TOKENS, 1000, WIDTH), _row("loss", "cross_entropy_loss")]
+    _found(tmp_path, [*ATTENTION, ADD, *dense, *(3 * [*ATTENTION, ADD, *mixture]), *ends], shapes=False)

@@ -204,7 +204,7 @@ def _with_equal_attention(own: _Pattern | None, equal: list[set[str]]) -> _Patte
     another MLP."""
     if own is None or own.count("mlp.down") >= _TWO_MLPS:
         return None
-    same = all({c} == parts for c, parts in zip(own, equal, strict=False) if c.startswith("attention"))
+    same = all(c in parts for c, parts in zip(own, equal, strict=False) if c.startswith("attention"))
     return own if same else None
 
 
