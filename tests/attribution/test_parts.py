@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tracelens.accounting.model import model_dims
+from tracelens.attribution import find_calls
 from tracelens.words import COMPONENTS
 
 ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4>"
@@ -28,6 +30,7 @@ ADD = _row("residual", "add", STREAM, STREAM)
 QUERIES = mm("attention.qkv", TOKENS, 3 * WIDTH, WIDTH)
 CORE = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([BATCH, LENGTH, HEADS, 64],) * 3)
 OUTPUT = mm("attention.output", TOKENS, WIDTH, WIDTH)
+OWN = mm("attention.qkv", TOKENS, WIDTH, WIDTH)
 UP = mm("mlp.up", TOKENS, 4 * WIDTH, WIDTH)
 GELU = _row("mlp.activation", "gelu", [BATCH, LENGTH, 4 * WIDTH])
 DOWN = mm("mlp.down", TOKENS, WIDTH, 4 * WIDTH)
@@ -54,10 +57,9 @@ def test_a_product_that_takes_a_sum_as_it_is_is_of_no_block(tmp_path: Path) -> N
 def test_the_second_of_two_layers_makes_no_queries(tmp_path: Path) -> None:
     """transformers models/conditional_detr/modeling_conditional_detr.py, query_scale: its result
     is multiplied with the positions that queries and keys get."""
-    own = mm("attention.qkv", TOKENS, WIDTH, WIDTH)
     scale = mm("", TOKENS, WIDTH, WIDTH)
     scales = [scale, _row("", "relu", STREAM), scale]
-    _found(tmp_path, 3 * [NORM, *scales, *(5 * [own]), CORE, OUTPUT, ADD, *MLP, ADD])
+    _found(tmp_path, 3 * [NORM, *scales, *(5 * [OWN]), CORE, OUTPUT, ADD, *MLP, ADD])
 
 
 def test_what_a_router_is_cast_from_is_no_step_of_the_norm(tmp_path: Path) -> None:
@@ -180,3 +182,16 @@ def test_a_layer_with_another_mlp_is_read_where_its_attention_is_the_others(tmp_
     mixture = [NORM, *routes, *experts, _row("moe.dispatch", "index_add_"), ADD]
     ends = [NORM, mm("logits", TOKENS, 1000, WIDTH), _row("loss", "cross_entropy_loss")]
     _found(tmp_path, [*ATTENTION, ADD, *dense, *(3 * [*ATTENTION, ADD, *mixture]), *ends], shapes=False)
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_a_projection_between_two_stacks_of_layers_joins_two_models(tmp_path: Path, shapes: bool) -> None:
+    """transformers models/git/modeling_git.py: a picture's layers, a projection, a text's layers."""
+    layer = [NORM, *3 * [OWN], CORE, OUTPUT, ADD, *MLP, ADD]
+    projects = [NORM, mm("", TOKENS, WIDTH, WIDTH)]
+    ends = [NORM, mm("logits", TOKENS, 1000, WIDTH), _row("loss", "cross_entropy_loss")]
+    rows = [*(4 * layer), *projects, *(4 * layer), *ends]
+    trace, links, found = attributed(tmp_path, written(rows, shapes=shapes))
+    assert verdict(rows, trace, found)[1] == {}
+    assert model_dims(found, find_calls(trace, links, found)).layers.value is None
+    assert found.further == {4: False}

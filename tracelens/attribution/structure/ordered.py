@@ -150,7 +150,7 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
         if found is None:
             return None
         out.append(found)
-    return out
+    return [pattern for pattern in _without_more_queries([*out]) if pattern is not None]
 
 
 def _merges(run: Run, start: int, stop: int) -> bool:
