@@ -195,3 +195,14 @@ def test_a_projection_between_two_stacks_of_layers_joins_two_models(tmp_path: Pa
     assert verdict(rows, trace, found)[1] == {}
     assert model_dims(found, find_calls(trace, links, found)).layers.value is None
     assert found.further == {4: False}
+
+
+def test_between_stages_no_product_makes_queries(tmp_path: Path) -> None:
+    """timm models/pit.py, Pooling: a convolution, a layer for the token, and both put side by side."""
+    pools = [_row("", "cudnn_convolution"), mm("", BATCH, WIDTH, WIDTH), _row("", "cat")]
+    stage = 3 * [*ATTENTION, ADD, *MLP, ADD]
+    rows = [*stage, *pools, *stage]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    said = [COMPONENTS[found.component[at]] for at in order]
+    assert {one for row, one in zip(rows, said, strict=True) if not row.right} <= {"unattributed", "other"}

@@ -27,6 +27,7 @@ _USUAL = 2 / 3  # of the gaps between two cores are read alike
 _EXPERTS = "moe.experts"
 _QUERIES = "attention.qkv"
 _WRITTEN_OUT = "erf"  # of a GELU that is no operator: x / 2 * (1 + erf(x / sqrt(2)))
+_IN_PAIR = frozenset({"gemm", "activation", "copy", "add", "dropout"})  # of two linear layers in a row
 _Pattern = tuple[str, ...]
 
 
@@ -124,13 +125,14 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
     queries, between the MLP and that kernel.
     """
     read = [_read(run, places) for places in between]
+    merged = [
+        pattern is not None and _merges(run, p[0], p[-1]) for p, pattern in zip(between, read, strict=True)
+    ]
     times = Counter(_brief(pattern) for pattern in read if pattern is not None)
     alone = len(times) == 1
     usual = [
-        pattern
-        if pattern and (alone or times[_brief(pattern)] > 1) and not _merges(run, places[0], places[-1])
-        else None
-        for places, pattern in zip(between, read, strict=True)
+        pattern if pattern and (alone or times[_brief(pattern)] > 1) and not merges else None
+        for merges, pattern in zip(merged, read, strict=True)
     ]
     if not any(usual) or sum(pattern is not None for pattern in usual) < _USUAL * len(between):
         return None
@@ -142,7 +144,8 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
     out: list[_Pattern] = []
     for number, (places, pattern) in enumerate(zip(between, usual, strict=True)):
         parts = [equal.get(keys[at], set()) for at in places]
-        found = pattern or _with_equal_attention(read[number], parts) or _of_equals(run, places, parts)
+        own = None if merged[number] else read[number]
+        found = pattern or _with_equal_attention(own, parts) or _of_equals(run, places, parts)
         if found is None:
             before = next((p for p in reversed(usual[:number]) if p), None)
             after = next((p for p in usual[number:] if p), None)
@@ -154,10 +157,14 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
 
 
 def _merges(run: Run, start: int, stop: int) -> bool:
-    """Is what is normalized put together first, and normalized again? So patches are merged, whose product
-    makes no queries."""
+    """Is what is normalized put together first, by patches that are merged or by another stage? Its product
+    makes no queries. A token is put before a stream that comes as the MLP gives it, and normalized once."""
     norms = _norms(run, start, stop)
-    return any(run.kinds[at - 1].name == "cat" for at in norms[:-1])
+    put = next((at - 1 for at in norms if run.kinds[at - 1].name == "cat"), None)
+    if put is None:
+        return False
+    bent = max((at for at in range(start, put) if run.kinds[at].what == "activation"), default=start)
+    return put + 1 != norms[-1] or len(run.products(bent, put)) != 1
 
 
 def _of_layers(
@@ -317,7 +324,7 @@ def _in_stretches(
                 break
             return None
         out += [*mlp, *[""] * (len(whole) - len(block))]
-    made = [made for block in queries for made in _without_pairs(block, acts)]
+    made = [made for block in queries for made in _without_pairs(run, block, acts)]
     outside = any(output[0] < at < output[-1] for at in acts) or not (last or any(made))
     crosses = len(blocks) == 1 and not last and not any(output[0] < at < blocks[0][-1] for at in acts)
     if outside or not (_ends_layer((*out,)) or crosses):
@@ -325,12 +332,16 @@ def _in_stretches(
     return (*out, *made)
 
 
-def _without_pairs(block: list[int], acts: list[int]) -> _Pattern:
+def _without_pairs(run: Run, block: list[int], acts: list[int]) -> _Pattern:
     """The products of queries, without two around an activation, which make something that is added to the
-    scores or to the queries."""
-    bent = [sum(at < act for at in block) for act in acts if block[0] < act < block[-1]]
-    pairs = {place for behind in bent for place in (behind - 1, behind)}
-    return tuple("" if place in pairs else _QUERIES for place in range(len(block)))
+    scores or to the queries; none where anything else stands between the two."""
+    out = [_QUERIES] * len(block)
+    for number, (at, behind) in enumerate(pairwise(block)):
+        if any(at < act < behind for act in acts):
+            if not {kind.what for kind in run.kinds[at:behind]} <= _IN_PAIR:
+                return ()
+            out[number : number + 2] = ["", ""]
+    return tuple(out)
 
 
 def _until_sum(run: Run, block: list[int]) -> list[int]:

@@ -149,8 +149,8 @@ def further_models(run: Run) -> dict[int, bool]:
 
 
 def _behind_loose_products(run: Run, placed: list[tuple[int, int]]) -> list[int]:
-    """Layers behind products of no layer (a projection from one model to the next), where few layers are: what
-    stands between all of them is of theirs."""
+    """Layers behind products of no layer (a projection from one model to the next), where few layers are:
+    what stands between all is theirs."""
     steps = [(range(before + 1, at), layer) for (before, one), (at, layer) in pairwise(placed) if layer > one]
     loose = [layer for between, layer in steps if any(_is_loose(run, at) for at in between)]
     return loose if 2 * len(loose) < len(steps) else []
