@@ -206,3 +206,17 @@ def test_between_stages_no_product_makes_queries(tmp_path: Path) -> None:
     order = trace.kernels.ts_ns.argsort(kind="stable")
     said = [COMPONENTS[found.component[at]] for at in order]
     assert {one for row, one in zip(rows, said, strict=True) if not row.right} <= {"unattributed", "other"}
+
+
+def test_a_cast_back_behind_a_weight_that_was_cast_is_of_the_norm(tmp_path: Path) -> None:
+    """transformers models/gemma/modeling_gemma.py, GemmaRMSNorm: weight.float(), and type_as at the end."""
+    ones, weight = [BATCH, LENGTH, 1], [WIDTH]
+    norm = [
+        *[_row("norm", "copy_", STREAM, STREAM), _row("norm", "pow", STREAM), _row("norm", "mean", STREAM)],
+        *[_row("norm", "add", ones), _row("norm", "rsqrt", ones), _row("norm", "mul", STREAM, ones)],
+        *[_row("norm", "copy_", weight, weight), _row("norm", "mul", STREAM, weight)],
+        _row("norm", "copy_", STREAM, STREAM),
+    ]
+    layer = [*norm, QUERIES, CORE, OUTPUT, *norm, ADD, *norm, UP, GELU, DOWN, *norm, ADD]
+    ends = [*norm, mm("logits", TOKENS, 1000, WIDTH), _row("loss", "cross_entropy_loss")]
+    _found(tmp_path, [*(3 * layer), *ends])
