@@ -68,12 +68,8 @@ def _keep(path: Path, request: pytest.FixtureRequest, heard: list[str]) -> None:
     config, source = request.config, request.path.read_text(encoding="utf-8")
     whole = not (config.getoption("keyword") or config.getoption("markexpr"))
     whole = whole and not any("::" in arg for arg in config.args)
-    fixtures = {
-        item.name: getattr(item, "fixturenames", ())
-        for item in request.session.items
-        if item.path == request.path
-    }
-    names = {name for name, used in fixtures.items() if "said" in used}
+    mine = [item for item in request.session.items if item.path == request.path]
+    names = {item.name for item in mine if "said" in getattr(item, "fixturenames", ())}
     with path.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)

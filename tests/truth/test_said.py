@@ -17,9 +17,8 @@ def test_kept_texts_belong_to_tests() -> None:
     files = {path_of(file): file for file in FILES}
     for path in sorted(TESTS.rglob("said/*.json")):
         assert path in files, f"{path.name} is kept for no test file"
-        tests = {
-            one.name for one in ast.walk(ast.parse(files[path].read_text(encoding="utf-8"))) if _says(one)
-        }
+        module = ast.parse(files[path].read_text(encoding="utf-8"))
+        tests = {one.name for one in ast.walk(module) if _says(one)}
         gone = [name for name in kept(path) if name.partition("[")[0] not in tests]
         assert gone == [], f"{path.name} keeps texts of tests that say nothing"
 

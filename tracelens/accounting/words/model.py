@@ -53,7 +53,7 @@ def no_clear_value(what: str, values: int) -> str:
 def one_part(part: str, share: float) -> str:
     """Of a file in which a part of the layers mostly has no shapes."""
     least = f"{share:.0%}" if share >= 0.005 else "less than 1%"
-    return f"of {part} only {least} has shapes: what they show can be another model"
+    return f"only {least} of {part} has shapes: they can be another model's"
 
 
 def classes(size: int, rows: int) -> str:

@@ -48,8 +48,8 @@ class Family:
         >>> len(family.tiles), family.features.shape, family.of_rate.shape
         (164, (164, 26), (164, 14))
         >>> family = Family.of(alone, {128: 256})
-        >>> family.features.shape, family.tiles[-1]
-        ((213, 32), Tile(m=256, n=128, k=64, cluster='2x1', may_split=True))
+        >>> family.features.shape, family.tiles[-1].m, family.tiles[-1].n, family.tiles[-1].cluster
+        ((213, 32), 256, 128, '2x1')
         """
         tiles, features = [], []
         kinds = len(longest) + len(pairs)
