@@ -281,6 +281,15 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def part_of(some: int, all_of_them: int, noun: str, one: str, more: str) -> str:
+    """How many of them do what: the verb for ``one`` or for ``more`` goes with ``some``.
+
+    >>> part_of(1, 1, "GEMM row", "has", "have"), part_of(0, 3, "GEMM row", "runs", "run")
+    ('1 of 1 GEMM rows has', '0 of 3 GEMM rows run')
+    """
+    return f"{some} of {all_of_them} {noun}s {one if some == 1 else more}"
+
+
 def times(number: str) -> str:
     """How often, of a count that is written already.
 

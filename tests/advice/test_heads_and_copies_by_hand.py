@@ -80,7 +80,7 @@ def test_what_is_left_of_the_work_with_another_head() -> None:
     ("head_dim", "heads", "ranks", "splits"),
     [
         (80, 32, 1, [(128, 20), (64, 40)]),
-        (80, 32, 8, [(64, 40)]),  # eight ranks do not divide 20
+        (80, 32, 8, [(128, 20), (64, 40)]),  # each of eight ranks has so many
         (40, 32, 1, [(64, 20), (128, 10)]),
         (160, 16, 1, [(128, 20), (256, 10)]),
         (127, 1, 1, [(128, None)]),
@@ -489,13 +489,13 @@ def test_how_many_rows_run_on_tensor_cores() -> None:
             fp32(3, math_dtype="tf32", tensor_core="used", time_us=500.0),
             replace(ROW, time_ms_per_step=4.0, tensor_core=None, kernel_tensor_core=None)]  # fmt: skip
     assert on_tensor_cores(facts(*rows), rows) == (
-        "2 of 4 GEMM rows run on tensor cores (1.50 ms per step); the kernels of 1 (4.00 ms) do not say, and "
-        "nothing speaks against it. TF32 is allowed, as others of them show: cuBLAS chose CUDA cores for 1 "
+        "2 of 4 GEMM rows run on tensor cores (1.50 ms per step); of 1 (4.00 ms) the kernel's name does not "
+        "say. TF32 is allowed, as others of them show: cuBLAS chose CUDA cores for 1 "
         "(2.00 ms)."
     )
     assert (
         on_tensor_cores(facts(*rows[:2]), rows[:2])
-        == "1 of 2 GEMM rows run on tensor cores (1.00 ms per step)."
+        == "1 of 2 GEMM rows runs on tensor cores (1.00 ms per step)."
     )
 
 

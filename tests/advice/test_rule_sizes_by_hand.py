@@ -184,13 +184,11 @@ def test_what_is_judged_of_a_step_off_the_grid() -> None:
     none = state_of(
         need_misfits, facts(long, replace(blind, time_ms_per_step=0.5), replace(blind, id="g9", n=7))
     )
-    assert none[2].startswith("None of the 3 GEMM rows has a shape") or none[2].startswith(
-        "0 of 3 GEMM rows can"
-    )
+    assert none[2].startswith("No GEMM row has a shape") or none[2].startswith("0 of 3 GEMM rows can")
     assert "on the grid" not in none[2]
     assert [one.row.id for one in need_misfits(facts(ODD, blind)).misfits] == ["g2"]
     text = need_misfits(facts(ROW, replace(blind, n=8, time_ms_per_step=0.1))).text(other=False)
-    assert text.startswith("1 of 2 GEMM rows have shapes; no leading dimension")
+    assert text.startswith("1 of 2 GEMM rows has a shape; no leading dimension")
 
 
 def test_added_weights_of_a_wider_mlp() -> None:
@@ -252,7 +250,7 @@ def test_the_larger_operand_is_copied_at_worst(m: int, n: int, batch: int | None
         assert lean.mid == pytest.approx(8 * (400 - then.mid) / 1e3)
         assert lean.high == pytest.approx(8 * (400 - then.low) / 1e3)
         assert free.low == pytest.approx(8 * (400 - then.high) / 1e3)
-        assert f"400 µs measured; aligned {then.mid:.3g} µs predicted = {then.mid:.3g} µs." in how
+        assert f"400 µs measured; aligned {then.mid:.3g} µs predicted. The" in how
 
 
 @pytest.mark.parametrize(
@@ -718,7 +716,7 @@ def test_experts_are_needed_with_their_rows() -> None:
     assert state_of(need_mixture, facts(ROW))[:2] == ("not_applicable", True)
     assert state_of(need_mixture, facts(ROW, components=[router]))[0] == "could_not_run"
     blind = replace(EXPERT, m=None, n=None, k=None, op="aten::mm")
-    assert "none of its 2 GEMM rows has a shape" in state_of(need_mixture, facts(blind, blind))[2]
+    assert "no GEMM of its experts has a shape" in state_of(need_mixture, facts(blind, blind))[2]
     shared = gemm(1, 2048, 1024, 1024, component="moe.experts")
     told = state_of(need_mixture, facts(shared, dims=model(sequence=1024, micro_batch=2)))
     assert told[0] == "could_not_run" and "every one takes all tokens" in told[2]

@@ -169,7 +169,7 @@ def test_a_head_dimension_of_80_in_a_kernel_for_96() -> None:
     assert [bound.ms for bound in found.bounds] == pytest.approx([1 - 80 / 128, 2.0 - 2 / 1000])
     assert found.change == {"head_dim": [80, 128], "heads": [32, 20]}
     assert (found.parameter_delta, found.flops_delta) == (0, 0.0)
-    assert found.how.endswith("to 80/128, the GEMMs to 80/96, so at most 1 - 0.625 = 37.5% of the time.")
+    assert found.how.endswith("to 80/128 and the GEMMs to 80/96, so at most 1 - 0.625 = 37.5% of the time.")
     assert found.evidence == {
         "head_dim": 80, "compiled_head_dim": 96, "padding_frac": pytest.approx(1 / 6),
         "options": [{"head_dim": 128, "heads": 20}, {"head_dim": 64, "heads": 40}],
@@ -563,9 +563,10 @@ def test_key_value_heads_of_ranks_are_counted_in_the_model(monkeypatch: pytest.M
     ("close", "says"),
     [
         ([trial(64, 1, 3.0)], None),
-        ([trial(64, 1, 3.0), trial(96, 1, 2.5)], "96 is predicted within 0.5% of the step of it"),
+        ([trial(64, 1, 3.0), trial(96, 1, 2.5)],
+         "With 96 the step is predicted to differ by at most 0.5% from that with 64"),
         ([trial(64, 1, 3.0), trial(96, 1, 2.0), trial(128, 1, 2.5)],
-         "96 and 128 are predicted within 1% of the step of it"),
+         "With 96 and 128 the step is predicted to differ by at most 1% from that with 64"),
     ],
 )  # fmt: skip
 def test_widths_that_the_model_does_not_tell_apart(close: list[Trial], says: str | None) -> None:

@@ -180,7 +180,7 @@ def test_what_is_judged_of_gemms_off_the_grid() -> None:
     assert isinstance(found, OffGrid) and [one.row.id for one in found.misfits] == ["g1"]
     assert (len(found.gemms), found.on_cuda_cores) == (2, 0)
     assert need_misfits(facts(ROW)).text(other=False) == (
-        "1 of 1 GEMM row have shapes; no leading dimension keeps a kernel from 16-byte loads, and no kernel "
+        "1 of 1 GEMM rows has a shape; no leading dimension keeps a kernel from 16-byte loads, and no kernel "
         "name shows a fallback."
     )
     assert " no other leading dimension" in need_misfits(facts(ROW)).text(other=True)
@@ -190,7 +190,7 @@ def test_what_is_judged_of_gemms_off_the_grid() -> None:
         "No GEMM was recognised besides those with the vocabulary.",
     )
     blind = gemm(2, None, None, None, time_us=3000.0, op="aten::mm")
-    assert answer(need_misfits, facts(blind))[2].startswith("None of the 1 GEMM row has a shape")
+    assert answer(need_misfits, facts(blind))[2].startswith("No GEMM row has a shape")
     few = answer(need_misfits, facts(ROW, blind))
     assert few[0] == "could_not_run"
     assert few[2].startswith(

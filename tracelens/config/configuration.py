@@ -126,7 +126,9 @@ def whole(value: object, key: str, name: str) -> int:
         if text.isascii() and text.isdigit() and len(text) < 12:
             value = int(text)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{name}: {key} = {str(value)[:40]!r} is no whole number")
+        shown = repr(value) if isinstance(value, str) else str(value)
+        shown = shown.lower() if isinstance(value, bool) else shown
+        raise InputError(f"{name}: {key} = {shown[:40]} is not a whole number")
     return value
 
 
