@@ -95,5 +95,5 @@ def test_sizes_that_fp8_does_not_take_have_no_prediction() -> None:
 def test_types_are_read_in_the_words_of_every_framework() -> None:
     assert parse_changes(["dtype=bfloat16"]) == {"dtype": "bf16"}
     assert parse_changes(["precision=torch.float16,ffn=64"]) == {"dtype": "fp16", "ffn": 64}
-    with pytest.raises(UsageError, match="'int4' is no type of GEMMs that can be simulated: bf16"):
+    with pytest.raises(UsageError, match="'int4' is not a type of GEMMs that can be simulated: bf16"):
         parse_changes(["dtype=int4"])

@@ -348,7 +348,7 @@ def test_experts_that_ranks_do_not_divide(
     assert found.evidence["imbalance_frac"] == pytest.approx((then / ranks) / (experts / ranks) - 1)
     if experts == 60:
         assert found.how == (
-            "8 experts on the fullest rank and 7.5 in the mean: 1 - 7.5/8 = 6.2%."
+            "8 experts on the fullest rank and 7.5 on average: 1 - 7.5/8 = 6.2%."
         ) and found.bounds[0].how.endswith("(g1): 6.2% of its time.")
         assert found.title == "8 expert-parallel ranks do not divide 60 experts: use 64 or other ranks"
 
@@ -471,11 +471,11 @@ def test_rows_of_an_expert_are_rounded_to_whole_tiles(
     found, said = tiles.ExpertTiles().look(facts(row, deep, gpu=BARE, step_ms=100.0))
     empty = 63.5 / (rows + 63.5)
     if then is None:
-        assert found == [] and f"Their tiles have 128 rows: in the mean {100 * empty:.1f}%" in said
+        assert found == [] and f"Their tiles have 128 rows: on average {100 * empty:.1f}%" in said
         return
     assert said == ""
     (one,) = found
-    assert one.title == f"Round each expert's rows ({rows} in the mean) to whole tiles of 128"
+    assert one.title == f"Round each expert's rows ({rows} on average) to whole tiles of 128"
     assert one.change == {"rows_of_an_expert": [rows, then]}
     assert one.evidence["empty_frac"] == pytest.approx(empty) and one.evidence["tile_m"] == 128
     assert [bound.ms for bound in one.bounds] == [pytest.approx(empty)] and one.parameter_delta == 0

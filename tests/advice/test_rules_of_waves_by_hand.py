@@ -372,7 +372,7 @@ def test_rows_without_a_token_are_a_share_of_each_linear_layer() -> None:
     assert found.title == "Pack sequences: 25.0% of the rows of the linear layers are padding"
     assert found.change == {"rows": [1000, 750]}
     assert found.saw == (
-        "Linear layers have 1,000 rows, and packed attention 750 tokens in the mean. 2 GEMM shapes took 6.00"
+        "Linear layers have 1,000 rows, and packed attention 750 tokens on average. 2 GEMM shapes took 6.00"
         " ms per step (25.0% of all GPU time) over all of them."
     )
     assert found.evidence == {"rows": 1000.0, "tokens": 750.0, "empty_frac": 0.25}
@@ -382,8 +382,8 @@ def test_rows_without_a_token_are_a_share_of_each_linear_layer() -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([linear(1, 1000), flash(2, 1000)], "1,000 rows, and packed attention 1,000 tokens in the mean."),
-        ([linear(1, 1000), flash(2, 1001), flash(3, 9)], "1,000 rows, and packed attention 505 tokens in"),
+        ([linear(1, 1000), flash(2, 1000)], "1,000 rows, and packed attention 1,000 tokens on average."),
+        ([linear(1, 1000), flash(2, 1001), flash(3, 9)], "1,000 rows, and packed attention 505 tokens on average"),
         ([linear(1, 1000), flash(2, 0, calls=0.0)], 0.0),
         ([linear(1, 1000), flash(2, 1000), flash(3, 500)], 750.0),
     ],
@@ -435,7 +435,7 @@ def test_batches_that_an_operator_pads_have_their_own_tokens() -> None:
     assert found.evidence == pytest.approx({"rows": 700.0, "tokens": 550.0, "empty_frac": 1 - 550 / 700})
     assert [(bound.row.id, bound.ms) for bound in found.bounds] == [("g1", pytest.approx(1.2)), ("g2", 0.0)]
     assert found.change == {"rows": [700, 550]}
-    assert "700 rows, and the batches that an operator pads to as many 550 tokens in the mean." in found.saw
+    assert "700 rows, and the batches that an operator pads to as many 550 tokens on average." in found.saw
     single = only(PADDED, batch_of(linear(1, 1000), padded=padded))
     assert "1,000 rows, and the batches that an operator pads to as many 400 tokens." in single.saw
     assert outcome_of(PADDED.look, batch_of(linear(1, 1000), padded=padded[1:])).why == (

@@ -121,7 +121,7 @@ def test_padding_is_rows_without_a_token() -> None:
             linear(3, 500, "mlp.up", us=9000.0), linear(4, 8000, "logits", us=9000.0)]  # fmt: skip
     (found,) = padded(*rows, packed_rows(6000)).findings
     assert found.saw.startswith(
-        "Linear layers have 8,000 rows, and packed attention 6,000 tokens in the mean."
+        "Linear layers have 8,000 rows, and packed attention 6,000 tokens on average."
     )
     assert (found.change == {"rows": [8000, 6000]} and found.gemms[:2] == ["g1", "g2"]) or "g4" in found.gemms
     assert found.title == "Pack sequences: 25.0% of the rows of the linear layers are padding"
@@ -143,7 +143,7 @@ def test_batches_of_two_lengths_are_as_full_as_the_mean() -> None:
     rows = [linear(at, size, "attention.output", 2.0, us=2000.0) for at, size in ((1, 8000), (2, 4000))]
     (found,) = padded(*rows, packed_rows(4500, 4.0)).findings
     assert found.saw.startswith(
-        "Linear layers have 6,000 rows, and packed attention 4,500 tokens in the mean."
+        "Linear layers have 6,000 rows, and packed attention 4,500 tokens on average."
     )
     assert found.saving_ms.high == pytest.approx(0.25 * 8.0)
     assert padded(*rows, packed_rows(4500, 3.81)).state == "found"
@@ -161,9 +161,7 @@ def test_batches_that_operators_pad_tell_their_own_tokens() -> None:
     )
     assert found.saving_ms.high == pytest.approx(2.0)
     both = padded(*rows, padded=[*batches, PaddedBatch(4000, 3000.0)]).findings[0]
-    assert (
-        "6,000 rows, and the batches that an operator pads to as many 3,500 tokens in the mean." in both.saw
-    )
+    assert "6,000 rows, and the batches that an operator pads to as many 3,500 tokens on average." in both.saw
     assert both.saving_ms.high == pytest.approx(0.5 * 4 + 0.25 * 2)
     assert padded(*rows, padded=[PaddedBatch(999, 9.0)]).state == "not_applicable"
 

@@ -94,7 +94,7 @@ class Draft:
     ) -> None:
         """Set one size; InputError where it cannot be one."""
         if not 0 < value <= _MOST.get(name, LARGEST):
-            raise InputError(f"{self.name}: {key or name} = {value} is no size a model can have")
+            raise InputError(f"{self.name}: {key or name} = {value} is not a size a model can have")
         self.values[name] = value
         self.sources[name] = source
         self.origins[name] = origin

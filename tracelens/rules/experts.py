@@ -133,7 +133,7 @@ def _divided(facts: StepFacts, mixture: Mixture) -> Candidate | None:
             for row in mixture.rows
         ],
         bound_of="what the rank with the most experts computes above the mean",
-        how=f"{most} experts on the fullest rank and {mean:.4g} in the mean: 1 - {mean:.4g}/{most} ="
+        how=f"{most} experts on the fullest rank and {mean:.4g} on average: 1 - {mean:.4g}/{most} ="
         f" {percent(share)}.",
         evidence=evidence(mixture) | {"imbalance_frac": most / mean - 1},
     )

@@ -62,7 +62,7 @@ def saw(facts: StepFacts, mixture: Mixture) -> str:
     text += f" An expert gets {count(mixture.capacity)} rows in a GEMM"
     if mixture.least is not None and mixture.most is not None and mixture.least != mixture.most:
         over = mixture.most / mixture.capacity - 1
-        text += f" in the mean, from {mixture.least} to {mixture.most}: the fullest {percent(over)} above it"
+        text += f" on average, from {mixture.least} to {mixture.most}: the fullest {percent(over)} above it"
     if mixture.top_k is not None:
         return f"{text}. Together that is {plural(mixture.top_k, 'row')} for each token."
     if mixture.rows_per_token is None:
