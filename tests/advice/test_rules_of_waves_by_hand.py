@@ -383,7 +383,10 @@ def test_rows_without_a_token_are_a_share_of_each_linear_layer() -> None:
     ("rows", "said"),
     [
         ([linear(1, 1000), flash(2, 1000)], "1,000 rows, and packed attention 1,000 tokens on average."),
-        ([linear(1, 1000), flash(2, 1001), flash(3, 9)], "1,000 rows, and packed attention 505 tokens on average"),
+        (
+            [linear(1, 1000), flash(2, 1001), flash(3, 9)],
+            "1,000 rows, and packed attention 505 tokens on average",
+        ),
         ([linear(1, 1000), flash(2, 0, calls=0.0)], 0.0),
         ([linear(1, 1000), flash(2, 1000), flash(3, 500)], 750.0),
     ],
