@@ -182,7 +182,7 @@ def test_another_pipeline_has_no_saving_and_says_its_bubble() -> None:
     assert one.saving_ms.mid is None and one.then_ms.mid is None
     assert one.refused is not None and one.refused.code == "stages_wait"
     (bubble,) = [note for note in one.notes if "bubble" in note]
-    assert "(8 - 1) / 8.00 = 87.5%, now (4 - 1) / 4 = 75.0%" in bubble
+    assert "(8 - 1) / 8 = 87.5%, now (4 - 1) / 4 = 75.0%" in bubble
     assert any("one copy of the model takes 8 GPUs and not 4" in note for note in one.notes)
     # At the same tokens a rank runs half the layers of each micro-batch, for twice as many.
     assert {row.component for row in one.rows} == {"logits"}
@@ -261,5 +261,5 @@ def test_one_stage_has_no_bubble_and_unknown_micro_batches_none_that_is_known() 
     assert text.endswith("how many micro-batches a step has is not known here")
     # twice the micro-batches for half the stages: 1 of 4
     said = bubble(staged, replace(staged, pipeline_parallel=2), work_ms=10.0)
-    assert "(2 - 1) / 4.00 = 25.0%, now (4 - 1) / 8 = 37.5%, 2.50 ms of 10.0 ms work" in said
+    assert "(2 - 1) / 4 = 25.0%, now (4 - 1) / 8 = 37.5%, 2.50 ms of 10.0 ms work" in said
     assert "work" not in bubble(staged, replace(staged, pipeline_parallel=2), work_ms=None).partition("=")[2]
