@@ -29,7 +29,7 @@ from tracelens.gemm.predict.rates import FEW, SHORT_US, SMALL, most_l2_mb, rates
 from tracelens.hardware import Gpu, find_gpu
 
 _ARCHITECTURES = Path(__file__).parents[1] / "tracelens" / "gemm" / "predict" / "architectures"
-_PROGRAM, _VERSION = "benchmarks/fit_gemm.py", 4
+_PROGRAM, _VERSION = "benchmarks/fit_gemm.py", 5
 #: What the source of a block says of the program: its version, and ``digest`` of the block.
 STAMP = re.compile(rf"\({_PROGRAM} (\d+), (\w+)\)")
 _AS_STORED = "as stored"
@@ -44,6 +44,12 @@ _STARTS = tuple(
     )
     for partial, first, sm_gbps in ((0.46, 0.6, 90.0), (0.85, 0.8, 36.0), (0.88, 0.6, 110.0))
 )  # fmt: skip
+#: And those of types below 16 bits: SGLang's cast, vLLM's, which takes a block of threads for each row, and
+#: TensorRT-LLM's, which looks for the tensor's largest value first.
+_CASTS = {
+    "cast_us": (2.0, 2.0, 9.0), "cast_row_ns": (0.3, 7.0, 0.1), "cast_bytes": (3.0, 4.0, 5.0),
+    "ragged_frac": 0.3, "tile_us": 1.0,
+}  # fmt: skip
 #: CUTLASS's dispatchers switch tiles by M; cuBLAS's does not.
 _WHOLE_TILES_ABOVE_M = (math.inf, 32.0, 64.0, 128.0, 256.0)
 _RATE_BOUNDS = (0.6, 1.5)
@@ -52,7 +58,8 @@ _COEFFICIENT_BOUNDS = (-0.4, 0.4)
 _WHOLE_BOUNDS = (0.7, 1.05)
 #: Steps of a descent, rounds in which each row's candidates are chosen anew, the length of a step at first.
 _STEPS, _ROUNDS, _LENGTH = 120, 6, 0.02
-#: Descents of pairs, each from where the last ended, with long steps again (arXiv 1608.03983).
+#: Descents of pairs and of types below 16 bits, each from where the last ended, with long steps again (arXiv
+#: 1608.03983).
 _DESCENTS = 3
 #: Candidates whose times differ by less than this (ln) share a row while constants move, as steps in a choice
 #: would hide where to go: at first and at last.
@@ -88,19 +95,30 @@ def fit(rows: Rows, *, steps: int = _STEPS) -> Shares:
 def _alone(rows: Rows, steps: int) -> Shares:
     """The same for a library without tiles of pairs of SMs."""
     known = rows.known
-    starts = [replace(one, tile_rates=(1.0,) * len(known.tiles)) for one in _STARTS[:2]]
     if rows.dtype != "bf16":
-        starts = [replace(one, cast_us=3.0, cast_bytes=3.0) for one in starts]
-    elif known.family is not None:
+        return _with_casts(rows, steps)
+    starts = [replace(one, tile_rates=(1.0,) * len(known.tiles)) for one in _STARTS[:2]]
+    if known.family is not None:
         rates, bias = ((0.0,) * each.shape[1] for each in (known.family.of_rate, known.family.features))
         starts = [replace(_STARTS[2], tile_rates=starts[0].tile_rates, family_rates=rates, family_bias=bias)]
     shares = starts[0]
     if len(starts) > 1:
         shares = _best([_descend(one, rows, steps // 6, rounds=1) for one in starts])
-    if rows.dtype != "bf16":
+    _, shares = _descend(shares, rows, steps, rounds=_ROUNDS)
+    return _rounded(shares)
+
+
+def _with_casts(rows: Rows, steps: int) -> Shares:
+    """The same for types below 16 bits, by the tiles that dispatchers take where those are listed."""
+    known, dispatched = rows.known, rows.dtype if rows.dtype in rows.known.dispatched else ""
+    rates = (1.0,) * len(known.dispatched.get(dispatched, known.tiles))
+    starts = [replace(one, tile_rates=rates, dispatched=dispatched, **_CASTS) for one in _STARTS[:2]]  # type: ignore[arg-type]
+    shares = _best([_descend(one, rows, steps // 6, rounds=1) for one in starts])
+    if not dispatched:
         kinds = [replace(shares, whole_tiles_above_m=above) for above in _WHOLE_TILES_ABOVE_M]
         shares = _best([_descend(one, rows, steps // 10, rounds=1) for one in kinds])
-    _, shares = _descend(shares, rows, steps, rounds=_ROUNDS)
+    for _ in range(_DESCENTS):
+        _, shares = _descend(shares, rows, steps, rounds=_ROUNDS)
     return _rounded(shares)
 
 
@@ -235,8 +253,8 @@ def written(shares: Shares, name: str, dtype: str) -> str:
         value = getattr(shares, one.name)
         if isinstance(value, tuple):
             lines += [f"{one.name} = [{', '.join(f'{figure:g}' for figure in value)}]"] if value else []
-        elif one.name == "source":
-            lines.append(f'source = "{value}"')
+        elif isinstance(value, str):
+            lines += [f'{one.name} = "{value}"'] if value or one.name == "source" else []
         elif value != one.default:
             lines.append(f"{one.name} = {value:.7g}")
     return "\n".join(lines) + "\n"

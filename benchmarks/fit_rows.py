@@ -26,7 +26,11 @@ BOUNDS = {
     "cluster_load_frac": (0.5, 1.0), "cached_mb": (0.5, 120.0), "l2_sm_gbps": (10.0, 300.0),
     "sustained_loss_frac": (0.01, 0.6), "sustained_us": (100.0, 5000.0),
 }  # fmt: skip
-CAST = {"cast_us": (0.5, 30.0), "cast_bytes": (0.5, 12.0)}
+#: And what moves beside it in types below 16 bits.
+CAST = {
+    "cast_us": (0.3, 30.0), "cast_row_ns": (0.0, 30.0), "cast_bytes": (0.5, 12.0), "ragged_frac": (0.0, 2.0),
+    "tile_us": (0.0, 10.0),
+}  # fmt: skip
 #: What a constant is moved by (ln) to see how times follow.
 _APART = 1e-3
 #: What a tile's rate away from the formula's weighs, so that only what rows show moves it.
@@ -124,7 +128,7 @@ class Rows:
 
     def listed(self, shares: Shares) -> list[int]:
         """Places in the architecture's list of the first tiles of ``library``."""
-        tiles = self.known.tiles
+        tiles = self.known.dispatched.get(shares.dispatched, self.known.tiles)
         return [at for at, one in enumerate(tiles) if not shares.family_rates or one.m * one.n < LEAST]
 
     def narrowed(self, shares: Shares) -> Narrowed:
@@ -181,10 +185,15 @@ class Narrowed:
             return np.asarray(by_time * np.where(share > 0, moved - logs, 0.0) / _APART)
 
         slopes: dict[str, Array] = {}
-        for name in (*BOUNDS, *(CAST if rates.cast_bytes else ())) if of_gpu else ():
-            changed = {name: getattr(shares, name) * math.exp(_APART)}
-            moved = rates_of(replace(shares, **changed), self.rows.gpu, self.rows.dtype)
-            slopes[name] = np.asarray(followed(table, moved).sum())
+        for name in (*BOUNDS, *(CAST if rates.casts else ())) if of_gpu else ():
+            value = np.atleast_1d(getattr(shares, name))
+            slope = []
+            for at in range(len(value)):
+                moved = np.where(np.arange(len(value)) == at, value * math.exp(_APART), value).tolist()
+                changed = {name: tuple(moved) if isinstance(getattr(shares, name), tuple) else moved[0]}
+                moved_rates = rates_of(replace(shares, **changed), self.rows.gpu, self.rows.dtype)  # type: ignore[arg-type]
+                slope.append(followed(table, moved_rates).sum())
+            slopes[name] = np.reshape(slope, np.shape(getattr(shares, name)))
         faster = self._table(np.asarray(known.rates) * math.exp(_APART), np.asarray(known.bias))
         return loss, slopes | self._by_tile(shares, followed(faster, rates), by_rank)
 

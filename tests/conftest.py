@@ -17,7 +17,7 @@ import hypothesis
 import pytest
 
 from tests import tiers
-from tests.said import said  # noqa: F401  # a fixture for every test
+from tests.said import PASSED, said  # noqa: F401  # a fixture for every test
 
 # No test depends on how fast the machine is.
 hypothesis.settings.register_profile(
@@ -86,6 +86,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps([item.nodeid, round(tiers.cpu_seconds() - before, 3)]) + "\n")
     return done
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Texts that a test no longer says are missed only where it has run to its end."""
+    report = yield
+    if call.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
 
 
 @pytest.fixture(autouse=True)

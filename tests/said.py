@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 Said = dict[str, list[str]]
+PASSED = pytest.StashKey[bool]()  # of a test whose body has run to its end
 
 
 def kept(path: Path) -> Said:
@@ -53,11 +54,10 @@ def said(request: pytest.FixtureRequest) -> Generator[Listener]:
     path, test = path_of(request.path), request.node.name
     again = bool(os.environ.get("TRACELENS_REGOLD"))
     listener = Listener(None if again else kept(path).get(test, []))
-    failed = request.session.testsfailed
     yield listener
     if again:
         _keep(path, request, listener.heard)
-    elif request.session.testsfailed == failed:
+    elif request.node.stash.get(PASSED, False):
         left = (listener.wanted or [])[len(listener.heard) :]
         assert left == [], "kept, and no longer said (TRACELENS_REGOLD=1 drops it)"
 
@@ -68,7 +68,12 @@ def _keep(path: Path, request: pytest.FixtureRequest, heard: list[str]) -> None:
     config, source = request.config, request.path.read_text(encoding="utf-8")
     whole = not (config.getoption("keyword") or config.getoption("markexpr"))
     whole = whole and not any("::" in arg for arg in config.args)
-    names = {item.name for item in request.session.items if item.path == request.path}
+    fixtures = {
+        item.name: getattr(item, "fixturenames", ())
+        for item in request.session.items
+        if item.path == request.path
+    }
+    names = {name for name, used in fixtures.items() if "said" in used}
     with path.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)

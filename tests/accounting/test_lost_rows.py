@@ -13,6 +13,7 @@ import pytest
 import tracelens
 from tests.kept import analyzed
 from tests.render import sample_report
+from tests.said import Listener
 from tracelens.accounting.lost import call_facts, gemm_time, split_row, worst_alignment
 from tracelens.analysis import Analysis, analyze
 from tracelens.errors import UsageError
@@ -224,13 +225,13 @@ def test_measurements_of_this_gpu_are_used_and_named(tmp_path: Path, monkeypatch
 
 
 def test_damaged_measurements_are_a_note_and_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Listener
 ) -> None:
     monkeypatch.setenv("TRACELENS_CALIBRATION", str(tmp_path))
     (tmp_path / "h100-sxm.json.gz").write_bytes(b"nonsense")
     report = analyze(TRACES[0], shape_search=False).report
-    assert any("h100-sxm.json.gz cannot be read" in note for note in report.notes)
     assert report.gpu.measured_tflops == {}
+    said(report.notes)
 
 
 def test_the_frame_has_the_parts_as_columns() -> None:
@@ -241,8 +242,9 @@ def test_the_frame_has_the_parts_as_columns() -> None:
     assert judged[parts].sum(axis=1).to_numpy() == pytest.approx(judged["time_ms_per_step"].to_numpy())
 
 
-def test_a_row_is_derived_by_its_id() -> None:
+def test_a_row_is_derived_by_its_id(said: Listener) -> None:
     analysis = tracelens.Analysis(_analysis(TRACES[0]).report)
     assert analysis.derive("g1") == derive(analysis.report.gemms[0], analysis.report.gpu)
-    with pytest.raises(UsageError, match="no GEMM row 'g0': the report has g1 to g17"):
+    with pytest.raises(UsageError) as error:
         analysis.derive("g0")
+    said(error.value)

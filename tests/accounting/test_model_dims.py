@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.said import Listener
 from tracelens.accounting.messages import with_messages
 from tracelens.accounting.model import express, model_dims
 from tracelens.accounting.words.model import NO_SHAPES
@@ -98,30 +99,22 @@ def values(dims: ModelDims, *names: str) -> tuple[int | None, ...]:
     return tuple(getattr(dims, name).value for name in names)
 
 
-def test_a_small_model_is_read_off_its_calls() -> None:
+def test_a_small_model_is_read_off_its_calls(said: Listener) -> None:
     dims = found(MODEL)
     assert values(dims, "hidden", "heads", "kv_heads", "head_dim", "ffn", "layers") == (64, 4, 4, 16, 256, 2)
     assert values(dims, "sequence", "micro_batch", "vocab", "classes") == (32, 2, 1000, None)
     assert values(dims, "tensor_parallel", "experts") == (1, None) and dims.found == "whole"
-    assert dims.ffn.source == "2 of 2 forward calls of mlp.down"
-    assert dims.layers.source == "layers counted in the step"
-    assert found(MODEL, named=True).layers.source == "layers named in the trace"
+    said(dims.ffn.source, dims.layers.source, found(MODEL, named=True).layers.source)
 
 
-@pytest.mark.parametrize(
-    ("times", "value", "source"),
-    [
-        ((200, 100), 256, "1 of 2 forward calls of mlp.down (of 2 values the one with most time)"),
-        ((199, 101), None, "mlp.down shows 2 values, none of them in most of its time"),
-        ((100, 200), 128, "1 of 2 forward calls of mlp.down (of 2 values the one with most time)"),
-    ],
-)
+@pytest.mark.parametrize(("times", "value"), [((200, 100), 256), ((199, 101), None), ((100, 200), 128)])
 def test_a_value_counts_from_two_thirds_of_the_time_on(
-    times: tuple[int, int], value: int | None, source: str
+    times: tuple[int, int], value: int | None, said: Listener
 ) -> None:
     rows = [one for one in MODEL if one.component != "mlp.down"]
     rows += [Call("mlp.down", gemm(64, 64, k), ns=ns) for k, ns in zip((256, 128), times, strict=True)]
-    assert found(rows).ffn == Known(value, source)
+    assert found(rows).ffn.value == value
+    said(found(rows).ffn.source)
 
 
 @pytest.mark.parametrize(
@@ -141,22 +134,18 @@ def test_a_value_counts_from_two_thirds_of_the_time_on(
     ],
 )
 def test_a_head_chooses_words_where_a_table_has_as_many_or_each_token_chooses(
-    size: int, rows: int, tables: Collection[tuple[int, int]], words: bool
+    size: int, rows: int, tables: Collection[tuple[int, int]], words: bool, said: Listener
 ) -> None:
     dims = found(changed("logits", gemm(rows, size, 64)), tables=tables)
     assert values(dims, "vocab", "classes") == ((size, None) if words else (None, size))
-    assert dims.classes.source == "the head chooses from a vocabulary" or not words
-    if not words:
-        assert dims.vocab.source.endswith(
-            f"from {size}: no embedding has as many rows, and it works on {rows} rows"
-        )
+    said(dims.vocab.source, dims.classes.source)
 
 
 def test_a_head_of_another_width_is_none() -> None:
     assert values(found(changed("logits", gemm(64, 1000, 32))), "vocab", "classes") == (None, None)
 
 
-def test_layers_are_as_many_as_are_numbered_where_attention_agrees() -> None:
+def test_layers_are_as_many_as_are_numbered_where_attention_agrees(said: Listener) -> None:
     def layers(*numbers: int, steps: int = 1) -> Known:
         rows = [replace(one, layer=number, step=at % steps)
                 for at, number in enumerate(numbers) for one in layer()]  # fmt: skip
@@ -164,20 +153,18 @@ def test_layers_are_as_many_as_are_numbered_where_attention_agrees() -> None:
 
     assert layers(0, 1, 2, 3).value == 4
     assert layers(0, 1, 2, -1).value == 3  # three of four are told
-    assert layers(0, 1, -1, -1) == Known(
-        None, "layers not told apart: 2 of 4 calls of attention.output are in one"
-    )
-    assert layers(-1, -1).source == "no layer is named, and nothing tells layers from passes of the model"
+    assert layers(0, 1, -1, -1).value is None
     assert layers(0, 0).value == 1  # to itself, and to another sequence
-    assert layers(0, 0, 0) == Known(None, "layers not told apart: 3 calls of attention.output in 1 steps")
+    assert layers(0, 0, 0).value is None
     assert layers(0, 0, 0, 0, steps=2).value == 1
+    said(layers(0, 1, -1, -1).source, layers(-1, -1).source, layers(0, 0, 0).source)
 
 
-def test_of_two_models_the_layers_are_those_of_the_wider_use() -> None:
+def test_of_two_models_the_layers_are_those_of_the_wider_use(said: Listener) -> None:
     both = [*layer(0), *layer(1), *layer(2, width=128), LOGITS]
     dims = found([replace(one, ns=900) if one.layer < 2 else one for one in both])
     assert values(dims, "hidden", "layers", "ffn", "head_dim") == (64, 2, 256, 16)
-    assert dims.layers.source == "layers whose stream is 64 wide"
+    said(dims.layers.source)
     longer = [
         replace(one, ns=9000) if one.component == "mlp.down" and one.layer == 2 else one for one in both
     ]
@@ -187,9 +174,11 @@ def test_of_two_models_the_layers_are_those_of_the_wider_use() -> None:
     slow = [
         replace(one, ns=900) if one.component == "attention.qkv" and one.layer < 2 else one for one in deep
     ]
-    assert found(slow).hidden == Known(None, "layers of several widths, 64, 128: no one model")
+    assert found(slow).hidden.value is None
+    said(found(slow).hidden.source)
     none = found([*layer(0), *layer(1, width=128)])
-    assert none.layers == Known(None, "layers of several widths, 64, 128: no one model")
+    assert none.layers.value is None
+    said(none.layers.source)
 
 
 @pytest.mark.parametrize(
@@ -197,50 +186,43 @@ def test_of_two_models_the_layers_are_those_of_the_wider_use() -> None:
     [(96, True), (80, True), (82, False), (100, False), (104, False)],
 )
 def test_heads_that_neither_hidden_size_nor_projection_agrees_with_are_not_known(
-    takes: int, known: bool
+    takes: int, known: bool, said: Listener
 ) -> None:
     """4 heads of 24 make 96; a projection that takes less holds narrower values, 80 = 4 x 20."""
     rows = changed("attention.output", gemm(64, 64, takes), changed("attention.core", attends(dim=24)))
     dims = found(rows)
     assert values(dims, "heads", "head_dim") == ((4, 24) if known else (None, None))
     if not known:
-        assert dims.heads.source == (
-            f"4 heads of 24 make neither the hidden size, 64, nor what the output projection takes, {takes}"
-        )
+        said(dims.heads.source)
     values_of = changed("attention.core", attends(dim=24, value_dim=25), rows)
     assert found(values_of).heads.value == (4 if known or takes == 100 else None)  # 4 x 25
 
 
 @pytest.mark.parametrize(("many", "known"), [(20, True), (19, False)])
-def test_attention_on_batches_of_several_sizes_is_of_no_one_sequence(many: int, known: bool) -> None:
+def test_attention_on_batches_of_several_sizes_is_of_no_one_sequence(
+    many: int, known: bool, said: Listener
+) -> None:
     """One call in 21 is a last batch that is smaller; one in 20 is another size."""
     rows = [one for at in range(many) for one in layer(at)]
     dims = found([*rows, *layer(many, core=attends(4, 16))])
     assert values(dims, "sequence", "micro_batch") == ((32, 2) if known else (None, None))
     if not known:
-        assert dims.sequence.source == (
-            "attention runs on 2 sizes of batch x sequence, 2 x 32 and 4 x 16 among them"
-        )
+        said(dims.sequence.source)
     cross = [*rows, *layer(many, core=attends(4, 16, key_len=32))]
     assert values(found(cross), "sequence", "micro_batch") == (32, 2)  # to another sequence
     shorter = [*rows, *layer(many, core=attends(2, 16))]
     assert values(found(shorter), "sequence", "micro_batch") == (32, 2)  # windows, in the same batch
 
 
-def test_packed_sequences_have_no_length() -> None:
+def test_packed_sequences_have_no_length(said: Listener) -> None:
     packed = attends(None, None, varlen=True, query_tokens=640)
     dims = found([*layer(0, core=packed), *layer(1, core=packed), *layer(2)])
-    assert (
-        dims.sequence
-        == dims.micro_batch
-        == Known(
-            None, "sequences are packed, 640 tokens in a micro-batch; their lengths are not in the trace"
-        )
-    )
+    assert dims.sequence == dims.micro_batch and dims.sequence.value is None
     assert values(found([*layer(0, core=packed), *layer(1)]), "sequence", "micro_batch") == (32, 2)
+    said(dims.sequence.source)
 
 
-def test_calls_with_shapes_are_no_measure_where_most_attention_has_none() -> None:
+def test_calls_with_shapes_are_no_measure_where_most_attention_has_none(said: Listener) -> None:
     def half(without: int, ns: int = 100) -> ModelDims:
         rows = [one for at in range(without) for one in layer(at)]
         hidden = [
@@ -248,15 +230,14 @@ def test_calls_with_shapes_are_no_measure_where_most_attention_has_none() -> Non
         ]
         return found([*hidden, *layer(9)])
 
-    assert half(2).hidden == Known(
-        None, "only 33% of attention has shapes: they are of one part of the model"
-    )
+    assert half(2).hidden.value is None
     assert half(2).vocab.source != half(2).hidden.source
     assert half(1).hidden.value == 64
-    assert half(1, ns=300).hidden.source.startswith("only 25% of attention")  # by time
+    # by time
+    said(half(2).hidden.source, half(1, ns=300).hidden.source)
 
 
-def test_heads_and_batch_of_unfused_attention_are_the_batch_of_its_products() -> None:
+def test_heads_and_batch_of_unfused_attention_are_the_batch_of_its_products(said: Listener) -> None:
     def unfused(batch: int, *, output: int | None = 64, hidden: int = 64) -> tuple[int | None, ...]:
         rows = [Call("mlp.up", gemm(64, 256, hidden)), Call("attention.scores", gemm(32, 32, 16, batch))]
         rows += [Call("attention.output", gemm(64, hidden, output))] if output else []
@@ -269,23 +250,20 @@ def test_heads_and_batch_of_unfused_attention_are_the_batch_of_its_products() ->
     assert unfused(8, output=40, hidden=128) == (8, 1, 16, 32)  # 40 is no multiple of 16
     rows = [Call("mlp.up", gemm(64, 256, 64)), Call("attention.output", gemm(64, 64, 64))]
     rows += [Call("attention.scores", gemm(size, size, 16, batch)) for size, batch in ((32, 8), (16, 16))]
-    assert found(rows).micro_batch.source == (
-        "attention runs on 2 sizes of batch x sequence, 2 x 32 and 4 x 16 among them"
-    )
+    said(found(rows).micro_batch.source)
 
 
-def test_heads_of_a_part_of_the_hidden_size_are_one_ranks_where_ranks_exchange() -> None:
+def test_heads_of_a_part_of_the_hidden_size_are_one_ranks_where_ranks_exchange(said: Listener) -> None:
     rows = changed("attention.core", attends(heads=2))
     rows = changed("attention.output", gemm(64, 64, 32), rows)
     assert found(rows, sharded=True).tensor_parallel.value == 2
-    assert "64 / 32, and ranks exchange activations" in found(rows, sharded=True).tensor_parallel.source
+    said(found(rows, sharded=True).tensor_parallel.source)
     alone = found(rows).tensor_parallel
-    assert alone == Known(
-        None, "hidden 64 is not heads x head dimension = 32: sharded, or heads of another size"
-    )
+    assert alone.value is None
+    said(alone.source)
     odd = changed("attention.output", gemm(64, 64, 48), changed("attention.core", attends(heads=3)))
     assert found(odd, sharded=True).tensor_parallel.value is None
-    assert found([LOGITS]).tensor_parallel.source == "needs hidden size, heads and head dimension"
+    said(found([LOGITS]).tensor_parallel.source)
 
 
 def test_where_no_call_has_a_shape_that_is_the_reason() -> None:
@@ -294,7 +272,7 @@ def test_where_no_call_has_a_shape_that_is_the_reason() -> None:
     assert dims.layers.value == 2
 
 
-def test_a_mixture_of_experts_shows_itself_where_no_model_is_recognised() -> None:
+def test_a_mixture_of_experts_shows_itself_where_no_model_is_recognised(said: Listener) -> None:
     rows = [
         Call("moe.router", gemm(64, 8, 96)),
         Call("moe.experts", gemm(64, 192, 96, groups=4)),
@@ -305,9 +283,9 @@ def test_a_mixture_of_experts_shows_itself_where_no_model_is_recognised() -> Non
     assert values(dims, "hidden", "ffn", "experts", "top_k", "expert_parallel") == (96, 192, 8, 2, 2)
     bare = found(rows[1:], transformer=False)
     assert values(bare, "hidden", "ffn", "experts") == (None, None, None)
-    assert "but not the whole of one" in bare.hidden.source
     assert found([Call("other", gemm(1, 1, 1))], transformer=False).found == "none"
     assert values(found([*MODEL[:-2], *rows], choices={(8, 2)}), "experts", "top_k") == (8, 2)
+    said(bare.hidden.source)
     square = [rows[0], Call("moe.experts", gemm(64, 96, 96, groups=4))]  # which of the two it is nobody knows
     assert found(square, transformer=False).ffn.value is None
 
@@ -369,15 +347,16 @@ def exchanged(
     return with_messages(unknown, trace, attribution, communication)
 
 
-def test_the_hidden_size_is_an_activation_over_the_tokens_of_the_loss() -> None:
+def test_the_hidden_size_is_an_activation_over_the_tokens_of_the_loss(said: Listener) -> None:
     """Two sums in layers of 4096 x 64 elements, two in the loss of 4096."""
     layers = [("forward", "mlp.down", 262144), ("forward", "attention.output", 262144)]
     loss = [("forward", "logits", 4096), ("forward", "loss", 4096)]
     other = ("backward", "mlp.up", 999)
     dims = exchanged(*layers, *loss, other)
-    assert dims.hidden == Known(64, "2 messages of 262144 elements in layers, 2 of 4096 in loss")
-    assert "of 4096 tokens in a micro-batch" in dims.sequence.source and dims.micro_batch == dims.sequence
+    assert dims.hidden.value == 64
+    assert dims.micro_batch == dims.sequence
     assert dims.sequence.value is None
+    said(dims.hidden.source, dims.sequence.source)
     for messages in (
         [*layers, loss[0]],  # one sum is no loss over a split vocabulary
         [*layers, *loss, ("forward", "mlp.down", 4)],

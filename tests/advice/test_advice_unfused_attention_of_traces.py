@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.said import Listener
 from tests.synthetic import ModelSpec, Options, build
 from tests.trace.tools import read
 from tests.zoo import ZooOptions, program_of, trace_of
@@ -46,7 +47,9 @@ def attention_ms(report: Report, *, core: bool = True) -> float:
     )
 
 
-def test_what_the_finding_counts_is_gone_from_the_trace_with_fused_attention(tmp_path: Path) -> None:
+def test_what_the_finding_counts_is_gone_from_the_trace_with_fused_attention(
+    tmp_path: Path, said: Listener
+) -> None:
     before = report_of(SPEC, Options(steps=2, attention="math"), tmp_path)
     after = report_of(SPEC, Options(steps=2, attention="flash"), tmp_path)
     finding = finding_of(before)
@@ -55,7 +58,7 @@ def test_what_the_finding_counts_is_gone_from_the_trace_with_fused_attention(tmp
     perhaps = counted.pop("perhaps")
     assert sum(counted.values()) - 1e-9 <= gone <= (sum(counted.values()) + perhaps) * 1.01
     assert check_of(after).state == "passed"
-    assert check_of(after).why.startswith("Attention runs in fused kernels")
+    said(check_of(after).why)
 
 
 def test_the_middle_is_no_more_than_the_fused_trace_saves(tmp_path: Path) -> None:
@@ -108,7 +111,7 @@ def test_a_real_encoder_layer_kernel_by_kernel() -> None:
     finding = finding_of(report)
     assert len(times) == 3 * 7
     assert sum(finding.evidence["chain_ms"].values()) == pytest.approx(sum(times) / 3 / 1e3)
-    assert "27.2% of its GPU time" in finding.saw and "7 separate kernels" in finding.saw
+    assert "27.2%" in finding.saw and " 7 " in finding.saw
     assert finding.saving_ms.low == 0.0, "the step waits for the host"
     assert any("need_weights=False" in line for line in finding.fix)
 

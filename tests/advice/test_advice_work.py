@@ -8,6 +8,7 @@ import pytest
 
 from tests.advice.advice_rows import attention, gemm
 from tests.advice.advice_steps import Shape, dims_of, rows_of
+from tests.said import Listener
 from tracelens.config.model_config import ModelConfig, changed, model_config_of, parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import GemmRow
@@ -181,23 +182,23 @@ def test_key_value_heads_stay_where_they_are_grouped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        ({"heads": 7}, "heads = 7 does not divide hidden = 4096: heads = 4 does, so does 8"),
-        ({"kv_heads": 3}, "3 key/value heads do not divide 32 heads"),
-        ({"heads": 4}, "8 key/value heads do not divide 4 heads: give kv_heads"),
-        ({"experts": 8}, "experts cannot be changed: its present value is not known; now hidden=4096"),
-        ({"vocab": 0}, "vocab = 0 is not a size"),
-        ({"vocab": -5}, "vocab = -5 is not a size"),
-        ({"tokens": 5}, "change micro_batch or sequence"),
-        ({"tensor_parallel": 3}, "heads = 32 does not divide over 3"),
+        {"heads": 7},
+        {"kv_heads": 3},
+        {"heads": 4},
+        {"experts": 8},
+        {"vocab": 0},
+        {"vocab": -5},
+        {"tokens": 5},
+        {"tensor_parallel": 3},
     ],
     ids=str,
 )
-def test_changes_that_make_no_sense_say_why(change: dict[str, int], words: str) -> None:
+def test_changes_that_make_no_sense_say_why(change: dict[str, int], said: Listener) -> None:
     with pytest.raises(UsageError) as error:
         changed(config(LLAMA), change)
-    assert words in str(error.value) and "\n" not in str(error.value)
+    said(str(error.value))
 
 
 def test_changes_are_read_in_the_words_of_every_framework() -> None:

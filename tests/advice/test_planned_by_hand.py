@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.advice.advice_steps import Shape, model_of
+from tests.said import Listener
 from tracelens.config import Configuration, config_from_flags
 from tracelens.config.configuration import Layout
 from tracelens.config.training import Training
@@ -150,36 +151,34 @@ def test_shapes_keep_the_weights_within_their_share(share: float) -> None:
 # --- what fits ----------------------------------------------------------------------------------------------
 
 
-def test_a_micro_batch_that_is_not_known_is_not_made_smaller() -> None:
+def test_a_micro_batch_that_is_not_known_is_not_made_smaller(said: Listener) -> None:
     config = gpt()
     model = replace(config.model, micro_batch=None, sequence=None, tokens=B * S)
     ways = would_fit(model, config.layout, Training(1, "ddp"), 80.0)
-    assert ways == ["full recompute", "tensor parallelism over 2 GPUs", "FSDP over 2 GPUs"]
+    said(ways)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "degree"),
+    "sizes",
     [
-        ({"heads": 16, "kv_heads": 16}, 2), ({"kv_heads": 1}, 2), ({"kv_heads": 3, "heads": 48}, None),
-        ({"vocab": 51201}, None), ({"ffn": 4095}, None), ({"heads": 17}, None),
+        {"heads": 16, "kv_heads": 16}, {"kv_heads": 1}, {"kv_heads": 3, "heads": 48},
+        {"vocab": 51201}, {"ffn": 4095}, {"heads": 17},
     ],
 )  # fmt: skip
-def test_tensor_parallel_ranks_divide_every_size(sizes: dict[str, int], degree: int | None) -> None:
+def test_tensor_parallel_ranks_divide_every_size(sizes: dict[str, int], said: Listener) -> None:
     config = gpt()
     model = replace(config.model, **sizes)  # type: ignore[arg-type]
     ways = would_fit(model, config.layout, Training(1, "ddp"), 80.0)
-    assert [way for way in ways if "tensor" in way] == (
-        [f"tensor parallelism over {degree} GPUs"] if degree else []
-    )
+    said([way for way in ways if "tensor" in way])
 
 
-def test_experts_share_no_layer_and_divide_what_is_sharded() -> None:
+def test_experts_share_no_layer_and_divide_what_is_sharded(said: Listener) -> None:
     config = gpt()
     model = replace(config.model, expert_parallel=4)
     ways = would_fit(model, config.layout, Training(4, "ddp"), 80.0)
     assert ways[-1] == "FSDP over 4 GPUs" and not any("tensor" in way for way in ways)
     sharded = would_fit(gpt(tensor_parallel=2).model, config.layout, Training(8, "fsdp"), 80.0)
-    assert "FSDP over 8 GPUs" in sharded and "tensor parallelism over 4 GPUs" in sharded
+    said(sharded)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read
+from tests.said import Listener
 from tracelens.config import Configuration, config_from_flags
 from tracelens.config.model_config import changed
 from tracelens.errors import InputError
@@ -126,18 +127,18 @@ def test_heads_of_the_2_7b_shape(gpu: str) -> None:
     assert (by_heads[20].saving_frac.low or 0.0) > 0
 
 
-def test_a_padded_vocabulary_on_the_h100() -> None:
+def test_a_padded_vocabulary_on_the_h100(said: Listener) -> None:
     change = _change(gpt3_2_7b(), {"vocab": 50304})
     assert 0 < (change.saving_frac.low or 0.0) < 0.02 < 0.1 < _mid(change)  # compiled, and in plain PyTorch
     assert {part.component for part in change.parts} == {"logits", "loss"}
-    assert change.parts[0].why == "rows begin on 128 bytes instead of 2"
+    said(change.parts[0].why)
 
 
 @pytest.mark.parametrize("gpu", ["h100-sxm", "a100-sxm-80gb", "b200"])
-def test_reasons_follow_from_the_terms_that_moved_the_time(gpu: str) -> None:
+def test_reasons_follow_from_the_terms_that_moved_the_time(gpu: str, said: Listener) -> None:
     """37.7 to 26.2 ms for 2 times the exponentials is none: a faster kernel has less of something."""
     awkward = config_from_flags({"hidden": 3200, "heads": 32, "layers": 26, "vocab": 32000})
-    said = []
+    text = []
     changes: list[dict[str, int]] = [
         *({"heads": n} for n in (20, 25, 40, 50, 64)), {"hidden": 3136}, {"ffn": 12864}, {"micro_batch": 3},
         {"layers": 24}, {"vocab": 32001},
@@ -152,9 +153,8 @@ def test_reasons_follow_from_the_terms_that_moved_the_time(gpu: str) -> None:
                 faster = float(then.replace(",", "")) >= float(now.replace(",", ""))
                 assert faster == (part.then_ms < part.time_ms) or then == now, part
             assert part.why
-            said.append(part.why)
-    assert any("a head of 100 runs as" in why for why in said)
-    assert any("times the operations" in why for why in said)
+            text.append(part.why)
+    said(sorted({why for why in text if "TFLOP/s" not in why}))  # a rate is a prediction
 
 
 @pytest.mark.parametrize("gpu", ["a100-sxm-40gb", "a100-sxm-80gb"])

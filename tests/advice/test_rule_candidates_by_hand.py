@@ -10,6 +10,7 @@ import pytest
 from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_rows import H100, NVJET, facts, gemm, model
 from tests.advice.test_words_of_findings import LAYER
+from tests.said import Listener
 from tracelens.errors import UsageError
 from tracelens.results import Span
 from tracelens.rules import pages
@@ -35,7 +36,7 @@ from tracelens.rules.wave_cliffs import _caveats
 
 @pytest.mark.parametrize(("ranks", "asked"), [(2, [1]), (4, [2, 1]), (6, [3, 2, 1]), (8, [4, 2, 1])])
 def test_fewer_ranks_that_are_tried_divide_the_present_ones(
-    ranks: int, asked: list[int], monkeypatch: pytest.MonkeyPatch
+    ranks: int, asked: list[int], monkeypatch: pytest.MonkeyPatch, said: Listener
 ) -> None:
     seen: list[int] = []
 
@@ -49,7 +50,7 @@ def test_fewer_ranks_that_are_tried_divide_the_present_ones(
     with pytest.raises(Answer) as found:
         ranks_rule.TensorParallel().look(step_of(rows))
     assert seen == asked and found.value.outcome.state == "could_not_run"
-    assert found.value.outcome.why.endswith("What fewer ranks would do cannot be judged: made up.")
+    said(found.value.outcome.why)
 
 
 def test_the_width_of_a_rank_is_its_part() -> None:
@@ -59,23 +60,25 @@ def test_the_width_of_a_rank_is_its_part() -> None:
     assert found.flops_delta == pytest.approx(1408 / 1365 - 1)
 
 
-def test_projections_of_one_input_are_counted() -> None:
+def test_projections_of_one_input_are_counted(said: Listener) -> None:
     """A query and two narrow ones in each of four layers; the narrow ones alone are keys and values."""
     step = facts(*LAYER, dims=model(hidden=4096), step_ms=100.0)
     groups = groups_of(step, FAMILIES[0])
     found = projections._candidate(step, FAMILIES[0], groups)
-    assert found.title == "Compute q, k and v in one GEMM of 6144 columns instead of 3 GEMMs"
-    assert found.change == {"projections": [3, 1]} and " in each of 4 calls: 1 × (" in found.saw
+    assert found.change == {"projections": [3, 1]}
     assert (found.confidence, found.saving, found.how, len(found.caveats)) == ("low", None, "", 1)
     assert (found.parameter_delta, found.flops_delta, found.counts) == (0, 0.0, "kernels")
-    assert "gradients included" not in found.saw and len(found.fix) == 2
+    assert len(found.fix) == 2
+    said(found.title, found.saw)
     single = projections._candidate(step, FAMILIES[0], [_once(groups[0])])
-    assert " in a single call: " in single.saw
+    said(single.saw)
     narrow = projections._candidate(step, FAMILIES[0], [_parts(groups[0], 1)])
-    assert narrow.title.startswith("Compute k and v in one GEMM") and narrow.change == {"projections": [2, 1]}
+    assert narrow.change == {"projections": [2, 1]}
     assert narrow.fix[0].startswith("- k, v = ")
+    said(narrow.title)
     back = projections._candidate(step, FAMILIES[0], [groups[0], _role(groups[0], "dgrad")])
-    assert len(back.caveats) == 2 and "gradients included" in back.saw
+    assert len(back.caveats) == 2
+    said(back.saw)
     known = step_of(LAYER, dims=model(hidden=4096))
     assert projections._candidate(known, FAMILIES[0], groups).confidence == "medium"
 
@@ -98,25 +101,16 @@ def _changed(group: Any, **given: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "words", "said"),
+    "given",
     [
-        ({}, "", False), ({"dtype": "fp32"}, "In fp32 only the memory-efficient kernel", True),
-        ({"dtype": "bf16"}, "In fp32 only the memory-efficient kernel", False),
-        ({"dtype": "fp32", "call": "math"}, "In fp32 only the memory-efficient kernel", False),
-        ({"value_dim": 64}, "Values have another head dimension than keys", True),
-        ({}, "Values have another head dimension than keys", False),
-        ({"kind": "copy"}, "Copies and casts among these kernels", True),
-        ({"kind": "elementwise"}, "Copies and casts among these kernels", False),
-        ({"mask": True}, "Something is added to the scores", True), ({}, "Something is added to the", False),
-        ({"mask": True, "saving": Span(0.0, 1.0, 2.0, "model")}, "The range spans both", True),
-        ({"mask": True}, "The range spans both", False),
-        ({"unusual": ["dropout"]}, "does not do (dropout)", True),
-        ({"unusual": [TRAINED_BIAS]}, "The bias on the scores is trained", True),
-        ({"unusual": [TRAINED_BIAS]}, "does not do (", False),
+        {}, {"dtype": "fp32"}, {"dtype": "bf16"}, {"dtype": "fp32", "call": "math"}, {"value_dim": 64},
+        {"kind": "copy"}, {"kind": "elementwise"}, {"mask": True},
+        {"mask": True, "saving": Span(0.0, 1.0, 2.0, "model")}, {"unusual": ["dropout"]},
+        {"unusual": [TRAINED_BIAS]},
     ],
 )  # fmt: skip
 def test_notes_of_a_fused_kernel(
-    given: dict[str, Any], words: str, said: bool, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch, said: Listener
 ) -> None:
     core = SimpleNamespace(dtype=given.get("dtype"), value_dim=given.get("value_dim", 128), head_dim=128)
     kinds = [SimpleNamespace(kind=given["kind"])] if "kind" in given else []
@@ -125,17 +119,17 @@ def test_notes_of_a_fused_kernel(
         chain=chain, cores=[core], unusual=given.get("unusual", []), saving=given.get("saving")
     )
     monkeypatch.setattr(fused, "masks_of", lambda _: (TENSOR,) if given.get("mask") else ())
-    text = " ".join(fused._caveats(found))
-    assert (words in text if words else len(fused._caveats(found)) == 2) is (said or not words)
+    said(fused._caveats(found))
 
 
-def test_twenty_copies_are_named() -> None:
+def test_twenty_copies_are_named(said: Listener) -> None:
     rows = [other(at, "copy", time_us=float(at)) for at in range(1, 26)]
     found = _candidate(facts(gemm(1, 64, 64, 64), step_ms=100.0), _CAUSES[-1], rows)
     assert len(found.evidence["copies"]) == 20 and len(found.kernels) == 25
-    assert found.parameter_delta == 0 and found.title.startswith("Avoid 300 layout copies around")
+    assert found.parameter_delta == 0
+    said(found.title)
     one = _candidate(facts(step_ms=100.0), _CAUSES[-1], [other(1, "copy", calls=1.0)])
-    assert one.title.startswith("Avoid 1 layout copy around")
+    said(one.title)
 
 
 def test_how_sure_a_padded_vocabulary_is_at_half() -> None:
@@ -153,25 +147,29 @@ def test_how_sure_a_padded_vocabulary_is_at_half() -> None:
     assert padded.evidence["padded_by_torch_compile"] == 50264
 
 
-def test_layers_that_are_faster_in_bf16() -> None:
+def test_layers_that_are_faster_in_bf16(said: Listener) -> None:
     row = gemm(1, 64, 64, 64, dtype="fp8")
     gain = TypeGain("mlp.up", "bf16", (Bound(row, 0.5),), Span(0.1, 0.2, 0.3, "model"))
     found = _back(facts(row, others=[], step_ms=100.0), [gain])
     assert (found.parameter_delta, found.flops_delta) == (0, 0.0)
     assert found.change == {"precision": ["fp8", "bf16"]} and found.components == ["mlp.up"]
-    assert found.title == "Leave mlp.up in bf16: too small for fp8"
+    said(found.title)
     blind = gemm(1, None, None, None, component="mlp.up")
-    with pytest.raises(Answer, match="No GEMM of a linear layer has a shape and a type"):
+    with pytest.raises(Answer) as error:
         LowPrecision().look(facts(blind))
-    with pytest.raises(Answer, match="The GPU is not known"):
+    said(error.value)
+    with pytest.raises(Answer) as error:
         LowPrecision().look(facts(blind, gemm(2, 64, 64, 64, component="mlp.up"), gpu=H100))
-    with pytest.raises(Answer, match="in 16 or 8 bits was recognised"):
+    said(error.value)
+    with pytest.raises(Answer) as error:
         LowPrecision().look(facts(gemm(1, None, None, None, component="logits")))
+    said(error.value)
 
 
-def test_words_of_small_things() -> None:
-    with pytest.raises(UsageError, match=f"unknown rule '{'x' * 40}'; known:"):
+def test_words_of_small_things(said: Listener) -> None:
+    with pytest.raises(UsageError) as error:
         pages.explain("x" * 50)
+    said(str(error.value).partition(" TL")[0])
     assert "max_memory_allocated" in _caveats(4, 5)[1] and "max_memory" not in _caveats(4, 3)[1]
     assert len(_caveats(4, 5)) == 4 and len(_caveats(4, 3)) == 3
     assert [len(fix) for _, _, fix in _SAID.values()] == [2] * 6

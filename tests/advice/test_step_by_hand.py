@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.said import Listener
 from tracelens.config import Configuration, config_from_flags
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
@@ -279,19 +280,10 @@ def test_states_of_a_gpu(training: Training, t: int, states: float) -> None:
 
 #: In GB: states 5.67, halved and so on among ranks; activations 1.12 of a sequence, 1.59 of four with full
 #: recompute; on 2, 4 or 8 tensor-parallel ranks 5.48, 3.14 and 1.97 in all.
-@pytest.mark.parametrize(
-    ("room_gb", "ways"),
-    [
-        (9.1, ["full recompute", "a micro-batch of 3", "tensor parallelism over 2 GPUs", "FSDP over 2 GPUs"]),
-        (7.4, ["full recompute", "a micro-batch of 1", "tensor parallelism over 2 GPUs", "FSDP over 2 GPUs"]),
-        (6.0, ["tensor parallelism over 2 GPUs", "FSDP over 4 GPUs"]),
-        (4.0, ["tensor parallelism over 4 GPUs", "FSDP over 4 GPUs with full recompute"]),
-        (1.0, []),
-    ],
-)
-def test_what_would_make_it_fit(room_gb: float, ways: list[str]) -> None:
+@pytest.mark.parametrize("room_gb", [9.1, 7.4, 6.0, 4.0, 1.0])
+def test_what_would_make_it_fit(room_gb: float, said: Listener) -> None:
     config = gpt()
-    assert would_fit(config.model, config.layout, Training(1, "ddp"), room_gb) == ways
+    said(would_fit(config.model, config.layout, Training(1, "ddp"), room_gb))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ class Row:
     us: int = 20
     number: int = -1  # autograd's, of an operator that is trained on; of its backward negative, from -2 on
     inside: str = ""  # a range around it, one around all that follow each other
+    grid: tuple[int, int, int] | None = None
 
 
 def mm(right: str, m: int, n: int, k: int, **more: Any) -> Row:
@@ -52,7 +53,8 @@ def written(
             if row.op and not kernels_alone:
                 events.append(op(row.op, ts=ts, dur=10, **args))
         correlation = 1 if graph else at + 1
-        events.append(kernel(row.kernel, ts=gpu, dur=row.us, correlation=correlation))
+        grid = {"grid": list(row.grid)} if row.grid else {}
+        events.append(kernel(row.kernel, ts=gpu, dur=row.us, correlation=correlation, **grid))
         gpu += row.us + 1
     at = 0
     for inside, together in groupby(rows, lambda row: row.inside):

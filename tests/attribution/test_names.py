@@ -338,6 +338,8 @@ def test_operators_of_frameworks(rule: str, name: str) -> None:
         ("attention.core", "reduce_segments"),
         (None, "reduce_segments_of_a_graph"),
         ("attention.core", "void qk_int_sv_f8_attn_kernel<128u, 64u, 32u, 64u, 128u, (DataType)1>(int)"),
+        ("attention.core", "sage_fwd"),
+        ("attention.other", "sage_quant_kernel"),
         ("moe.dispatch", "_fwd_kernel_ep_scatter_2"),
         ("moe.experts", "fused_moe_kernel_gptq_awq"),
         ("moe.experts", "_p_matmul_ogs_NTN_bf16xbf16xmxfp4_128x256x64_swiglu"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kept import analyzed
+from tests.said import Listener
 from tests.synthetic import ModelSpec, Options, build
 from tests.trace.tools import document, kernel, need_shared, op, read, shared_traces
 from tracelens.analysis import analyze_trace
@@ -123,7 +124,7 @@ def test_a_cut_off_file_is_told_and_how_to_get_a_whole_one(tmp_path: Path, good:
     assert (lack.code, lack.severity) == ("cut-off", "high")
 
 
-def test_a_slow_step_is_a_warm_up(tmp_path: Path, good: dict[str, Any]) -> None:
+def test_a_slow_step_is_a_warm_up(tmp_path: Path, good: dict[str, Any], said: Listener) -> None:
     def stretch(events: Events) -> Events:
         first = min((e for e in events if e["name"].startswith("ProfilerStep")), key=lambda e: e["ts"])
         first["ts"] -= 20 * first["dur"]
@@ -132,7 +133,7 @@ def test_a_slow_step_is_a_warm_up(tmp_path: Path, good: dict[str, Any]) -> None:
 
     (lack,) = lacks_of(spoiled(tmp_path, good, stretch))
     assert lack.code == "warm-up"
-    assert "21.0 times as long as the median step" in lack.effect
+    said(lack.effect)
 
 
 def test_a_slow_last_step_is_no_warm_up(tmp_path: Path, good: dict[str, Any]) -> None:
@@ -146,7 +147,7 @@ def test_a_slow_last_step_is_no_warm_up(tmp_path: Path, good: dict[str, Any]) ->
 
 
 def test_compilation_and_allocation_within_the_steps_are_a_warm_up(
-    tmp_path: Path, good: dict[str, Any]
+    tmp_path: Path, good: dict[str, Any], said: Listener
 ) -> None:
     def warm(events: Events) -> Events:
         step = next(e for e in events if e["name"].startswith("ProfilerStep"))
@@ -159,7 +160,7 @@ def test_compilation_and_allocation_within_the_steps_are_a_warm_up(
 
     (lack,) = lacks_of(spoiled(tmp_path, good, warm))
     assert lack.code == "warm-up"
-    assert "torch.compile compiles; cudaMalloc and cudaFree take 17% of the steps (1 calls)" in lack.effect
+    said(lack.effect)
 
 
 def test_memory_that_is_freed_within_the_steps_is_no_warm_up(tmp_path: Path, good: dict[str, Any]) -> None:
@@ -175,7 +176,9 @@ def test_memory_that_is_freed_within_the_steps_is_no_warm_up(tmp_path: Path, goo
     assert "(2 calls)" in lack.effect and "begin later" not in lack.remedy
 
 
-def test_kernels_before_their_launch_are_a_skew_of_the_clocks(tmp_path: Path, good: dict[str, Any]) -> None:
+def test_kernels_before_their_launch_are_a_skew_of_the_clocks(
+    tmp_path: Path, good: dict[str, Any], said: Listener
+) -> None:
     def early(events: Events) -> Events:
         launches = {
             e["args"]["correlation"]: e for e in events if "correlation" in e["args"] and "cuda" in e["cat"]
@@ -186,7 +189,7 @@ def test_kernels_before_their_launch_are_a_skew_of_the_clocks(tmp_path: Path, go
         return events
 
     lack = next(lack for lack in lacks_of(spoiled(tmp_path, good, early)) if lack.code == "clock-skew")
-    assert "one by 30 µs" in lack.effect
+    said(lack.effect)
 
 
 def test_frames_matter_only_where_the_gpu_waits(tmp_path: Path) -> None:
@@ -253,5 +256,5 @@ def test_the_share_in_the_words_is_the_share_beside_them(name: str) -> None:
     assert lacks
     for lack in lacks:
         assert lack.share is not None
-        assert f"{lack.share:.1%} of the file's GPU time" in lack.effect
+        assert f"{lack.share:.1%} " in lack.effect
         assert lack.effect.count("%") == (2 if "either" in lack.effect else 1)

@@ -13,6 +13,7 @@ from tests.advice import configs
 from tests.advice.configs import written
 from tests.cli.running import run
 from tests.kept import analyzed
+from tests.said import Listener
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import Analysis
 from tracelens.cli import cli
@@ -48,7 +49,6 @@ def test_from_a_config_file(tmp_path: Path) -> None:
 
 def test_the_sum_of_kernels_is_called_what_it_is() -> None:
     words = " ".join(_run(*_GPT3).output.split())
-    assert "GEMMs, attention and memory-bound kernels of one micro-batch" in words
     assert "tokens/s" not in words
     found = json.loads(_run(*_GPT3, "--json", "-").output)
     assert (found["time_is"], found["step"]) == ("kernels", None) and "step_ms" not in found
@@ -66,13 +66,12 @@ def test_a_whole_step() -> None:
     assert step["mfu_frac"]["low"] < step["mfu_frac"]["mid"] < step["mfu_frac"]["high"] < 1
 
 
-def test_a_good_shape_that_does_not_fit() -> None:
+def test_a_good_shape_that_does_not_fit(said: Listener) -> None:
     result = _run("--hidden", "4096", "--heads", "32", "--layers", "32", "--ffn", "11008", "--vocab", "32000",
                   "--gated", "--untied", "--gpu", "h100-sxm")  # fmt: skip
     assert result.exit_code == 0
     words = " ".join(result.output.split())
-    assert "It does not fit: about 144 GB of 80.0 GB. What would fit: tensor parallelism over 2 GPUs" in words
-    assert "already good" not in words
+    said(words[words.index("It does not fit") : words.index(" sequence 2048")])
 
 
 def test_json_is_all_there_is_on_standard_output() -> None:
@@ -179,7 +178,7 @@ def test_a_trace_on_another_gpu() -> None:
     assert found["gpu"] == "a100-sxm-80gb"
 
 
-def test_layers_that_the_trace_does_not_show(tmp_path: Path) -> None:
+def test_layers_that_the_trace_does_not_show(tmp_path: Path, said: Listener) -> None:
     report = analyzed(SAMPLE).report
     unknown = replace(report.model, layers=Known(None, "no layer is named in the trace"))
     path = tmp_path / "report.json"
@@ -191,7 +190,8 @@ def test_layers_that_the_trace_does_not_show(tmp_path: Path) -> None:
     words = _run(str(path)).output
     assert "weights not known" in words and "weights not counted" in words
     told = json.loads(_run(str(path), "--layers", "12", "--json", "-").output)
-    assert told["not_searched"] == {} and told["sizes"]["layers"]["source"] == "given on the command line"
+    assert told["not_searched"] == {}
+    said(told["sizes"]["layers"]["source"])
     assert told["picks"] == json.loads(_run(str(SAMPLE), "--json", "-").output)["picks"]
 
 

@@ -12,6 +12,7 @@ import torch
 from tests.cli import running
 from tests.cli.running import one_line
 from tests.kept import analyzed
+from tests.said import Listener
 from tracelens import Analysis
 from tracelens.render.html import render_html
 from tracelens.results.json import to_json
@@ -41,14 +42,13 @@ def report(report_bytes: bytes, tmp_path: Path) -> Path:
     return path
 
 
-def test_without_torch_one_line_says_what_it_needs(report: Path) -> None:
-    line = one_line(run(report, without=("torch",)), code=2)
-    assert "needs an NVIDIA GPU and PyTorch with CUDA" in line
+def test_without_torch_one_line_says_what_it_needs(report: Path, said: Listener) -> None:
+    said(one_line(run(report, without=("torch",)), code=2))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here, which this would measure")
-def test_without_a_gpu_one_line_says_so(report: Path) -> None:
-    assert "there is no NVIDIA GPU to measure" in one_line(run(report), code=2)
+def test_without_a_gpu_one_line_says_so(report: Path, said: Listener) -> None:
+    said(one_line(run(report), code=2).partition(": ")[2].partition(":")[0])
     assert [path.name for path in report.parent.iterdir()] == ["report.json"]
 
 
@@ -66,11 +66,11 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(repo
     assert "it is a folder" in one_line(run(report, "-o", report.parent, "--cpu-dry-run"), code=2)
 
 
-def test_a_try_where_the_reader_is_not_installed(report: Path, tmp_path: Path) -> None:
+def test_a_try_where_the_reader_is_not_installed(report: Path, tmp_path: Path, said: Listener) -> None:
     before = report.read_bytes()
     done = run(report, "--cpu-dry-run", "--model", without=BARE)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("a CPU with toy sizes: a test of the program that says nothing of a GPU\n")
+    said(done.stdout.splitlines()[0])
     assert "TL101 Pad vocab_size" in done.stdout
     assert done.stdout.splitlines()[-1] == f"wrote {tmp_path / 'report.verified.json'}"
     assert report.read_bytes() == before
@@ -92,7 +92,7 @@ def test_the_page_shows_what_was_measured(report: Path, tmp_path: Path) -> None:
     done = run(report, "--cpu-dry-run", "--html", page, "--rule", "tl101")
     assert done.returncode == 0, done.stderr
     text = page.read_text(encoding="utf-8")
-    assert "1 of 1 suggestions measured on CPU" in text
+    assert "1 of 1 suggestions" in text
     assert "logits and loss: " in text
     assert text == render_html(Analysis.load(tmp_path / "report.verified.json").report)
     assert "no finding of TL999" in one_line(run(report, "--cpu-dry-run", "--rule", "TL999"), code=2)

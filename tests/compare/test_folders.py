@@ -21,6 +21,7 @@ from tests import kept
 from tests.cli import running
 from tests.compare.parsed import only_ours
 from tests.render import sample_report
+from tests.said import Listener
 from tracelens.analysis import Analysis, analyze
 from tracelens.api import compare_folders
 from tracelens.errors import InputError, UsageError
@@ -208,7 +209,7 @@ def test_noise_on_every_rank_is_no_regression(tmp_path: Path) -> None:
     assert regression(result) == "open" and regression(result, "regression>90%") == "passed"
 
 
-def test_a_rank_without_partner_is_listed_and_the_others_are_compared(tmp_path: Path) -> None:
+def test_a_rank_without_partner_is_listed_and_the_others_are_compared(tmp_path: Path, said: Listener) -> None:
     before, after = ranks(tmp_path / "a"), ranks(tmp_path / "b")
     next(path for path in after.iterdir() if json.loads(path.read_bytes())["trace"]["rank"] == 1).unlink()
     (after / "broken.json.gz").write_bytes(b"\x1f\x8b nonsense")
@@ -217,12 +218,12 @@ def test_a_rank_without_partner_is_listed_and_the_others_are_compared(tmp_path: 
     result = compare_folders(before, after)
     assert [pair.rank for pair in result.pairs] == [0, 2, 3]
     left = {(one.side, one.why.partition(":")[0]) for one in result.left}
-    assert ("before", "no file of this rank on the other side") in left
     assert {one.file for one in result.left if one.side == "after"} == {"broken.json.gz", "config.json"}
     assert any("3 of 4 ranks" in line for line in result.caveats)
+    said(sorted(left))
 
 
-def test_a_trace_that_turns_out_to_be_useless_takes_its_partner_along(tmp_path: Path) -> None:
+def test_a_trace_that_turns_out_to_be_useless_takes_its_partner_along(tmp_path: Path, said: Listener) -> None:
     before = save(tmp_path / "a", {f"r{rank}.json": made(rank) for rank in range(2)})
     after = save(tmp_path / "b", {"r0.json": made(0)})
     cpu = {"distributedInfo": {"rank": 1, "world_size": 4}, "traceEvents": [
@@ -234,8 +235,9 @@ def test_a_trace_that_turns_out_to_be_useless_takes_its_partner_along(tmp_path: 
     assert {(one.side, one.file) for one in result.left} == {("after", "r1.json"), ("before", "r1.json")}
     assert "no GPU event" in next(one.why for one in result.left if one.side == "after")
     (after / "r0.json").unlink()
-    with pytest.raises(InputError, match="no pair of files can be compared"):
+    with pytest.raises(InputError) as error:
         compare_folders(before, after)
+    said(error.value)
 
 
 def test_a_rank_in_the_name_counts_where_the_metadata_has_none(tmp_path: Path) -> None:
@@ -254,7 +256,7 @@ def runs(
     return save(folder, {f"run{at}.json": change(made(0, factor=x)) for at, x in enumerate(factors)})
 
 
-def test_runs_count_once_each(tmp_path: Path) -> None:
+def test_runs_count_once_each(tmp_path: Path, said: Listener) -> None:
     """Every run differs from every other by more than its own steps do: only the runs can tell."""
     quiet = [1.00, 1.03, 0.98, 1.01, 1.05]
     before = runs(tmp_path / "a", quiet)
@@ -267,18 +269,20 @@ def test_runs_count_once_each(tmp_path: Path) -> None:
     assert slow.step.p == pytest.approx(
         2 / 252
     )  # all five of one side shorter: 2 of the ways to choose 5 of 10
-    assert "median of the runs" in slow.verdict and regression(slow) == "failed"
+    assert regression(slow) == "failed"
+    said(slow.verdict)
 
 
-def test_three_runs_are_too_few_and_the_gate_says_so(tmp_path: Path) -> None:
+def test_three_runs_are_too_few_and_the_gate_says_so(tmp_path: Path, said: Listener) -> None:
     before = runs(tmp_path / "a", [1.0, 1.0, 1.01])
     result = compare_folders(before, runs(tmp_path / "b", [1.3, 1.31, 1.32], vocab))
     assert result.step is not None and result.step.state == "too_few_steps"
     (found,) = judge_comparison(result, ["regression>3%"])
-    assert found.state == "unknown" and "3 and 3 runs are too few" in why(found)
+    assert found.state == "unknown"
+    said(why(found))
 
 
-def test_files_of_different_models_are_judged_pair_by_pair(tmp_path: Path) -> None:
+def test_files_of_different_models_are_judged_pair_by_pair(tmp_path: Path, said: Listener) -> None:
     def model(hidden: int, factor: float, words: int) -> Report:
         one = made(0, factor=factor)
         dims = replace(one.model, hidden=Known(hidden, "made up"), vocab=Known(words, "made up"))
@@ -294,8 +298,8 @@ def test_files_of_different_models_are_judged_pair_by_pair(tmp_path: Path) -> No
     after = folder("b", {"small.json": 0.9, "large.json": 1.08, "new.json": 1.0}, 50304)
     result = compare_folders(before, after)
     assert result.kind == "files" and result.step is None
-    assert result.verdict == "2 pairs of files: faster in 1, slower in 1."
     assert {(one.side, one.file) for one in result.left} == {("before", "old.json"), ("after", "new.json")}
+    said(result.verdict)
     (found,) = judge_comparison(result, ["regression>3%"])
     assert found.state == "failed" and "large" in why(found) and value(found) == "+8.0%"
     assert regression(result, "regression>9%") == "passed"
@@ -321,23 +325,24 @@ def test_reports_and_traces_mix_and_a_saved_report_is_the_partner_of_its_trace(t
 # what is refused
 
 
-def test_what_cannot_be_compared_is_refused_as_of_one_pair(tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_refused_as_of_one_pair(tmp_path: Path, said: Listener) -> None:
     before = ranks(tmp_path / "a")
     other = ranks(tmp_path / "b", change=lambda one: replace(one, gpu=replace(one.gpu, sms=114)))
-    with pytest.raises(UsageError, match=r"^rank 0: times cannot be compared: different GPUs"):
+    with pytest.raises(UsageError) as error:
         compare_folders(before, other)
+    said(error.value)
 
 
 @pytest.mark.parametrize(
-    ("after", "says"),
+    "after",
     [
-        ({}, "holds no trace and no report"),
-        ({"readme.json": "{}"}, "holds nothing to compare: readme.json is neither"),
-        ({"sub/rank0.json": "{}"}, "its folders are not looked into, give one of them (sub)"),
+        {},
+        {"readme.json": "{}"},
+        {"sub/rank0.json": "{}"},
     ],
 )
 def test_a_folder_with_nothing_to_compare_says_what_it_holds(
-    tmp_path: Path, after: dict[str, str], says: str
+    tmp_path: Path, after: dict[str, str], said: Listener
 ) -> None:
     (tmp_path / "b").mkdir()
     for name, text in after.items():
@@ -345,16 +350,18 @@ def test_a_folder_with_nothing_to_compare_says_what_it_holds(
         (tmp_path / "b" / name).write_text(text)
     with pytest.raises(InputError) as refused:
         compare_folders(ranks(tmp_path / "a"), tmp_path / "b")
-    assert says in str(refused.value)
+    said(str(refused.value).replace(str(tmp_path), ""))
 
 
-def test_strangers_are_no_partners(tmp_path: Path) -> None:
+def test_strangers_are_no_partners(tmp_path: Path, said: Listener) -> None:
     before = save(tmp_path / "a", {"x.json": made(None), "y.json": made(None)})
     after = save(tmp_path / "b", {"z.json": made(None), "w.json": made(None)})
-    with pytest.raises(InputError, match=r"no file of the one folder has a partner of the same name"):
+    with pytest.raises(InputError) as error:
         compare_folders(before, after)
-    with pytest.raises(UsageError, match=r"is a folder: compare it with another folder"):
+    said(str(error.value).replace(str(tmp_path), ""))
+    with pytest.raises(UsageError) as wrong:
         tracelens.compare(before, after)
+    said(str(wrong.value).replace(str(tmp_path), ""))
 
 
 def test_one_file_after_the_other_is_told(tmp_path: Path) -> None:
@@ -468,16 +475,17 @@ def test_one_pair_on_another_gpu_keeps_the_times_of_all_out(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code"),
     [
-        (["a", "a/host_0.json"], 2, "a is a folder and a/host_0.json is none"),
-        (["-", "a"], 2, "a is a folder and - is none"),
-        (["a", "nowhere"], 2, "a is a folder and nowhere is none"),
+        (["a", "a/host_0.json"], 2),
+        (["-", "a"], 2),
+        (["a", "nowhere"], 2),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
-    tmp_path: Path, arguments: list[str], code: int, says: str
+    tmp_path: Path, arguments: list[str], code: int, said: Listener
 ) -> None:
     ranks(tmp_path / "a")
     done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == code and says in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == code and done.stderr.count("\n") == 1
+    said(done.stderr)

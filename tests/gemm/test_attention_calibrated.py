@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -124,6 +125,19 @@ def test_lengths_between_published_ones_are_met_within_the_range() -> None:
         misses.append(abs(found.mid / one.time_us - 1))
     assert len(held_out) > 50 and inside >= 0.9 * len(held_out)
     assert sorted(misses)[len(misses) // 2] < 0.03
+
+
+def test_measurements_of_unknown_spread_narrow_no_range() -> None:
+    call = shape(3, 16, 3072, 88, True, "forward")
+
+    def width(measured: Measurements | None) -> float:
+        time_us = predict(measured, **call).time_us
+        assert time_us.low is not None and time_us.mid is not None and time_us.high is not None
+        return time_us.high / time_us.mid - 1
+
+    rows = tuple(replace(row, spread_frac=None) for row in MEASURED.attention)
+    assert width(MEASURED) < 0.8 * width(None)
+    assert width(replace(MEASURED, attention=rows)) >= 0.95 * width(None)
 
 
 def test_a_measured_shape_is_what_was_measured() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.said import Listener
 from tracelens.errors import UsageError
 from tracelens.gemm.spelling import Sizes, parse_dtype, parse_layout, parse_sizes
 
@@ -39,9 +40,10 @@ def test_what_is_no_product_is_refused_in_one_short_line(text: str) -> None:
     assert len(str(caught.value)) < 250 and "\n" not in str(caught.value)
 
 
-def test_two_batches_that_differ_are_refused() -> None:
-    with pytest.raises(UsageError, match="2 before the @ and 3 in --batch"):
+def test_two_batches_that_differ_are_refused(said: Listener) -> None:
+    with pytest.raises(UsageError) as error:
         parse_sizes("2@1x1x1", batch=3)
+    said(error.value)
 
 
 @pytest.mark.parametrize(

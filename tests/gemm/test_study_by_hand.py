@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.said import Listener
 from tracelens.errors import UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.attention_call import AttentionProblem
@@ -109,23 +110,25 @@ def test_a_period_of_the_waves(batch: int) -> None:
     [((512, 512), False), ((513, 600), True), ((400, 511), True), ((1, 600), False), ((0, 600), True),
      ((500, 2**40 + 1), True)],
 )  # fmt: skip
-def test_a_span_holds_the_present_size(span: tuple[int, int], refused: bool) -> None:
+def test_a_span_holds_the_present_size(span: tuple[int, int], refused: bool, said: Listener) -> None:
     def ask() -> Any:
         return study_gemm(256, 512, 256, gpu=H100, span=span, columns=4)
 
     if refused:
-        with pytest.raises(UsageError, match="must hold N = 512"):
+        with pytest.raises(UsageError) as error:
             ask()
+        said(error.value)
     else:
         assert (ask().around[0].low, ask().around[0].high) == span
 
 
 @pytest.mark.parametrize("vary", ["m", "k"])
-def test_another_dimension_than_the_misaligned_one_says_which_it_is(vary: Any) -> None:
+def test_another_dimension_than_the_misaligned_one_says_which_it_is(vary: Any, said: Listener) -> None:
     (found,) = study_gemm(4096, 50257, 4096, gpu=H100, vary=(vary,), columns=4).around
     others = study_gemm(4096, 50304, 4096, gpu=H100, vary=(vary,), columns=4).around[0]
-    assert found.none_why is not None and found.none_why.endswith("; what misaligns an operand is N = 50257")
+    assert found.none_why is not None
     assert others.none_why is not None and "misaligns" not in others.none_why
+    said(found.none_why)
 
 
 # --- unfused attention --------------------------------------------------------------------------------------
@@ -138,20 +141,20 @@ _BACKWARD = [(768, 80, 512, "NT"), (512, 768, 80, "TN"), (512, 80, 768, "NN"), (
 
 
 @pytest.mark.parametrize(
-    ("how", "measured", "kernels", "passes", "what"),
+    ("how", "measured", "kernels", "passes"),
     [
-        ({}, None, 1, 2, "softmax: "),
-        ({"causal": True}, None, 2, 4, "mask and softmax: "),
-        ({"window": 100}, None, 2, 4, "mask and softmax: "),
-        ({"direction": "backward"}, None, 1, 3, "softmax's gradient: "),
-        ({"direction": "backward", "causal": True}, None, 1, 3, "softmax's gradient: "),
-        ({"causal": True}, COPY, 2, 4, "mask and softmax: "),
-        ({}, replace(COPY, bandwidth_gbps=9999.0), 1, 2, "softmax: "),
-        ({"dtype": "fp32"}, None, 1, 2, "softmax: "),
+        ({}, None, 1, 2),
+        ({"causal": True}, None, 2, 4),
+        ({"window": 100}, None, 2, 4),
+        ({"direction": "backward"}, None, 1, 3),
+        ({"direction": "backward", "causal": True}, None, 1, 3),
+        ({"causal": True}, COPY, 2, 4),
+        ({}, replace(COPY, bandwidth_gbps=9999.0), 1, 2),
+        ({"dtype": "fp32"}, None, 1, 2),
     ],
 )
 def test_unfused_attention_by_hand(
-    how: dict[str, Any], measured: Measurements | None, kernels: int, passes: int, what: str
+    how: dict[str, Any], measured: Measurements | None, kernels: int, passes: int, said: Listener
 ) -> None:
     sizes: dict[str, Any] = {
         "batch": 3, "heads": 8, "kv_heads": 8, "seq_q": 512, "seq_k": 768, "head_dim": 80, "causal": False,
@@ -167,7 +170,8 @@ def test_unfused_attention_by_hand(
     size = 4 if call.dtype == "fp32" else 2
     softmax = kernels * 2 + passes * 24 * 512 * 768 * size / (gbps * 1e3)
     (line,) = [one for one in found.terms if one[0] == "softmax"]
-    assert line[2] == pytest.approx(softmax) and line[4].startswith(what) and f" {passes} times" in line[4]
+    assert line[2] == pytest.approx(softmax) and f" {passes} times" in line[4]
+    said(line[4])
     low, mid, high = (sum(getattr(one, end) or 0.0 for one in products) for end in ("low", "mid", "high"))
     wanted = (low + softmax / 1.3, mid + softmax, high + softmax * 1.3)
     assert (found.time_us.low, found.time_us.mid, found.time_us.high) == pytest.approx(wanted)

@@ -14,6 +14,7 @@ from benchmarks.gpu.findings import cliffs
 from benchmarks.gpu.record import Record, calibration, read_record, read_records
 from benchmarks.gpu.tables import tables
 from tests.gpu_record.made_record import made_stages, write_record
+from tests.said import Listener
 from tracelens.errors import InputError
 from tracelens.hardware.measurements import GemmMeasurement, read_measurements
 
@@ -78,7 +79,7 @@ def test_every_table_has_the_cells_its_header_promises(results: Path) -> None:
             assert all(cell for row in table.rows for cell in row[1:]), table.title
 
 
-def test_predictions_are_checked_anew_and_kept_beside_the_results(tmp_path: Path) -> None:
+def test_predictions_are_checked_anew_and_kept_beside_the_results(tmp_path: Path, said: Listener) -> None:
     where = write_record(tmp_path / "results", stages=made_stages(50))
     assert summarize.main(["--results", str(where), "--out", str(tmp_path / "out")]) == 0
     record = read_record(where / "h200")
@@ -87,8 +88,9 @@ def test_predictions_are_checked_anew_and_kept_beside_the_results(tmp_path: Path
     assert page == summarize.page(read_records(where))
     assert (where / "h200.ledger.csv").read_text().startswith("stage,date,kind,name,by,low,mid,high,measured")
     (where / "h200.verification.json").write_text("{}")
-    with pytest.raises(InputError, match=r"h200\.verification\.json is no"):
+    with pytest.raises(InputError) as error:
         read_records(where)
+    said(error.value)
 
 
 def test_predictions_and_attribution_are_shown_as_they_were_checked() -> None:
@@ -155,23 +157,25 @@ def test_a_calibration_is_refused_with_the_reason(tmp_path: Path, changes: dict[
         calibration(read_record(tmp_path / "h200"))
 
 
-def test_what_a_cpu_measured_is_no_calibration_even_without_the_flag(tmp_path: Path) -> None:
+def test_what_a_cpu_measured_is_no_calibration_even_without_the_flag(tmp_path: Path, said: Listener) -> None:
     write_record(tmp_path, stages={"gemm_sweep": stages()["gemm_sweep"] | {"kind": "cpu"}})
-    with pytest.raises(InputError, match="a dry run measures no GPU"):
+    with pytest.raises(InputError) as error:
         calibration(read_record(tmp_path / "h200"))
+    said(error.value)
 
 
-def test_without_the_sweep_nothing_is_shipped(tmp_path: Path) -> None:
+def test_without_the_sweep_nothing_is_shipped(tmp_path: Path, said: Listener) -> None:
     write_record(tmp_path, stages={"curves": stages()["curves"]})
     (line,) = summarize.ship(read_records(tmp_path), tmp_path / "shipped")
-    assert "no GEMM sweep is measured" in line
     assert not (tmp_path / "shipped").exists()
+    said(line)
 
 
-def test_a_damaged_result_is_named(tmp_path: Path) -> None:
+def test_a_damaged_result_is_named(tmp_path: Path, said: Listener) -> None:
     (write_record(tmp_path, stages={"curves": stages()["curves"]}) / "h200" / "curves.json").write_text("{")
-    with pytest.raises(InputError, match=r"h200/curves\.json cannot be read"):
+    with pytest.raises(InputError) as error:
         read_records(tmp_path)
+    said(str(error.value).partition(": ")[0])
 
 
 # --- the calibration ----------------------------------------------------------------------------------
@@ -193,13 +197,12 @@ def test_the_calibration_holds_every_product_and_attention_call(results: Path, t
     assert (again / "h200.json.gz").read_bytes() == (tmp_path / "h200.json.gz").read_bytes()
 
 
-def test_other_software_and_shapes_left_out_are_noted(tmp_path: Path) -> None:
+def test_other_software_and_shapes_left_out_are_noted(tmp_path: Path, said: Listener) -> None:
     left = stages()["curves"] | {"unmeasured": {"1 × 2 × 3": "no kernel"}}
     write_record(tmp_path, stages={"gemm_sweep": stages()["gemm_sweep"]})
     write_record(tmp_path, stages={"curves": left}, software={"torch": "2.12.0", "driver": "590"})
     notes = calibration(read_record(tmp_path / "h200")).notes
-    assert any("torch 2.11.0 with driver 580, torch 2.12.0 with driver 590" in note for note in notes)
-    assert any("curves: 1 shapes could not" in note for note in notes)
+    said(notes)
 
 
 # --- the tables ---------------------------------------------------------------------------------------

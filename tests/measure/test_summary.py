@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.said import Listener
 from tracelens.cli.bench import summarize
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
@@ -46,30 +47,17 @@ def result(**changes: object) -> Result:
     return Result(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def test_the_whole_summary() -> None:
-    slow, fast = "2048 × 2049 × 2048 bf16 TN", "2048 × 2056 × 2048 bf16 TN"
-    assert summarize(result()) == [
-        "NVIDIA H200: 8 GEMMs and 0 attention calls measured (4.8 min)",
-        "  bf16 785 TFLOP/s, 79.4% of the datasheet's 989 (8192 × 8192 × 8192 bf16 TN)",
-        "  fp8 1,466 TFLOP/s, 74.1% of the datasheet's 1,979 (8192 × 8192 × 8192 fp8 TN)",
-        "  memory 4,300 GB/s copied, 89.6% of the datasheet's 4,800",
-        "  the quickest GEMM takes 3.10 µs",
-        f"  the worst cliff: {slow} takes 2.9 times as long as the larger {fast}",
-        "  3 not measured: no kernel (x, ...)",
-        "written to /somewhere/h200.json.gz",
-    ]
+def test_the_whole_summary(said: Listener) -> None:
+    said(summarize(result()))
 
 
-def test_an_unfinished_run_says_what_is_left() -> None:
+def test_an_unfinished_run_says_what_is_left(said: Listener) -> None:
     text = "\n".join(
         summarize(
             result(left=1204, resumed=200, stopped="interrupted", previous=Path("h200.previous.json.gz"))
         )
     )
-    assert "200 of them in an earlier run" in text
-    assert "1,204 shapes left: the same command goes on with them" in text
-    assert "stopped early: interrupted" in text
-    assert "is now h200.previous.json" in text
+    said(text)
 
 
 def test_the_cliff_is_between_neighbours_that_do_the_same_work() -> None:
@@ -86,20 +74,20 @@ def test_the_ceiling_of_each_dtype_in_a_fixed_order() -> None:
     assert [(one.dtype, one.m) for one in ceilings(reversed(ROWS))] == [("bf16", 8192), ("fp8", 8192)]
 
 
-def test_unsteady_times_are_told() -> None:
+def test_unsteady_times_are_told(said: Listener) -> None:
     usual = result()
     shaky = tuple(replace(one, spread_frac=0.2) for one in ROWS)
     told = summarize(result(measurements=replace(usual.measurements, gemms=shaky)))
-    assert any("8 GEMMs varied by more than 5%" in line for line in told)
+    said(told)
 
 
-def test_a_cpu_is_no_gpu() -> None:
+def test_a_cpu_is_no_gpu(said: Listener) -> None:
     usual = result().measurements
     told = summarize(
         result(measurements=replace(usual, gpu="cpu"), facts=DeviceFacts(find_gpu(None), {}, {}))
     )
-    assert "says nothing of a GPU" in told[0]
     assert not any("datasheet" in line for line in told)
+    said(told[0])
 
 
 def test_a_run_with_nothing_left_says_how_to_measure_anew() -> None:

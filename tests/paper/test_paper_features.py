@@ -15,6 +15,7 @@ from benchmarks.paper.features import (
     wave_fit,
 )
 from benchmarks.paper.figure import Point, Series, series_of
+from tests.said import Listener
 
 
 def sawtooth(m: int, tile: tuple[int, int], sms: int) -> list[Point]:
@@ -71,14 +72,13 @@ def test_each_x_is_drawn_once_and_in_order() -> None:
     assert series_of([Point(2, 5.0), Point(1, 3.0), Point(2, 9.0)]) == (Point(1, 3.0), Point(2, 5.0))
 
 
-def test_shares_are_compared_with_the_papers() -> None:
+def test_shares_are_compared_with_the_papers(said: Listener) -> None:
     assert loss_against(0.30, 0.57).startswith("a larger loss")
     assert loss_against(0.80, 0.57).startswith("a smaller loss")
     assert loss_against(0.58, 0.57).startswith("about")
     odd, by_8 = misaligned({1: 100.0, 8: 300.0, 64: 400.0}, {1: 74.0, 8: 226.0, 64: 256.0}, "v")
-    assert "where v is odd, 25.0%" in odd and "larger" in odd
-    assert "divisible by 8, not by 16, 75.0%" in by_8 and "larger loss than the 88.3%" in by_8
     assert misaligned({64: 400.0}, {1: 74.0, 64: 256.0}, "v") == ()
+    said(odd, by_8)
 
 
 def test_a_class_that_one_of_both_lacks_is_a_dash() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.perfetto.annotated import annotate, events_of
+from tests.said import Listener
 from tests.trace.tools import document, kernel, op, small_trace
 
 
@@ -46,25 +48,24 @@ def plain(values: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("_chunked")
 @pytest.mark.parametrize("part", [0.3, 0.61, 0.999])
-def test_a_cut_off_file_gives_every_whole_event(tmp_path: Path, part: float) -> None:
+def test_a_cut_off_file_gives_every_whole_event(tmp_path: Path, part: float, said: Listener) -> None:
     (tmp_path / "t.json").write_text(text()[: int(len(text()) * part)])
     written = annotate(tmp_path / "t.json", tmp_path / "out.json")
     got = plain(written.original)
     assert got == events()[: len(got)]
     assert written.analysis.trace is not None
     assert len(got) == written.analysis.trace.events >= int(len(events()) * part) - 20
-    assert written.result.notes[0].startswith(f"partial: it holds the {len(got):,} events of the trace")
-    labels = [e["args"]["labels"] for e in written.added if e["name"] == "process_labels"]
-    assert labels == ["GPU 0, annotated; partial: the trace is damaged or cut off"]
+    assert f" {len(got):,} " in written.result.notes[0]
+    said([e["args"]["labels"] for e in written.added if e["name"] == "process_labels"])
 
 
 @pytest.mark.usefixtures("_chunked")
-def test_cut_off_gzip(tmp_path: Path) -> None:
+def test_cut_off_gzip(tmp_path: Path, said: Listener) -> None:
     packed = gzip.compress(text().encode())
     (tmp_path / "t.json.gz").write_bytes(packed[: len(packed) * 2 // 3])
     written = annotate(tmp_path / "t.json.gz", tmp_path / "out.json.gz")
     assert plain(written.original) == events()[: len(written.original)]
-    assert "gzip data is cut off" in written.result.notes[0]
+    said(re.sub(r"[\d,]+", "N", written.result.notes[0]))
 
 
 @pytest.mark.usefixtures("_chunked")
@@ -95,13 +96,13 @@ def test_broken_metadata_behind_the_events_costs_no_event(tmp_path: Path) -> Non
     assert plain(annotate(tmp_path / "t.json", tmp_path / "out.json").original) == events()
 
 
-def test_what_json_does_not_know_becomes_null(tmp_path: Path) -> None:
+def test_what_json_does_not_know_becomes_null(tmp_path: Path, said: Listener) -> None:
     bad = document([op(), kernel(ts=20, blocks="B"), kernel(ts=40)], rate="R").replace('"B"', "nan")
     (tmp_path / "t.json").write_text(bad.replace('"R"', "Infinity"))
     written = annotate(tmp_path / "t.json", tmp_path / "out.json")
     assert [e["args"].get("blocks", 0) for e in written.original] == [0, None, 0]
     assert b"Infinity" not in (tmp_path / "out.json").read_bytes()
-    assert written.result.notes == ("3 events next to text that is not JSON were rewritten",)
+    said(written.result.notes)
     assert written.document["schemaVersion"] == 1
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tests.render import sample_report
 from tests.render.golden import check
+from tracelens.render import facts
 from tracelens.render.terminal import render_terminal
 from tracelens.results import Report, Waits
 
@@ -125,3 +126,14 @@ def test_a_long_title_of_a_new_model_keeps_what_to_do() -> None:
     )
     lines = _render(replace(report, findings=[finding]))
     assert "New model: use 16 heads of 128 instead of 20" in re.sub(r"\s+", " ", lines)
+
+
+def test_dimensions_of_a_lesser_part_are_not_told_as_the_models() -> None:
+    """Beside a compiled diffusion transformer of unknown sizes, its text encoder was the headline."""
+    report = sample_report.VARIANTS["full"]()
+    whole = facts.model_line(report)
+    covered = replace(report.coverage, component_frac=0.3)
+    assert facts.model_line(replace(report, coverage=covered)) == [
+        "A part of at most 30.0% of GPU time",
+        *whole,
+    ]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.trace.tools import contents, document, kernel, launch, names, op, read, small_trace
+from tracelens.errors import InputError
 from tracelens.trace import pool, read_trace
 from tracelens.trace.columns import ChunkDecoder
 from tracelens.trace.helper import start
@@ -189,7 +190,7 @@ def test_no_helper_outlives_its_reading(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(pool, "Helper", Listed)
     set_block(monkeypatch, 5000)
     read(tmp_path, TEXT, processes=3)
-    with pytest.raises(Exception, match="is not JSON"):
+    with pytest.raises(InputError):
         read(tmp_path, "no trace", processes=2)
     assert len(started) == 3
     assert all(helper._process.poll() is not None for helper in started)

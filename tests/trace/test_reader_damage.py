@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.said import Listener
 from tests.trace.tools import contents, document, gpu_events, kernel, names, read, small_trace
 from tracelens.errors import InputError
 from tracelens.trace import Trace
@@ -57,6 +58,11 @@ def cuts(count: int, seed: int) -> list[int]:
     return near + [source.randrange(ends[0], len(text) - 20) for _ in range(count)]
 
 
+def unnumbered(warning: str) -> str:
+    """Where the damage is depends on the file and on how it was packed."""
+    return re.sub(r"\d[\d,]*", "N", warning)
+
+
 def test_the_sample_is_large_enough_for_several_chunks() -> None:
     text, ends, events = sample()
     assert len(text) > 1_000_000
@@ -65,47 +71,53 @@ def test_the_sample_is_large_enough_for_several_chunks() -> None:
 
 
 @pytest.mark.parametrize("cut", cuts(20, seed=1))
-def test_a_cut_off_file_keeps_every_whole_event(tmp_path: Path, cut: int) -> None:
+def test_a_cut_off_file_keeps_every_whole_event(tmp_path: Path, cut: int, said: Listener) -> None:
     text, ends, _ = sample()
     trace = read(tmp_path, text[:cut])
     kept = whole_before(cut)
     assert trace.events == kept
     assert trace.partial
     assert trace.truncated
-    assert f"at byte {cut:,} of its JSON: {kept:,} whole events before that were kept" in trace.warnings[0]
+    assert f" {cut:,} " in trace.warnings[0] and f" {kept:,} " in trace.warnings[0]
+    said(unnumbered(trace.warnings[0]))
     assert trace.metadata["deviceProperties"][0]["numSms"] == 132
     shorter = read(tmp_path, text[: ends[kept - 1]] + "]}")
     assert shorter.warnings == []
     assert contents(trace) == contents(shorter)
 
 
-def test_a_file_cut_before_its_first_event_says_so(tmp_path: Path) -> None:
+def test_a_file_cut_before_its_first_event_says_so(tmp_path: Path, said: Listener) -> None:
     text, _, _ = sample()
     start = text.index('"traceEvents": [')
     for cut in (2, 10, start // 2, start, start + 13):
-        with pytest.raises(InputError, match="ends or breaks before its traceEvents"):
+        with pytest.raises(InputError) as error:
             read(tmp_path, text[:cut])
+        said(str(error.value).replace(str(tmp_path), ""))
     trace = read(tmp_path, text[: start + 40])
     assert (trace.events, trace.truncated) == (0, True)
 
 
-def test_a_file_cut_in_the_metadata_behind_the_events_keeps_all_events(tmp_path: Path) -> None:
+def test_a_file_cut_in_the_metadata_behind_the_events_keeps_all_events(
+    tmp_path: Path, said: Listener
+) -> None:
     text, ends, _ = sample()
     trace = read(tmp_path, text[:-8])
     assert trace.events == len(ends)
-    assert trace.warnings == ["the metadata behind the events could not be read"]
+    said(trace.warnings)
 
 
 @pytest.mark.parametrize("cut", [0.02, 0.1, 0.33, 0.5, 0.77, 0.9, 0.99, 0.9999])
 @pytest.mark.parametrize("level", [1, 6, 9])
-def test_cut_off_gzip_keeps_nearly_all_that_came_before(tmp_path: Path, cut: float, level: int) -> None:
+def test_cut_off_gzip_keeps_nearly_all_that_came_before(
+    tmp_path: Path, cut: float, level: int, said: Listener
+) -> None:
     """Deflate gives bytes as it goes: what is lost is the block that is being decoded, not the file."""
     text, _, events = sample()
     packed = gzip.compress(text.encode(), level, mtime=0)
     at = int(len(packed) * cut)
     trace = read(tmp_path, packed[:at], name="trace.json.gz")
     assert trace.partial
-    assert "the gzip data is cut off" in trace.warnings
+    said([unnumbered(warning) for warning in trace.warnings])
     assert trace.source.bytes == at
     assert event_names(trace) == table_names(events[: trace.events])
     possible = len(partly_unpacked(packed[:at]))
@@ -130,7 +142,9 @@ def table_names(events: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize("where", [0.3, 0.5, 0.8, 0.95])
 @pytest.mark.parametrize("level", [1, 6])
-def test_a_damaged_gzip_keeps_what_stands_before_the_damage(tmp_path: Path, where: float, level: int) -> None:
+def test_a_damaged_gzip_keeps_what_stands_before_the_damage(
+    tmp_path: Path, where: float, level: int, said: Listener
+) -> None:
     text, _, events = sample()
     packed = bytearray(gzip.compress(text.encode(), level, mtime=0))
     at = int(len(packed) * where)
@@ -138,7 +152,7 @@ def test_a_damaged_gzip_keeps_what_stands_before_the_damage(tmp_path: Path, wher
     packed[at : at + 60] = bytes(60)
     trace = read(tmp_path, bytes(packed), name="trace.json.gz")
     assert trace.partial
-    assert any(re.search(r"gzip data is damaged before byte [\d,]+ of the file", w) for w in trace.warnings)
+    said(unnumbered(trace.warnings[0]).partition(" (")[0])  # behind it what the unpacker says
     kept = whole_before(sound - 1024)
     assert trace.events >= kept > 0
     assert trace.source.bytes == len(packed)
@@ -165,12 +179,14 @@ def test_several_gzip_members_are_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\0", bytes(512), b"garbage" * 1000, b"\x1e\x8b\x08"])
-def test_bytes_behind_the_gzip_data_are_ignored_and_told(tmp_path: Path, garbage: bytes) -> None:
+def test_bytes_behind_the_gzip_data_are_ignored_and_told(
+    tmp_path: Path, garbage: bytes, said: Listener
+) -> None:
     text, ends, _ = sample()
     trace = read(tmp_path, gzip.compress(text.encode()) + garbage)
     assert trace.events == len(ends)
     assert not trace.partial
-    assert trace.warnings == ["bytes after the end of the gzip data were ignored"]
+    said(trace.warnings)
 
 
 # --- damage inside plain JSON ----------------------------------------------------------------------
@@ -192,7 +208,7 @@ RUBBISH = ["\0" * 40, "}}]]" * 5, '"' * 7, "{[" * 9, "@", "\\", "x" * 3000, '"a"
 @pytest.mark.parametrize("rubbish", RUBBISH)
 @pytest.mark.parametrize("where", [0.05, 0.31, 0.62, 0.93])
 def test_damage_costs_the_events_it_touches_and_no_other(
-    tmp_path: Path, rubbish: str, where: float, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, rubbish: str, where: float, monkeypatch: pytest.MonkeyPatch, said: Listener
 ) -> None:
     monkeypatch.setattr("tracelens.trace.source.BLOCK", 100_000)
     monkeypatch.setattr("tracelens.trace.reader.BLOCK", 100_000)
@@ -208,7 +224,7 @@ def test_damage_costs_the_events_it_touches_and_no_other(
     assert missing == []
     if trace.events < len(events):
         assert trace.partial
-        assert re.search(r"damaged, left out: byte [\d,]+ \([\d,]+ bytes", trace.warnings[-1])
+        said(unnumbered(trace.warnings[-1]))
         offset = trace.damage[0].offset
         assert (ends[first - 1] if first else 0) - 5 <= offset <= at + len(rubbish)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow
 import pytest
 
+from tests.said import Listener
 from tracelens.kinds import kind_of
 from tracelens.trace import read_trace
 
@@ -36,10 +37,11 @@ def test_zstd_gives_what_the_plain_file_gives(tmp_path: Path, cut: int | None) -
     assert not trace.partial and trace.warnings == []
 
 
-def test_zstd_that_is_cut_off_keeps_what_comes_before(tmp_path: Path) -> None:
+def test_zstd_that_is_cut_off_keeps_what_comes_before(tmp_path: Path, said: Listener) -> None:
     path = tmp_path / "rank0.json.zst"
     packed = zstd(WHOLE[: len(WHOLE) // 2]) + zstd(WHOLE[len(WHOLE) // 2 :])
     path.write_bytes(packed[:-100])
     trace = read_trace(path)
-    assert trace.partial and "zstd data is damaged or cut off" in trace.warnings[0]
+    assert trace.partial
+    said(trace.warnings[0].partition(" (")[0])  # behind it what the unpacker says
     assert 1500 < len(trace.ops) < 4000

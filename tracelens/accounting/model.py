@@ -27,6 +27,10 @@ _CLEAR = 2 / 3  # of the time of the calls that show a value
 _MOST = 0.75  # of the calls of attention are in a numbered layer
 _RARE = 0.05  # of the calls of attention: a last batch that is smaller
 _CORES = ("attention.core", "attention.scores", "attention.softmax", "attention.values")
+#: What shows how large a model is: where most of one has no shapes, the rest can be another model.
+_SEEN = {"attention.core": "attention", "attention.scores": "attention"} | {
+    name: name for name in ("mlp.up", "mlp.down")
+}
 _FORWARD = (PHASES.index("forward"), PHASES.index("other"))
 _PER_LAYER = 2  # calls: attention to itself, and to another sequence
 
@@ -274,7 +278,9 @@ class _Forward:
 
     def __init__(self, attribution: Attribution, calls: Calls):
         self._rows: list[_Row] = []
-        self._attention = ([0, 0], [0, 0])  # calls and ns, without and with a shape
+        self._seen = {
+            part: ([0, 0], [0, 0]) for part in _SEEN.values()
+        }  # calls and ns, without and with a shape
         self.streams: dict[int, list[int]] = {}  # by width: calls of the projections behind attention
         self.stream: int | None = None
         core: list[int] = []  # rows of the attention whose output projection is to come
@@ -283,9 +289,11 @@ class _Forward:
                 continue
             component = COMPONENTS[attribution.component[calls.main[at]]]
             ns = int(calls.dur_ns[at])
-            if component in ("attention.core", "attention.scores"):
-                self._attention[0][shape is not None] += 1
-                self._attention[1][shape is not None] += ns
+            part = _SEEN.get(component)
+            if part is not None:
+                self._seen[part][0][shape is not None] += 1
+                self._seen[part][1][shape is not None] += ns
+            if part == "attention":
                 core = []
             if shape is None:
                 continue
@@ -315,10 +323,11 @@ class _Forward:
         return [(row.shape, row.ns) for row in self._rows if row.component == component]
 
     def one_part(self) -> str | None:
-        """Why the calls with shapes are no measure of the model: most attention has none."""
-        for hidden, shown in self._attention:
-            if hidden > shown > 0:
-                return words.one_part(shown / (shown + hidden))
+        """Why the calls with shapes are no measure of the model: of a part most has none."""
+        for part, seen in self._seen.items():
+            for hidden, shown in seen:
+                if hidden > shown > 0:
+                    return words.one_part(part, shown / (shown + hidden))
         return None
 
     def attention(self) -> list[tuple[AttentionShape, int]]:

@@ -329,6 +329,16 @@ KERNELS: tuple[Row, ...] = (
         "thu-ml/SageAttention csrc/qattn/qk_int_sv_f16_cuda_sm80.cu, qk_int_sv_f8_cuda_sm89.cuh, ..._sm90.cu",
     ),
     (
+        "attention.core",
+        r"^sage_fwd(_mxfp4)?\b",
+        "ROCm/aiter aiter/ops/triton/_triton_kernels/attention/fav3_sage_attention.py, ..._mxfp4.py",
+    ),
+    (
+        "attention.other",
+        r"^sage_quant_kernel\b",
+        "ROCm/aiter aiter/ops/triton/_triton_kernels/attention/fav3_sage_attention.py: casts q, k and v",
+    ),
+    (
         "attention.rope",
         r"\bBatchQKApply\w{0,40}Rotary\w{0,60}Kernel",
         "flashinfer-ai/flashinfer include/flashinfer/pos_enc.cuh",

@@ -33,6 +33,7 @@ _LEAST = "≥ "  # before a figure of what was recognised, where more can be the
 _OTHER = 0.05  # of GPU time that is ``other``: from here on worth a line beside what is unattributed
 _SAME = 0.03  # step times that differ by less are taken for the same
 _ADDS = 0.02  # savings whose sum is off by less add up
+_MOST = 0.5  # of GPU time in a part of the step: below it the dimensions can be of the lesser of two models
 BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
 
 
@@ -85,7 +86,8 @@ def model_line(report: Report) -> list[str]:
     known = known_dims(report.model)
     if report.model.hidden.value is None:
         return ["Transformer", *known, f"{'other ' if known else ''}dimensions unknown"]
-    return known
+    known_frac = report.coverage.component_frac
+    return known if known_frac >= _MOST else [f"A part of at most {f.pct(known_frac)} of GPU time", *known]
 
 
 def known_dims(model: ModelDims) -> list[str]:

@@ -288,7 +288,14 @@ def _of_experts(row: GemmRow, now: ModelConfig) -> list[Product]:
 
 
 def _expert_product(row: GemmRow, now: ModelConfig, role: str | None) -> Product | None:
-    size: int | None = row.k if role == "wgrad" else row.m
+    for transposed in (False, True):
+        if product := _expert_product_of(row, now, role, transposed):
+            return product
+    return None
+
+
+def _expert_product_of(row: GemmRow, now: ModelConfig, role: str | None, transposed: bool) -> Product | None:
+    size = row.k if role == "wgrad" else row.n if transposed else row.m
     batch, each = _ONE, False
     found = row.groups
     if found is not None:
@@ -308,17 +315,16 @@ def _expert_product(row: GemmRow, now: ModelConfig, role: str | None) -> Product
         return None
     load = (size, now.capacity, now.row_multiple or 1)
     count_dim = Dim("rows of an expert", load=load) if each or batch is not _ONE else TOKENS
-    for transposed in (False, True):
-        readings: dict[tuple[str, ...], _Triple] = {}
-        for into, out in ((HIDDEN, _FFN), (HIDDEN, _FFN2), (_FFN, HIDDEN)):
-            for triple in _orders(count_dim, into, out, role, transposed):
-                dims = _fitted(triple, row_then, now, padded=False)
-                if dims is not None:
-                    readings.setdefault(tuple(dim.text for dim in dims), dims)
-        if readings:
-            first, *others = readings.values()
-            return Product(row, *first, batch, others=tuple(others), each_expert=each)
-    return None
+    readings: dict[tuple[str, ...], _Triple] = {}
+    for into, out in ((HIDDEN, _FFN), (HIDDEN, _FFN2), (_FFN, HIDDEN)):
+        for triple in _orders(count_dim, into, out, role, transposed):
+            dims = _fitted(triple, row_then, now, padded=False)
+            if dims is not None:
+                readings.setdefault(tuple(dim.text for dim in dims), dims)
+    if not readings:
+        return None
+    first, *others = readings.values()
+    return Product(row, *first, batch, others=tuple(others), each_expert=each)
 
 
 def _own_counts(row: GemmRow, now: ModelConfig) -> list[Dim]:

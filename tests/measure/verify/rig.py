@@ -55,7 +55,7 @@ def step_ms(step: StepShape) -> float:
 class Meter:
     """Measures by the law. ``wobble`` moves the second of four turns; ``fails`` names what cannot be done."""
 
-    wobble: float = 0.0
+    wobble: float | None = 0.0  # None: too few repeats to tell
     fails: dict[str, str] = field(default_factory=dict)
     interrupt_at: int | None = None  # the how-manieth measurement is interrupted
     asked: list[Any] = field(default_factory=list)
@@ -75,7 +75,8 @@ class Meter:
         if kind in self.fails:
             return self.fails[kind]
         before, after = (step_ms(one) if isinstance(one, StepShape) else layer_ms(one) for one in (now, then))
-        turns = (1.0, 1.0 + self.wobble, 1.0, 1.0 - self.wobble)
+        wobble = self.wobble or 0.0
+        turns = (1.0, 1.0 + wobble, 1.0, 1.0 - wobble)
         return PairTimes(tuple(before * one for one in turns), (after,) * 4, queued=True)
 
     def _count(self, what: str) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.measure.verify.rig import code
+from tests.said import Listener
 from tracelens.errors import InputError
 from tracelens.measure.verify import Source, read_source
 from tracelens.measure.verify.source import nothing_asked
 from tracelens.results.verified import Reason
 
 
-def test_a_report_is_read_with_its_suggestions(source: Source) -> None:
+def test_a_report_is_read_with_its_suggestions(source: Source, said: Listener) -> None:
     assert (source.kind, source.gpu, source.now.hidden, source.now.vocab) == (
         "report",
         "h100-sxm",
@@ -23,11 +25,11 @@ def test_a_report_is_read_with_its_suggestions(source: Source) -> None:
         50257,
     )
     first, *scenarios = source.asked
-    assert first.title == "TL101 Pad vocab_size from 50257 to 50304"
     assert first.changes == {"vocab": 50304}
     assert first.predicted_ms.mid is not None
     assert [one.changes for one in scenarios][2:] == [{"ffn": 5000}, {"micro_batch": 16}]
     assert scenarios[0].changes == {"heads": 10, "kv_heads": 10, "head_dim": 128}
+    said(first.title)
 
 
 def test_what_the_shape_search_picked_is_asked_too(searched_bytes: bytes, tmp_path: Path) -> None:
@@ -64,44 +66,46 @@ def test_what_was_measured_before_is_no_prediction(raw: dict[str, Any], tmp_path
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    "text",
     [
-        (b"", "is no whole JSON"),
-        (b'{"schema_version": "1.0", "gemms": [', "is no whole JSON"),
-        (b"\xff\xfe\x00", "is no whole JSON"),
-        (b"<!doctype html><html></html>", "is a page, not the report's JSON"),
-        (b"[1, 2]", "is no tracelens report"),
-        (b"{}", "is no tracelens report"),
-        (b'{"traceEvents": []}', "is a trace"),
-        (b'{"schema_version": "9.0", "findings": [], "gemms": []}', "has schema 9.0"),
-        (b'{"schema_version": "1.0", "findings": [], "gemms": []}', "is a damaged report"),
-        (b'{"schema_version": "1.0", "findings": 3, "gemms": "x"}', "is a damaged report"),
-        (b'{"format_version": "7.1", "picks": []}', "has format 7.1"),
-        (b'{"format_version": "1.0", "picks": []}', "is a damaged report"),
-        (b"[" * 100_000, "is no whole JSON"),
+        b"",
+        b'{"schema_version": "1.0", "gemms": [',
+        b"\xff\xfe\x00",
+        b"<!doctype html><html></html>",
+        b"[1, 2]",
+        b"{}",
+        b'{"traceEvents": []}',
+        b'{"schema_version": "9.0", "findings": [], "gemms": []}',
+        b'{"schema_version": "1.0", "findings": [], "gemms": []}',
+        b'{"schema_version": "1.0", "findings": 3, "gemms": "x"}',
+        b'{"format_version": "7.1", "picks": []}',
+        b'{"format_version": "1.0", "picks": []}',
+        b"[" * 100_000,
     ],
 )
-def test_another_file_is_one_line_that_says_what_to_do(text: bytes, says: str, tmp_path: Path) -> None:
+def test_another_file_is_one_line_that_says_what_to_do(text: bytes, tmp_path: Path, said: Listener) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(text)
     with pytest.raises(InputError, match=r"x\.json") as error:
         read_source(path)
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
-    assert "tracelens" in str(error.value)
+    said(re.sub(r" \(.*\):", ":", str(error.value)))  # what Python says differs with its version
 
 
-def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
+def test_a_missing_file_says_so(tmp_path: Path, said: Listener) -> None:
+    with pytest.raises(InputError) as error:
         read_source(tmp_path / "none.json")
+    said(str(error.value).replace(str(tmp_path), ""))
 
 
 @pytest.mark.parametrize("cut", [0.25, 0.5, 0.9, 0.999])
-def test_a_report_that_was_cut_off_is_no_report(report_bytes: bytes, tmp_path: Path, cut: float) -> None:
+def test_a_report_that_was_cut_off_is_no_report(
+    report_bytes: bytes, tmp_path: Path, cut: float, said: Listener
+) -> None:
     path = tmp_path / "cut.json"
     path.write_bytes(report_bytes[: int(cut * len(report_bytes))])
-    with pytest.raises(InputError, match="no whole JSON"):
+    with pytest.raises(InputError) as error:
         read_source(path)
+    said(re.sub(r" \(.*\):", ":", str(error.value)))
 
 
 @pytest.mark.parametrize(
@@ -121,11 +125,12 @@ def test_a_damaged_part_is_an_error_or_an_empty_one_and_no_traceback(
         assert spare or found.rows == [] or found.components == ()
 
 
-def test_a_report_without_a_finding_says_how_to_ask(raw: dict[str, Any], tmp_path: Path) -> None:
+def test_a_report_without_a_finding_says_how_to_ask(
+    raw: dict[str, Any], tmp_path: Path, said: Listener
+) -> None:
     raw["findings"], raw["what_if"] = [], []
     text = str(nothing_asked(read(raw, tmp_path)))
-    assert "no finding to verify" in text
-    assert "--what-if" in text
+    said(text)
 
 
 def test_fields_of_a_later_version_are_left_alone(raw: dict[str, Any], tmp_path: Path) -> None:

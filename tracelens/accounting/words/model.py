@@ -50,9 +50,10 @@ def no_clear_value(what: str, values: int) -> str:
     return f"{what} shows {values} values, none of them in most of its time"
 
 
-def one_part(share: float) -> str:
-    """Of a file whose attention mostly has no shapes."""
-    return f"only {share:.0%} of attention has shapes: they are of one part of the model"
+def one_part(part: str, share: float) -> str:
+    """Of a file in which a part of the layers mostly has no shapes."""
+    least = f"{share:.0%}" if share >= 0.005 else "less than 1%"
+    return f"of {part} only {least} has shapes: what they show can be another model"
 
 
 def classes(size: int, rows: int) -> str:

@@ -13,7 +13,7 @@ from math import prod
 from tracelens.attribution.structure.gaps import Gap, looks_up, per_head, rotates, widths
 from tracelens.attribution.structure.norms import is_affine, written_norms
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import Dims
+from tracelens.attribution.structure.units import VIEWS, Dims
 from tracelens.attribution.structure.walk import LARGEST_RANK, loses, name_sum
 from tracelens.gemm import GemmShape
 
@@ -25,7 +25,6 @@ _CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "spl
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "sqrt", "var", "var_mean", "std"})
-_VIEWS = frozenset({"view", "_unsafe_view", "permute", "transpose"})
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
 
 
@@ -108,6 +107,11 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
         label = run.labels.get(taker) if taker is not None else None
         of_core = label is not None and run.kinds[taker or 0].what == "core"
         return Label("attention.other", label.layer) if label is not None and of_core else label
+    if kind.name == "cat" and kind.tensors and all(len(tensor) == 1 for tensor in kind.tensors):
+        taker = next((p for p in range(at + 1, len(run)) if run.kinds[p].what in ("gemm", "bmm", "core")), at)
+        shape = run.shape(taker)
+        fits = shape is not None and shape.n == sum(size for (size,) in kind.tensors)
+        return run.labels.get(taker) if fits else None  # a bias, put together of those of its parts
     wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
     serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - SERVING)
     if not serves or not wide:
@@ -265,7 +269,7 @@ class _Placed(Gap):
         if self.before == self.after == "embedding":
             return Label("embedding")
         if (
-            (kind.what == "copy" or kind.name in _VIEWS)
+            (kind.what == "copy" or kind.name in VIEWS)
             and self.after != "embedding"
             and any(self._is_norm(p) for p in self.gap if p < at)
         ):
@@ -294,10 +298,12 @@ class _Placed(Gap):
         in_front = any(len(t) == 3 and t[1] == self.hidden for t in kind.tensors)
         if at in self.measured:
             return self.measured[at]
+        if self._scales_sum(at):
+            return Label("residual", self.layer)
         if not in_front and self.hidden not in widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
         adds = kind.what in ("add", "copy") or kind.name in _SCALED
-        if self._has_left(at):
+        if self._has_left(at) or (self.unnamed is not None and at > self.unnamed):
             return None
         if self._adds_position(at):
             return Label("attention.other", self.next_layer)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import prod
 
 from tracelens.attribution.structure.runs import Core, Run
-from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.units import VIEWS, Kind
 from tracelens.gemm import GemmShape
 
 _POSITIONS = 2  # linear layers within the scores of an attention
@@ -21,10 +21,10 @@ _OWN = {"dropout": "dropout", "norm": "norm"}  # what a unit is wherever it stan
 
 
 def find_cores(run: Run) -> list[Core]:
-    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, softmax -> bmm -> bmm, linear
-    attention, and linear layer -> softmax -> bmm."""
+    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, also of kernels alone,
+    softmax -> bmm -> bmm, linear attention, and linear layer -> softmax -> bmm."""
     found = _with_softmax(run)
-    for other in (_factored, _without_softmax, _with_made_weights):
+    for other in (_of_kernels, _factored, _without_softmax, _with_made_weights):
         found += other(run, {at for core in found for at in core.parts})
     return sorted(found, key=lambda core: core.first)
 
@@ -40,7 +40,7 @@ def _with_softmax(run: Run) -> list[Core]:
             cores.append(_fused(at, kind))
             ahead, softmax, between, late = [], None, 0, None
         elif kind.what == "bmm":
-            if late is not None and not _makes(run, late, at):
+            if late is not None and not (_makes(run, late, at) or _hands_on(run, late, at)):
                 ahead, softmax, between = [], None, 0
             late = None
             before = [] if softmax is None else [p for p in ahead if p < softmax]
@@ -52,19 +52,22 @@ def _with_softmax(run: Run) -> list[Core]:
                 cores.append(core)
                 ahead, softmax, between = [], None, 0
             elif (shape := run.shape(at)) is None or shape.k > 1:  # a table or a mask is no product of two
-                ahead, softmax = ([*ahead, at] if softmax is None else [at]), None
+                both = softmax is None and not (shape is None and between)
+                ahead, softmax, between = ([*ahead, at] if both else [at]), None, between * both
         elif kind.what == "softmax" or "softmax" in kind.tags:
             softmax = at if softmax is None and any(_weighs(run, p, at) for p in ahead) else softmax
         elif kind.what == "gemm":
             if any(_mixes_heads(run, p, at) for p in ahead[-1:]):
                 continue
-            if softmax is not None and late is None and run.shape(at) is not None:
+            if softmax is not None and late is None:
                 late = at
                 continue
             between += bool(ahead)
             # relative positions are projected between the two products that make the scores
-            if softmax is not None or between > _POSITIONS or run.shape(at) is None:
+            if softmax is not None or between > _POSITIONS:
                 ahead, softmax, between, late = [], None, 0, None
+        elif kind.what == "norm" and ahead and run.shape(ahead[-1]) is None:
+            ahead, softmax, between, late = [], None, 0, None
         elif kind.what == "convolution" and ahead and not _on_scores(run, ahead[-1], at):
             ahead, softmax, between = [], None, 0
     return cores
@@ -76,6 +79,21 @@ def _weighs(run: Run, scores: int, at: int) -> bool:
     if first is None or not given or run.kinds[at].what != "softmax":
         return True
     return _PADDED * prod(given[0]) >= first.batch * first.m * first.n
+
+
+def _of_kernels(run: Run, taken: set[int]) -> Iterator[Core]:
+    """Kernels without operators: a softmax between two products of as many batches, as their grids say.
+
+    A sum that is split over blocks in z has a kernel behind it that adds them up.
+    """
+    products = [at for at, kind in enumerate(run.kinds) if kind.what in ("bmm", "gemm", "core")]
+    for scores, values in pairwise(products):
+        first, second = run.kinds[scores], run.kinds[values]
+        softmax = next((at for at in range(scores, values) if run.kinds[at].what == "softmax"), None)
+        behind = [run.kinds[at].what for at in (scores + 1, values + 1) if at < len(run)]
+        batched = first.what == second.what == "gemm" and first.depth == second.depth > 1
+        if softmax is not None and batched and "helper" not in behind and not {scores, values} & taken:
+            yield _unfused(run, scores, softmax, values)
 
 
 def _factored(run: Run, taken: set[int]) -> Iterator[Core]:
@@ -198,6 +216,15 @@ def _makes(run: Run, at: int, values: int) -> bool:
     return shape.m * shape.n == second.batch * second.k * second.n
 
 
+def _hands_on(run: Run, at: int, values: int) -> bool:
+    """Without shapes: does a linear layer's result go into the product as it is? It makes the values, or
+    mixes heads."""
+    between = run.kinds[at + 1 : values]
+    return run.shape(at) is None and all(
+        kind.what in ("add", "copy", "dropout") or kind.name in VIEWS for kind in between
+    )
+
+
 def weighs_pairs(run: Run, scores: int, heads: int | None, at: int) -> bool:
     """A linear layer that makes one number for each head of how two positions lie to one another: on all
     pairs of a query and a key, or of their distances."""
@@ -219,6 +246,12 @@ def of_distances(run: Run, scores: int, heads: int | None, at: int) -> bool:
     if made is None or taken is None or other == at or made.k > _COORDINATES:
         return False
     return (made.m, made.n) == (taken.m, taken.k) and _for_heads(run, scores, heads, max(at, other))
+
+
+def _of_each_query(run: Run, scores: int, at: int) -> bool:
+    """A table of distances that every query of every head is multiplied with (BoTNet, HaloNet)."""
+    first, shape = run.shape(scores), run.shape(at)
+    return first is not None and shape is not None and (shape.m, shape.k) == (first.batch * first.m, first.k)
 
 
 def _for_heads(run: Run, scores: int, heads: int | None, at: int) -> bool:
@@ -347,7 +380,11 @@ def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
                 parts[at] = "attention.other"
                 if at > softmax and _makes(run, at, values):
                     parts[at] = "attention.qkv"
-                elif not (_mixes_heads(run, scores, at) or weighs_pairs(run, scores, heads, at)):
+                elif inside.gemm is not None and not (
+                    _mixes_heads(run, scores, at)
+                    or weighs_pairs(run, scores, heads, at)
+                    or _of_each_query(run, scores, at)
+                ):
                     del parts[at]
     tokens = first.batch // heads * first.m if heads and first else None
     width = None

@@ -10,7 +10,7 @@ from math import prod
 from tracelens.attribution.structure.cores import query_rows
 from tracelens.attribution.structure.norms import adds, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.units import VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import LARGEST_RANK
 from tracelens.gemm import GemmShape
 
@@ -215,6 +215,8 @@ class Gap:
         end = self.first_on_stream
         if end is None or at in self.normed:
             return False
+        if self.unnamed is not None and self.unnamed < end:
+            return at < max((p for p in self.gap if p < self.unnamed and self._is_bare_sum(p)), default=at)
         norm = next((p for p in self.gap if normalizes(self.run, p, self.hidden)), self.gap[-1] + 1)
         return at < max((p for p in self.gap if p < norm and self._sums_up(p)), default=end)
 
@@ -237,7 +239,18 @@ class Gap:
         return kind.what == "add" and wide and two[0] == two[1]
 
     def _is_bare_sum(self, at: int) -> bool:
-        return self.run.kinds[at].what == "add" and not self.run.kinds[at].tensors
+        kind = self.run.kinds[at]
+        return kind.what == "add" and not kind.tensors and at not in self.normed
+
+    def _scales_sum(self, at: int) -> bool:
+        """Without shapes: multiplied right behind a product, and then added to the stream (layer scale)."""
+        kinds = self.run.kinds
+        behind = next((kinds[p] for p in range(at + 1, len(kinds)) if not _passes(kinds[p])), None)
+        before = next((kinds[p] for p in range(at - 1, -1, -1) if not _passes(kinds[p])), None)
+        scales = kinds[at].name in ("mul", "mul_") and not kinds[at].tensors
+        return scales and all(
+            kind is not None and kind.what == what for kind, what in ((before, "gemm"), (behind, "add"))
+        )
 
     def _counts_places(self, at: int) -> bool:
         """Without shapes: added to numbers in a row, which say where to read."""
@@ -265,6 +278,13 @@ class Gap:
         return ends[-1] if ends else self.gap[-1]
 
     @cached_property
+    def unnamed(self) -> int | None:
+        """Without shapes: the first product between the two, which has no name."""
+        kinds = self.run.kinds
+        products = (p for p in range(self.gap[0], self.gap[-1]) if kinds[p].what in ("gemm", "bmm"))
+        return next((p for p in products if not kinds[p].tensors), None)
+
+    @cached_property
     def last_added(self) -> int:
         """The last addition to the residual stream; without one, where the layers end."""
         return max((p for p in self.gap if self._sums_up(p)), default=self.last_norm)
@@ -289,7 +309,7 @@ class Gap:
         """A residual of as many rows as the stream has; rows of tokens that several experts got are more."""
         kind = self.run.kinds[at]
         if kind.what == "add" and not kind.tensors:  # without shapes: what a normalization takes next
-            return self._is_norm(at + 1) if at + 1 < len(self.run) else False
+            return self._is_bare_sum(at) and at + 1 < len(self.run) and self._is_norm(at + 1)
         rows = {core.tokens for core in self.run.cores} - {None}
         return self._is_residual(at) and (not rows or bool(rows & _rows(kind.tensors[0])))
 
@@ -302,6 +322,11 @@ class Gap:
                 k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near
             )
         return kind.what == "norm" or "norm" in kind.tags or at in self.normed
+
+
+def _passes(kind: Kind) -> bool:
+    """Does it hand its input on?"""
+    return kind.what in ("copy", "dropout", "helper") or kind.name in VIEWS
 
 
 def _rows(tensor: Dims) -> set[int]:

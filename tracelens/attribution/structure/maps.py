@@ -87,13 +87,14 @@ def _around(run: Run, hidden: int | None) -> Iterator[int]:
     chained = False
     for at, kind in enumerate(run.kinds):
         if kind.what == "convolution":
-            channels, chained = _channels(kind) - {hidden}, True
+            channels, chained = _channels(kind), True
             continue
         if kind.what in _PRODUCTS:
             channels = set()
         maps = any((len(t), t[0], t[2:]) in spaces for t in kind.tensors if len(t) >= 3)
-        maps |= any(t[1] in channels and hidden != t[-1] for t in kind.tensors if len(t) >= 3)
-        chained = maps or (chained and bool(channels) and not kind.tensors)
+        named = [t for t in kind.tensors if len(t) >= 3 and t[1] in channels]
+        maps |= any(hidden not in (t[1], t[-1]) or t == (1, t[1], 1, 1) for t in named)
+        chained = maps or (chained and bool(channels - {hidden}) and not kind.tensors)
         if chained:
             yield at
 

@@ -55,6 +55,11 @@ def _stop(run: Run, root: int) -> int:
         largest = max((t for t in kind.tensors if len(t) >= 2), key=prod, default=None)
         if whole is not None and kind.what == "copy" and largest not in (None, whole):
             break  # in another form: for what takes it
+        behind_cast = [before.name for before in kinds[at - 2 : at]] == ["copy_", "mul"]
+        if kind.what == "copy" and behind_cast and _is_wide(kinds[at - 2]):
+            break  # cast back before its weight: this cast is for what takes it
+        if kind.what == "add" and products > 1 and kinds[at - 1].what == "copy":
+            break  # cast back behind its weight: a residual
         whole = largest or whole
         if wide and scales:
             products += 1

@@ -8,7 +8,7 @@ from math import prod
 from tracelens.attribution.structure.cores import of_distances, query_rows, weighs_pairs
 from tracelens.attribution.structure.norms import is_step
 from tracelens.attribution.structure.runs import Core, Label
-from tracelens.attribution.structure.walk import LARGEST_RANK, Walk, follows, takes_heads
+from tracelens.attribution.structure.walk import LARGEST_RANK, Walk, activates, follows, takes_heads
 from tracelens.gemm import GemmShape
 
 
@@ -112,8 +112,15 @@ class Queries(Walk):
             if of_head or bias(run, core.first, core.heads, at):
                 run.labels[at] = Label("attention.other", self.layer)
         for at in makes:
+            if self._takes_activated(at):
+                continue  # the second of two layers, whose result the queries are made with
             if at not in run.labels and (run.shape(at) is None or self._fits_queries(at, makes, core)):
                 run.labels[at] = Label("attention.qkv", self.layer)
+
+    def _takes_activated(self, at: int) -> bool:
+        before, shape = self.run.kinds[at - 1], self.run.shape(at)
+        given = before.tensors[:1] if activates(before) else ()
+        return shape is not None and any(t[-1] == shape.k and prod(t) == shape.m * shape.k for t in given)
 
     def _mixes_tokens(self, at: int, shape: GemmShape) -> bool:
         """It takes the stream with its channels in front, whose number can be that of all heads' queries."""

@@ -137,6 +137,7 @@ def further_models(run: Run) -> dict[int, bool]:
         enters = any(embeds(kind) or _is_picture(kind) for kind in between)
         if enters or following in run.joints or any(_OPENS[1] == k.what and not k.tensors for k in between):
             found[following] = enters
+    found |= {layer: False for layer in _behind_loose_products(run, placed) if layer not in found}
     numbered = [layer for _, layer in placed]
     ends = [*sorted(found)[1:], max(numbered, default=0) + 1]
     crosses = [
@@ -145,6 +146,18 @@ def further_models(run: Run) -> dict[int, bool]:
         if any(attends[one] > 1 for one in range(layer, stop))
     ]
     return {layer: sure for layer, sure in found.items() if layer not in crosses}
+
+
+def _behind_loose_products(run: Run, placed: list[tuple[int, int]]) -> list[int]:
+    """Layers behind products of no layer (a projection from one model to the next), where few layers are:
+    what stands between all is theirs."""
+    steps = [(range(before + 1, at), layer) for (before, one), (at, layer) in pairwise(placed) if layer > one]
+    loose = [layer for between, layer in steps if any(_is_loose(run, at) for at in between)]
+    return loose if 2 * len(loose) < len(steps) else []
+
+
+def _is_loose(run: Run, at: int) -> bool:
+    return run.kinds[at].what == "gemm" and (at not in run.labels or run.labels[at].layer is None)
 
 
 def _is_picture(kind: Kind) -> bool:

@@ -43,6 +43,7 @@ _WHOLE = (
 )
 _TAGGED = {"rope": "rope", "routes": "router"}  # rules of operators that fuse what Inductor's names list
 _NUMBER = re.compile(r"_\d+$")  # of a user's Triton kernel in a compiled graph
+VIEWS = frozenset({"view", "_unsafe_view", "permute", "transpose", "expand"})
 _COPIES = frozenset({"copy_", "clone", "contiguous", "_to_copy", "to", "reshape", "_reshape_copy"})
 
 
@@ -58,6 +59,7 @@ class Kind:
     backward: bool = False
     tensors: tuple[Dims, ...] = ()  # the shapes it was called with, scalars left out
     tags: frozenset[str] = field(default_factory=frozenset)
+    depth: int = 1  # of a product without an operator, blocks in z: batches or splits of the sum
 
     @property
     def width(self) -> int | None:
@@ -182,7 +184,7 @@ def _kinds(
     node: NodeArray,
     kernel: NodeArray,
 ) -> tuple[list[Kind], NodeArray]:
-    """One Kind per distinct (operator, inputs, innermost operator, inputs, kernel name)."""
+    """One Kind per distinct (operator, inputs, innermost operator, inputs, kernel name and depth)."""
     ops = trace.ops
     inner = look_up(links.kernel_op, kernel)  # rows of Trace.ops, which are nodes
     leaf = np.where(inner >= 0, _leaf(links, rule)[np.maximum(inner, 0)] if len(rule) else -1, -1)
@@ -194,6 +196,7 @@ def _kinds(
             look_up(ops.inputs, leaf),
             np.where(node >= 0, -1, look_up(trace.kernels.name, kernel)),
             look_up(rule, node),
+            _depths(trace, names, np.where(node >= 0, -1, kernel)),
         ],
         axis=1,
     )
@@ -203,10 +206,22 @@ def _kinds(
     kinds = [
         _kind(trace, op, *more, rule=rule)
         if op >= 0
-        else _kernel_kind(trace.symbols[kernel], names[kernel] if kernel >= 0 else None)
-        for op, *more, kernel, rule in distinct.tolist()
+        else _kernel_kind(trace.symbols[kernel], names[kernel] if kernel >= 0 else None, depth)
+        for op, *more, kernel, rule, depth in distinct.tolist()
     ]
     return kinds, which.reshape(-1).astype(np.int32)
+
+
+def _depths(trace: Trace, names: KernelNames, kernel: NodeArray) -> IntArray:
+    """Per kernel given the blocks in z of a GEMM's grid; 1 where it is another kernel, or none (-1)."""
+    multiplies = np.array([name is not None and name.kind == "gemm" for name in names] or [False])
+    asked = look_up(multiplies, look_up(trace.kernels.name, kernel), False)
+    depth = np.ones(len(kernel), np.int64)
+    launch = trace.kernels.launch[kernel[asked]]
+    codes, which = np.unique(launch, return_inverse=True)
+    grids = [trace.details.config(code).grid for code in codes.tolist()]
+    depth[asked] = np.array([grid[2] if grid and len(grid) == 3 else 1 for grid in grids], np.int64)[which]
+    return depth
 
 
 def _leaf(links: Links, rule: NodeArray) -> NodeArray:
@@ -330,11 +345,11 @@ _BY_NAME = {  # of kernels without an operator: what their own names say beyond 
 }
 
 
-def _kernel_kind(name: str, parsed: KernelName | None) -> Kind:
+def _kernel_kind(name: str, parsed: KernelName | None, depth: int) -> Kind:
     """A kernel without an operator, from its own name."""
     if parsed is not None and not parsed.kind.endswith("_helper"):
         what = "core" if parsed.kind == "attention" else "gemm"
-        return Kind(what, name, backward=parsed.direction == "backward")
+        return Kind(what, name, backward=parsed.direction == "backward", depth=depth)
     if parsed is not None:
         return Kind("helper", name)
     fused = parse_fused(name)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from math import prod
 
 from tracelens.attribution.structure.norms import adds, is_affine, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.units import Dims, Kind
 
 MOST_EXPERTS = 1024
 LARGEST_RANK = 512  # of a low-rank adapter
@@ -38,9 +39,20 @@ def _elected(runs: Iterable[Run], among: set[int] | None) -> int | None:
                 s for s in behind if s.k == core.out_width or (core.heads is None and _fits_heads(s.k, core))
             ]
             votes.update(shape.n for shape in exact[:1])
-            weak.update(shape.n for shape in behind[:1] if takes_heads(shape.k, core))
+            beside = {sum(prod(t[-2:]) for t in found) for found in _put_beside(run, core)}
+            weak.update(shape.n for shape in behind[:1] if takes_heads(shape.k, core) or shape.k in beside)
     votes = votes or weak
     return votes.most_common(1)[0][0] if votes else None
+
+
+def _put_beside(run: Run, core: Core) -> Iterator[tuple[Dims, ...]]:
+    """Heads that are put beside those of the core before the next product, with them (ConvBERT's)."""
+    for kind in run.kinds[core.last + 1 :]:
+        if kind.what == "gemm":
+            return
+        heads = (core.heads, core.value_dim)
+        if kind.name == "cat" and heads in [t[-2:] for t in kind.tensors if len(t) > 2]:
+            yield kind.tensors
 
 
 def takes_heads(width: int, core: Core) -> bool:

@@ -62,9 +62,13 @@ class Shares:
     source: str
     few: tuple[float, ...] = ()  # low and high instead of those where M is at most 64
     short: tuple[float, ...] = ()  # and where the time is under 10 us
-    cast_us: float = 0.0  # casting the 16-bit activations first: what starting those kernels takes
-    cast_bytes: float = 0.0  # and what they move per element
+    cast_us: tuple[float, ...] = ()  # casting 16-bit activations first, by each known cast: what it starts in
+    cast_row_ns: tuple[float, ...] = ()  # what it takes per row at least
+    cast_bytes: tuple[float, ...] = ()  # and what it moves per element
     whole_tiles_above_m: float = math.inf  # from M above it the library takes no tile below 128x128
+    dispatched: str = ""  # the list of ``Architecture.dispatched`` that the library takes its tile from
+    ragged_frac: float = 0.0  # what an empty last row of tiles would add to a kernel of that row alone
+    tile_us: float = 0.0  # a tile's start and end beside its K loop and its store
     whole_m_frac: float = 1.0  # the library ranks a tile that divides M as if it took this share of its time
     whole_n_frac: float = 1.0
     ratio_error_frac: float = (
@@ -101,6 +105,7 @@ class Architecture:
     like: Mapping[str, str] = field(hash=False)  # and of those nearer to another: keys of both
     tiles: tuple[Tile, ...]
     tile_rates: tuple[float, ...]  # of each tile beside the formula's, for GPUs without rates of their own
+    dispatched: Mapping[str, tuple[Tile, ...]] = field(hash=False)  # of libraries that go by M alone
     family: Family | None  # of tiles that have no names here; for types with figures of it
     narrow: Library  # tiles of the kernels that run rows off the 16-byte grid; none where the same do
     shares: Mapping[str, Mapping[str, Shares]] = field(
@@ -121,6 +126,8 @@ class Architecture:
         """The same by the figures of one GPU and type."""
         if dtype in ("fp32", "fp64"):
             return Library.unbiased(_CUDA_CORES)
+        if shares is not None and shares.dispatched:
+            return Library.unbiased(self.dispatched[shares.dispatched], shares.tile_rates)
         rates = shares.tile_rates if shares is not None and shares.tile_rates else self.tile_rates
         if self.family is None or shares is None or not shares.family_rates:  # see ``ranks``
             return Library.unbiased(self.tiles, rates)
@@ -188,6 +195,7 @@ def architecture(capability: tuple[int, int] | None) -> Architecture:
 
 def _read(data: Mapping[str, Any]) -> Architecture:
     tiles, rates = _tiles(data["tiles"])
+    dispatched = {dtype: _tiles(rows)[0] for dtype, rows in data.get("dispatched", {}).items()}
     narrow = Library.unbiased(*_tiles(data.get("narrow", [])))
     shares = {
         dtype: {gpu: _shares(figures) for gpu, figures in gpus.items()}
@@ -198,7 +206,9 @@ def _read(data: Mapping[str, Any]) -> Architecture:
     )
     family = Family.of(longest, pairs) if longest else None
     like = data.get("like", {})
-    return Architecture(data["title"], data["reference"], like, tiles, rates, family, narrow, shares)
+    return Architecture(
+        data["title"], data["reference"], like, tiles, rates, dispatched, family, narrow, shares
+    )
 
 
 def _shares(figures: Mapping[str, Any]) -> Shares:
@@ -215,12 +225,16 @@ def _widened(figures: Shares) -> Shares:
 
 
 def _tiles(rows: list[str]) -> tuple[tuple[Tile, ...], tuple[float, ...]]:
-    """Tiles and rates from rows "128x256x64 cluster 1x2 rate 1.05"; cluster and rate may be missing."""
+    """Tiles and rates from rows "128x256x64 cluster 1x2 rate 1.05 above 64 to 128 slices 1".
+
+    All but the size may be missing. ``above``, ``to``: of M; ``slices 1``: it never slices K.
+    """
     tiles, rates = [], []
     for row in rows:
         size, *rest = row.split()
         m, n, k = (int(side) for side in size.split("x"))
         more = dict(zip(rest[::2], rest[1::2], strict=True))
-        tiles.append(Tile(m, n, k, more.get("cluster")))
+        above, to = float(more.get("above", "0")), float(more.get("to", "inf"))
+        tiles.append(Tile(m, n, k, more.get("cluster"), more.get("slices") != "1", above, to))
         rates.append(float(more.get("rate", "1")))
     return tuple(tiles), tuple(rates)

@@ -56,7 +56,7 @@ class _Point:
     call: AttentionProblem
     padded: int
     ratio: float
-    spread: float
+    spread: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,11 @@ class AttentionFit:
                 held_out = self._range(_key(call, backend), call.causal, padded, level, points)
                 if held_out.count == 0:
                     continue
-                spreads = (point.spread for point, _ in chosen)
-                range_frac = max(held_out.range_frac, *spreads)
-                if not any(point.call.causal == call.causal for point in near):
-                    range_frac = max(range_frac, model_range_frac)  # nothing shows what the mask costs
+                spreads = [point.spread for point, _ in chosen]
+                range_frac = max([held_out.range_frac, *(one for one in spreads if one is not None)])
+                if None in spreads or not any(point.call.causal == call.causal for point in near):
+                    # nothing shows how far repeats lie apart, or what the mask costs
+                    range_frac = max(range_frac, model_range_frac)
                 distance = min(_distance(call, point.call) for point, _ in chosen)
                 grown = range_frac * max(1.0, distance / held_out.distance)
                 return Correction(
@@ -167,7 +168,8 @@ def _point(
     if modelled is None:
         return None
     padded = padded_head_dim(backend, call.head_dim, backward=call.backward) or call.head_dim
-    point = _Point(call, padded, row.time_us / modelled, (row.spread_frac or 0.0) / 2)
+    spread = row.spread_frac
+    point = _Point(call, padded, row.time_us / modelled, None if spread is None else spread / 2)
     return _key(call, backend), point
 
 

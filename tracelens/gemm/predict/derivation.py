@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 
 from tracelens.gemm.predict.cost import REFERENCE_LOADS, shared_load
-from tracelens.gemm.predict.rates import Rates
+from tracelens.gemm.predict.rates import Cast, Rates
 from tracelens.gemm.predict.tiles import Tile
 from tracelens.gemm.predict.words import gemm as words
 
@@ -58,10 +58,11 @@ def derive(one: Chosen) -> tuple[Term, ...]:
     """The terms in order; the last one is the predicted time."""
     terms, rates = _Terms(), one.rates
     waves = _waves(one, terms)
-    compute = terms.add("compute", f"{waves} * {_one_wave(one, terms)}", "us", words.WAVE_AFTER_WAVE)
+    wave = _one_wave(one, terms)
+    compute = terms.add("compute", f"{waves} * {wave}{_ragged(one, terms)}", "us", words.WAVE_AFTER_WAVE)
     memory = _memory(one, terms)
     busy = terms.add("busy", f"({compute}**4 + {memory}**4)**(1 / 4)", "us", words.OVERLAPPED)
-    cast = _cast(one, terms) if rates.cast_us or rates.cast_bytes else ""
+    cast = " + " + _cast(one, terms) if rates.casts else ""
     loss = f"{_number(rates.sustained_loss_frac)}{_times(one.alignment_frac)}"
     half = _number(rates.sustained_us)
     formula = f"{_number(rates.fixed_us)} + {busy} * (1 + {loss} * {compute} / ({compute} + {half})){cast}"
@@ -152,7 +153,17 @@ def _one_wave(one: Chosen, terms: _Terms) -> str:
         "us",
         words.STORED,
     )
-    return f"(max({multiply}, {load}) + {store})"
+    return f"(max({multiply}, {load}) + {store}{f' + {_number(rates.tile_us)}' if rates.tile_us else ''})"
+
+
+def _ragged(one: Chosen, terms: _Terms) -> str:
+    """What the last row of clusters costs where M fills only a part of it, as a factor."""
+    rows = one.tile.m * one.tile.clusters[0]
+    if not one.rates.ragged_frac or one.m % rows == 0:
+        return ""
+    there = f"ceil({one.m} / {rows})"
+    formula = f"1 + {_number(one.rates.ragged_frac)} * ({there} - {one.m} / {rows})**2 / {there}"
+    return f" * {terms.add('last row', formula, 'times', words.LAST_ROW)}"
 
 
 def _memory(one: Chosen, terms: _Terms) -> str:
@@ -178,21 +189,24 @@ def _memory(one: Chosen, terms: _Terms) -> str:
 
 
 def _cast(one: Chosen, terms: _Terms) -> str:
-    """The cast of the activations, as one more summand of the time."""
+    """The cast of the activations, as one more summand of the time: the middle one of those known."""
+    each = [_one_cast(one, cast, terms) for cast in one.rates.casts]
+    if len(each) == 1:
+        return terms.add("cast", each[0], "us", words.CAST_FIRST)
+    first, second, third = (terms.add("a cast", formula, "us", words.CAST_OF_ONE) for formula in each)
+    low, high = f"min({first}, {second})", f"max({first}, {second})"
+    return terms.add("cast", f"max({low}, min({high}, {third}))", "us", words.CAST_MIDDLE)
+
+
+def _one_cast(one: Chosen, cast: Cast, terms: _Terms) -> str:
     rates = one.rates
-    moved = terms.add(
-        "bytes cast",
-        f"{_number(rates.cast_bytes)} * {one.m} * {one.k} * {one.batch}",
-        "bytes",
-        words.CAST_BYTES,
-    )
+    formula = f"{_number(cast.element_bytes)} * {one.m} * {one.k} * {one.batch}"
+    moved = terms.add("bytes cast", formula, "bytes", words.CAST_BYTES)
     at_most = f"max({moved}, {_number(rates.cached_mb)} * 1e6)"
     cached = terms.add("cached", f"({_number(rates.cached_mb)} * 1e6 / {at_most})**2", "of them", words.IN_L2)
-    formula = (
-        f"{_number(rates.cast_us)} + {moved} * ((1 - {cached}) / {_number(rates.bandwidth_gbps)}"
-        f" + {cached} / {_number(rates.l2_gbps)}) / 1e3"
-    )
-    return " + " + terms.add("cast", formula, "us", words.CAST_FIRST)
+    rows = f"{_number(cast.row_ns)} * {one.m} * {one.batch}"
+    memory = f"(1 - {cached}) / {_number(rates.bandwidth_gbps)} + {cached} / {_number(rates.l2_gbps)}"
+    return f"{_number(cast.start_us)} + max({rows}, {moved} * ({memory})) / 1e3"
 
 
 def _rate(one: Chosen) -> str:

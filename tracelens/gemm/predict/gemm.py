@@ -178,7 +178,8 @@ def predict_gemm(
     sizes that are not positive whole numbers, and for unknown types and layouts.
 
     Without measurements the time falls when a dimension grows at the same alignment only where the library is
-    known to take a tile that is not its fastest (``architecture.Library``).
+    known to take a tile that is not its fastest (``architecture.Library``), and in types below 16 bits where
+    the last row of tiles fills (``cost.ragged``) or a dispatcher goes over to another tile.
 
     >>> from tracelens.hardware import find_gpu
     >>> h100 = find_gpu("NVIDIA H100 80GB HBM3")
@@ -289,7 +290,7 @@ def _ask(question: _Question) -> _Asked:
 @lru_cache(maxsize=256)
 def _model_rates(gpu: Gpu, math_dtype: str, cast: bool, aligned: bool) -> Rates | str:
     rates = model_rates(gpu, math_dtype, aligned=aligned)
-    return rates if cast or isinstance(rates, str) else replace(rates, cast_us=0.0, cast_bytes=0.0)
+    return rates if cast or isinstance(rates, str) else replace(rates, casts=())
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.predict.architecture import BLOCK_SCALED, Shares, architecture
@@ -22,6 +23,14 @@ from tracelens.results.identity import LEAST_US
 SMALL = 1024
 #: Up to so many rows, and below so many microseconds, they follow it in other ways again.
 FEW, SHORT_US = 64, 10.0
+
+
+class Cast(NamedTuple):
+    """How a framework casts activations: one block of threads takes a row, or a part of a large one."""
+
+    start_us: float
+    row_ns: float  # per row at least, however short it is
+    element_bytes: float  # moved per element
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +52,10 @@ class Rates:
     l2_gbps: float
     sustained_loss_frac: float  # rate lost to power in a long kernel
     sustained_us: float  # half of that loss is there in a kernel of this length
-    cast_us: (
-        float  # casting 16-bit activations first: what starting those kernels takes; 0 for the GEMM alone
-    )
-    cast_bytes: float  # and what they move per element
+    casts: tuple[Cast, ...]  # of 16-bit activations before the GEMM: see ``cost.cast_us``; () for it alone
     whole_tiles_above_m: float  # from M above it the library takes no tile below 128x128
+    ragged_frac: float  # see ``cost.ragged``
+    tile_us: float  # a tile's start and end beside its K loop and its store
     whole_m_frac: float  # how the library ranks a tile that divides M: its time times this
     whole_n_frac: float
     ratio_error_frac: float  # error of the ratio of two times beside ``tracelens.gemm.gain``'s
@@ -166,9 +174,10 @@ def _rates(shares: Shares, sms: int, tflops: float, bandwidth_gbps: float, load_
         l2_gbps=round(shares.l2_sm_gbps * sms, 2),
         sustained_loss_frac=shares.sustained_loss_frac,
         sustained_us=shares.sustained_us,
-        cast_us=shares.cast_us,
-        cast_bytes=shares.cast_bytes,
+        casts=tuple(map(Cast, shares.cast_us, shares.cast_row_ns, shares.cast_bytes)),
         whole_tiles_above_m=shares.whole_tiles_above_m,
+        ragged_frac=shares.ragged_frac,
+        tile_us=shares.tile_us,
         whole_m_frac=shares.whole_m_frac,
         whole_n_frac=shares.whole_n_frac,
         ratio_error_frac=shares.ratio_error_frac,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tracelens.gemm.efficiency import usable_sms
@@ -17,6 +18,8 @@ class Tile:
     k: int  # K is padded to a multiple of it
     cluster: str | None = None  # as kernel names write it, N first: "2x1"; None is taken as no cluster
     may_split: bool = True  # may it slice K
+    above_m: float = 0.0  # it is taken where M is above this
+    to_m: float = math.inf  # and at most that
 
     @property
     def clusters(self) -> tuple[int, int]:

@@ -128,8 +128,9 @@ def _call(one: CallPair, times: Mapping[Case, CallTime | Why], scale: float, sto
     if now is not None and then is not None:
         before, after = one.calls_now * now.time_us / 1e3, one.calls_then * scale * then.time_us / 1e3
         # the repeats of one side say nothing of those of the other
-        error = math.hypot(before * now.spread_frac, after * then.spread_frac) / 2
-        saving = _around(before - after, error)
+        sides_ms = [(before, now.spread_frac), (after, then.spread_frac)]
+        known = [time * spread for time, spread in sides_ms if spread is not None]
+        saving = _around(before - after, math.hypot(*known) / 2 if len(known) == 2 else None)
     return MeasuredCall(
         component=one.component,
         role=one.role,
@@ -159,10 +160,14 @@ def shape_text(case: Case | None) -> str:
 
 
 def _spread(time: CallTime | None) -> Estimate:
-    return UNKNOWN if time is None else _around(time.time_us, time.time_us * time.spread_frac / 2)
+    if time is None:
+        return UNKNOWN
+    return _around(time.time_us, None if time.spread_frac is None else time.time_us * time.spread_frac / 2)
 
 
-def _around(middle: float, error: float) -> Estimate:
+def _around(middle: float, error: float | None) -> Estimate:
+    if error is None:
+        return Estimate(None, middle, None, "measured")
     return Estimate(middle - error, middle, middle + error, "measured")
 
 

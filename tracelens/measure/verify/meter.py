@@ -26,7 +26,7 @@ class CallTime:
     """One call alone: its kernels' time as a trace would show it."""
 
     time_us: float
-    spread_frac: float
+    spread_frac: float | None  # None: too few repeats to tell
     kernels: tuple[str, ...] = ()
     date: str = ""  # "": today
 
@@ -121,7 +121,7 @@ class BenchMeter:
             return journal.refused.get(str(case)) or Reason("left_out")
         time_us = max(row.time_us - gap_us, 0.5 * row.time_us)
         date = journal.dates.get(journal.runs.get(key, ""), "")
-        return CallTime(time_us, row.spread_frac or 0.0, row.kernels, date)
+        return CallTime(time_us, row.spread_frac, row.kernels, date)
 
     def _in_turns(self, now: Shape, then: Shape) -> PairTimes | str:
         how: dict[str, Any] = {"device": self.device, "record": False}

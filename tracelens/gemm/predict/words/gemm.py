@@ -72,6 +72,9 @@ BANDWIDTH_ACHIEVED = "the bandwidth achieved; the L2 cache serves the tiles of a
 CAST_BYTES = "activations read in 16 bits, scaled, and written in the operands' type"
 IN_L2 = "in L2"
 CAST_FIRST = "the kernels that cast the activations first"
+CAST_OF_ONE = "as one framework casts them: per row at least, or by the bytes moved"
+CAST_MIDDLE = "the kernels that cast the activations first: the middle one of three frameworks' casts"
+LAST_ROW = "the last row of tiles is partly empty, and the kernels that load such tiles take longer"
 
 
 def tiles_over(

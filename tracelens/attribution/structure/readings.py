@@ -1,0 +1,232 @@
+"""The products between two attention cores without shapes: what their number, norms and activations say."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from tracelens.attribution.structure.mixtures import GROUPED
+from tracelens.attribution.structure.runs import Run
+from tracelens.attribution.structure.units import VIEWS, Kind
+from tracelens.attribution.structure.walk import follows, routes
+from tracelens.gemm.inductor import parse_fused
+from tracelens.gemm.inductor_ops import NONLINEAR
+
+Pattern = tuple[str, ...]
+_MLP_BETWEEN = 4  # output, up, down and queries
+ONE_ADAPTER = 2  # products
+_QUERY_PRODUCTS = 2  # between two norms: q; q_b and kv_a of latent attention
+_EXPERT_PRODUCTS = 2  # behind a choice: up and down
+EXPERTS = "moe.experts"
+QUERIES = "attention.qkv"
+_WRITTEN_OUT = "erf"  # of a GELU that is no operator: x / 2 * (1 + erf(x / sqrt(2)))
+_IN_PAIR = frozenset({"gemm", "activation", "copy", "add", "dropout"})  # of two linear layers in a row
+_MLPS: dict[tuple[int, ...], Pattern] = {
+    (2, 1): ("mlp.up", "mlp.down"),
+    (3, 1): ("mlp.gate", "mlp.up", "mlp.down"),
+    (3, 2): ("mlp.gate", "mlp.up", "mlp.down"),  # both before the activation: the first is the gate by custom
+}
+
+
+def ends_layer(pattern: Pattern) -> bool:
+    """Has it an MLP or a mixture of experts?"""
+    return bool({"mlp.down", EXPERTS, "moe.router"} & {*pattern})
+
+
+def _is_fused_mixture(kind: Kind) -> bool:
+    return kind.what == "experts" or "experts" in kind.tags
+
+
+def _in_stretches(
+    run: Run, places: list[int], norms: list[int], acts: list[int], *, last: bool
+) -> tuple[str, ...] | None:
+    """The products between two cores, cut at the norms: output, MLPs with one activation each, queries.
+
+    Before the output projection there can be a gate on the core's output. Behind the ``last`` core the head
+    takes the place of the queries, and is left out.
+    """
+    stretches = [[places[0]]]
+    for before, at in pairwise(places):
+        bent = next((act for act in acts if before < act < at), at)  # behind it a norm is inside the MLP
+        here = [norm for norm in norms if before < norm < at and (norm < bent or _summed(run, bent))]
+        if here and not _multiplied(run, before):
+            stretches.append([])
+        stretches[-1].append(at)
+    output, *blocks = stretches
+    beside = len(output)
+    output = _until_sum(run, output)
+    beside -= len(output)
+    queries = [] if last else blocks[-1:]
+    while len(blocks) > len(queries) + 1 and queries and _of_queries(run, blocks[-len(queries) - 1], acts):
+        queries = blocks[-len(queries) - 1 :]  # normalizations of queries and keys stand between these
+    ahead = (follows(run, at, behind) for at, behind in pairwise(output))
+    out = [*("attention.output" if one else "attention.other" for one in ahead), "attention.output"]
+    out += [""] * beside
+    for whole in blocks[: len(blocks) - len(queries)]:
+        block = _until_sum(run, whole)
+        mixture = _mixture(run, block, next((norm for norm in norms if norm > block[-1]), block[-1] + 1))
+        if mixture is not None:
+            out += [*mixture, *[""] * (len(whole) - len(block))]
+            continue
+        inside = [at for at in acts if block[0] < at < block[-1]] or _bent(run, block)
+        mlp = _mlp(block, inside)
+        if mlp is None:
+            if last and whole is blocks[-1]:
+                break
+            return None
+        out += [*mlp, *[""] * (len(whole) - len(block))]
+    made = [made for block in queries for made in _without_pairs(run, block, acts)]
+    outside = any(output[0] < at < output[-1] for at in acts) or not (last or any(made))
+    crosses = len(blocks) == 1 and not last and not any(output[0] < at < blocks[0][-1] for at in acts)
+    if outside or not (ends_layer((*out,)) or crosses):
+        return None
+    return (*out, *made)
+
+
+def _without_pairs(run: Run, block: list[int], acts: list[int]) -> Pattern:
+    """The products of queries, without two around an activation, which make something that is added to the
+    scores or to the queries; none where anything else stands between the two."""
+    out = [QUERIES] * len(block)
+    for number, (at, behind) in enumerate(pairwise(block)):
+        if any(at < act < behind for act in acts):
+            if not {kind.what for kind in run.kinds[at:behind]} <= _IN_PAIR:
+                return ()
+            out[number : number + 2] = ["", ""]
+    return tuple(out)
+
+
+def _until_sum(run: Run, block: list[int]) -> list[int]:
+    """The products of a block up to the first sum that a product takes as it is: that stands between two
+    blocks, and weighs streams against each other (hyper-connections, arXiv 2409.19606)."""
+    for number, (at, behind) in enumerate(pairwise(block), 1):
+        between = (kind for kind in reversed(run.kinds[at + 1 : behind]) if kind.what != "copy")
+        before = next((kind for kind in between if kind.name not in VIEWS), None)
+        if before is not None and before.what == "add":
+            return block[:number]
+    return block
+
+
+def _multiplied(run: Run, at: int) -> bool:
+    """Is a product's result multiplied and then normalized, without a sum before? So is a gated one."""
+    behind = [kind.name if kind.what == "elementwise" else kind.what for kind in run.kinds[at + 1 : at + 5]]
+    return behind[:1] == ["mul"] and next((one for one in behind[1:] if one != "copy"), "") in ("norm", "pow")
+
+
+def _summed(run: Run, at: int) -> bool:
+    """Is what an activation gives added to something before it is normalized?"""
+    ends = ("add", "norm", "gemm", "pow")
+    first = next((kind for kind in run.kinds[at + 1 :] if kind.what in ends or kind.name in ends), None)
+    return first is not None and first.what == "add"
+
+
+def _without_adapters(run: Run, places: list[int]) -> list[int]:
+    """The places without low-rank adapters. Twice at least, as the rotation of queries adds too."""
+    found = adapters(run, places)
+    return [at for at in places if at not in found] if len(found) > ONE_ADAPTER else places
+
+
+def adapters(run: Run, places: list[int]) -> list[int]:
+    """What may be low-rank adapters: two products behind another, with what is cast or dropped before them,
+    and an addition behind them."""
+    kinds = run.kinds
+    found: list[int] = []
+    for base, down, up in zip(places, places[1:], places[2:], strict=False):
+        between = [kind.what for kind in kinds[base + 1 : down] + kinds[down + 1 : up]]
+        behind = [kind.what for kind in kinds[up + 1 : up + 4]]
+        sums = "add" in behind and "gemm" not in behind[: behind.index("add")]
+        if sums and {*between} <= {"dropout", "copy"} and base not in found:
+            found += [down, up]
+    return found
+
+
+def _bent(run: Run, block: list[int]) -> list[int]:
+    """Between the products of a block, kernels that bend what they read and may be a residual elsewhere."""
+    between = range(block[0] + 1, block[-1])
+    fused = {at: parse_fused(run.kinds[at].name) for at in between if run.kinds[at].what == "fused"}
+    return [at for at, one in fused.items() if one is not None and NONLINEAR & {*one.ops}]
+
+
+def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
+    """One or two products with nothing between them that an MLP or a mixture has."""
+    plain = not any(block[0] < at < block[-1] for at in (*acts, *_bent(run, block)))
+    plain = plain and _mixture(run, block, block[-1] + 1) is None
+    return plain and len(block) <= _QUERY_PRODUCTS
+
+
+def normalizations(run: Run, start: int, stop: int) -> list[int]:
+    """Positions of normalizations between two, one for each."""
+    kinds = ((at, run.kinds[at]) for at in range(start, stop))
+    return [at for at, k in kinds if {k.what, k.name} & {"norm", "rsqrt"} or "norm" in k.tags]
+
+
+def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
+    """In one block a router, a choice and experts behind it, which can be one kernel, before ``stop``.
+
+    GEMMs over groups of rows are experts'.
+    """
+    fused = next((at for at in range(block[0], stop) if _is_fused_mixture(run.kinds[at])), None)
+    if fused is not None:
+        ahead = [at for at in block if at < fused]
+        return ["moe.router"] * len(ahead) + [EXPERTS] * (len(block) - len(ahead)) if len(ahead) < 2 else None
+    grouped = [at for at in block if run.kinds[at].name in GROUPED]
+    chooses = [at for at in range(block[0], block[-1]) if routes(run, at) or run.kinds[at].name == "argmax"]
+    choice = next(iter(chooses), None)
+    if not grouped and (choice is None or len([at for at in block if at > choice]) < _EXPERT_PRODUCTS):
+        return None
+    ahead = [at for at in block if at < (grouped[0] if choice is None else choice)]
+    shared, routers = ahead[:-1], ahead[-1:]  # an expert of all tokens can run first
+    if shared and (_mlp(shared, _activations(run, shared)) is None or _adds(run, shared[-1], routers[0])):
+        return None
+    rest = block[len(ahead) :]
+    added = not grouped and run.kinds[rest[-1] + 1].what == "add"
+    dense = _mlp(rest, _activations(run, rest)) if added else None
+    # what no weight is multiplied with is no expert's
+    named = [*dense] if dense is not None else [EXPERTS] * len(rest)
+    return [EXPERTS] * len(shared) + ["moe.router"] * len(routers) + named
+
+
+def _activations(run: Run, block: list[int]) -> list[int]:
+    return [at for at in range(block[0], block[-1]) if run.kinds[at].what == "activation"]
+
+
+def _mlp(block: list[int], acts: list[int]) -> Pattern | None:
+    """The products of an MLP, by their number and that of those before its activation, which can be made of
+    several; None if they are none."""
+    before = {sum(at < act for at in block) for act in acts}
+    return _MLPS.get((len(block), *before)) if len(before) == 1 else None
+
+
+def _adds(run: Run, start: int, stop: int) -> bool:
+    return any(kind.what == "add" for kind in run.kinds[start:stop])
+
+
+def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, ...] | None:
+    """The one reading of the products between two cores, or behind the last one; None."""
+    bases = _without_adapters(run, places)
+    if len(bases) < len(places):
+        found = read_gap(run, bases, last=last)
+        named = dict(zip(bases, found or (), strict=False))
+        of_base = [next(base for base in reversed(bases) if base <= at) for at in places]
+        return tuple(named[base] for base in of_base if base in named) if found else None
+    if len(places) < 2:
+        return None
+    inside = range(places[0], places[-1])
+    acts = [at for at in inside if run.kinds[at].what == "activation" or "activation" in run.kinds[at].tags]
+    acts = acts or [at for at in inside if run.kinds[at].name == _WRITTEN_OUT]
+    norms = normalizations(run, places[0], places[-1])
+    found = _in_stretches(run, places, norms, acts, last=last)
+    if found is not None or last or len(places) < _MLP_BETWEEN:
+        return found
+    if len(places) == 4 and not acts and not norms:
+        return ("attention.output", "mlp.up", "mlp.down", "attention.qkv")
+    if len(acts) != 1 or any(run.kinds[at].name in GROUPED for at in places):
+        return None
+    behind = [at for at in norms if at > acts[0] and any(p > at for p in places)]
+    if not behind:
+        return None
+    mlp = [at for at in places[1:] if at < behind[0]]
+    queries = len(places) - 1 - len(mlp)
+    before = sum(at < acts[0] for at in mlp)
+    mlp_names = _MLPS.get((len(mlp), before))
+    if mlp_names is None or queries < 1:
+        return None
+    return ("attention.output", *mlp_names, *["attention.qkv"] * queries)
