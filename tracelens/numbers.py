@@ -72,6 +72,8 @@ def ms_range(low_ms: float | None, high_ms: float | None) -> str:
 
     >>> ms_range(12.0, 16.44), ms_range(0.2, 0.3), ms_range(-0.001, 4.1), ms_range(3, 3), ms_range(None, 3.2)
     ('12.0–16.4 ms', '200–300 µs', '0.00–4.10 ms', '3.00 ms', 'unknown')
+    >>> ms_range(-1.0, 3.0)
+    '-1.00 to 3.00 ms'
     """
     if low_ms is None or high_ms is None or not (math.isfinite(low_ms) and math.isfinite(high_ms)):
         return UNKNOWN
@@ -79,7 +81,8 @@ def ms_range(low_ms: float | None, high_ms: float | None) -> str:
     high = sig(high_ms * factor)
     places = len(high.partition(".")[2])
     low = f"{round(low_ms * factor, places) + 0.0:,.{places}f}"  # minus zero becomes zero
-    return f"{high} {unit}" if low == high else f"{low}–{high} {unit}"
+    dash = " to " if low.startswith("-") else "–"
+    return f"{high} {unit}" if low == high else f"{low}{dash}{high} {unit}"
 
 
 def exact_ms(time_ns: int) -> str:
@@ -279,6 +282,15 @@ def plural(number: int, noun: str) -> str:
     ('1 GEMM', '3 GEMMs')
     """
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def part_of(some: int, all_of_them: int, noun: str, one: str, more: str) -> str:
+    """How many of them do what: the verb for ``one`` or for ``more`` goes with ``some``.
+
+    >>> part_of(1, 1, "GEMM row", "has", "have"), part_of(0, 3, "GEMM row", "runs", "run")
+    ('1 of 1 GEMM rows has', '0 of 3 GEMM rows run')
+    """
+    return f"{some} of {all_of_them} {noun}s {one if some == 1 else more}"
 
 
 def times(number: str) -> str:

@@ -167,7 +167,7 @@ def is_address(address: str) -> str:
 
 def no_file_name(given: str) -> str:
     """Of a path that no file can have."""
-    return f"no such file: {given!r} is no file name"
+    return f"no such file: {given!r} is not a file name"
 
 
 def no_such_file(given: str, close: str | None) -> str:

@@ -123,10 +123,12 @@ def test_key_value_heads_are_mentioned_and_leave_the_delta_open(said: Listener) 
     said(finding.caveats)
 
 
-def test_tensor_parallel_ranks_have_to_divide_the_heads(said: Listener) -> None:
+def test_heads_are_those_of_the_whole_model_on_every_rank(said: Listener) -> None:
+    """A rank's 32 heads of 80 are 20 of 128: of the model's 256, 160. No rank has a part of head_dim."""
     finding = one(attention(1, 80, kernel=flash2(96)), dims=model(**(GPT3_2_7B | {"tensor_parallel": 8})))
-    assert finding.change["heads"] == [32, 40]
-    said(finding.caveats)
+    assert finding.change == {"head_dim": [80, 128], "heads": [256, 160]}
+    assert finding.fix == ["- heads = 256   # head_dim 80", "+ heads = 160   # head_dim 128"]
+    said(finding.title, finding.caveats)
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.advice.advice_rows import (
 )
 from tests.said import Listener
 from tracelens.results import Finding, GemmRow
+from tracelens.rules.evidence.vocabulary import vocabulary_shared
 from tracelens.rules.pad_vocabulary import PadVocabulary
 
 RULE = PadVocabulary()
@@ -236,6 +238,12 @@ def test_a_rank_s_slice_of_the_vocabulary_has_to_come_out_even(said: Listener) -
     for ranks in (8, 1):
         dims = model(vocab=50257, hidden=2560, tensor_parallel=ranks)
         said("\n".join(one(*training(50257, cutlass(1)), step_ms=100.0, dims=dims).caveats))
+
+
+@pytest.mark.parametrize(("split", "shared"), [(True, "yes"), (False, "no"), (None, "perhaps")])
+def test_a_vocabulary_that_every_rank_has_whole_needs_no_multiple(split: bool | None, shared: str) -> None:
+    step: Any = SimpleNamespace(now=SimpleNamespace(vocab_split=split))
+    assert vocabulary_shared(replace(facts(bert_small_logits()), step=step)) == shared
 
 
 def test_the_next_multiple_of_128_is_counted_from_the_padded_size(said: Listener) -> None:

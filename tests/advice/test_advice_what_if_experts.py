@@ -190,7 +190,7 @@ def test_more_expert_parallel_ranks_have_no_saving() -> None:
     [
         ({"expert_parallel": 7}, "experts = 64 does not divide over 7 expert-parallel ranks"),
         ({"top_k": 65}, "top_k = 65 is more than the 64 experts"),
-        ({"top_k": 0}, "top_k = 0 is no size"),
+        ({"top_k": 0}, "top_k = 0 is not a size"),
     ],
     ids=str,
 )

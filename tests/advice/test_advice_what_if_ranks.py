@@ -182,7 +182,7 @@ def test_another_pipeline_has_no_saving_and_says_its_bubble(said: Listener) -> N
     assert one.saving_ms.mid is None and one.then_ms.mid is None
     assert one.refused is not None and one.refused.code == "stages_wait"
     (bubble,) = [note for note in one.notes if "bubble" in note]
-    assert "(8 - 1) / 8.00 = 87.5%, now (4 - 1) / 4 = 75.0%" in bubble
+    assert "(8 - 1) / 8 = 87.5%, now (4 - 1) / 4 = 75.0%" in bubble
     # At the same tokens a rank runs half the layers of each micro-batch, for twice as many.
     assert {row.component for row in one.rows} == {"logits"}
     said(one.notes)

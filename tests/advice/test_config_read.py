@@ -275,7 +275,7 @@ def test_what_cannot_be_read_is_one_clear_line(tmp_path: Path, name: str, said: 
         read(tmp_path, content if isinstance(content, str) else json.dumps(content), file)
     text = str(caught.value)
     assert "\n" not in text and len(text) < 400
-    said(re.sub("(?<= is no JSON): .*", "", text))  # what follows are Python's words
+    said(re.sub("(?<= is not JSON): .*", "", text))  # what follows are Python's words
 
 
 def test_files_that_are_none(tmp_path: Path, said: Listener) -> None:

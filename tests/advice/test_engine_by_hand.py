@@ -307,16 +307,15 @@ def test_what_a_finding_states(said: Listener) -> None:
     assert concluded(candidate(("g1", 1.0)), candidate(("g1", 2.0))).bounds_ms == {"g1": 2.0}
 
 
-def test_slices_of_tensor_parallel_ranks_need_their_multiple(said: Listener) -> None:
-    class Sliced(Made):
-        of_slices = True
-
-    def caveats(rule: Rule, ranks: int) -> list[str]:
+@pytest.mark.parametrize("shared", ["yes", "perhaps"])
+def test_parts_of_tensor_parallel_ranks_need_their_multiple(shared: str, said: Listener) -> None:
+    def caveats(ranks: int, **given: Any) -> list[str]:
         split = facts(ROW, model=model(tensor_parallel=ranks))
-        return conclude(rule, facts=split, candidates=[candidate(("g1", 1.0))], passed="").findings[0].caveats
+        one = candidate(("g1", 1.0), **given)
+        return conclude(Made(), facts=split, candidates=[one], passed="").findings[0].caveats
 
-    said(caveats(Sliced(), 2))
-    assert caveats(Sliced(), 1) == caveats(Made(), 2) == []
+    said(caveats(2, shared=shared))
+    assert caveats(1, shared=shared) == caveats(2, shared="no") == caveats(2) == []
 
 
 # all findings together

@@ -251,6 +251,9 @@ def test_kernels_that_every_rank_runs_alike_go_with_the_ranks() -> None:
     assert copied_ms(made, 2, 4) == pytest.approx(3.0) and copied_ms(made, 1, 4) == pytest.approx(4.5)
     assert copied_ms(made, 2, 4, of=("loss",)) == pytest.approx(1.0)
     assert copied_ms(facts(ROW), 2, 4) == 0.0
+    # All in GEMMs: 0.1 + 0.2 ms and their sum differ by rounding alone, which is no time.
+    summed: Any = SimpleNamespace(components=[("mlp.up", "forward", 0.1 + 0.2, 0.3)])
+    assert 0.1 + 0.2 > 0.3 and copied_ms(replace(made, step=summed), 2, 4) == 0.0
 
 
 # views

@@ -462,7 +462,7 @@ def test_the_arithmetic_of_a_simulated_change(said: Listener) -> None:
 
 
 def concluded(*candidates: Candidate, **given: Any) -> Any:
-    rule: Any = SimpleNamespace(id="TL101", slug="pad-vocabulary", of_slices=given.pop("of_slices", False),
+    rule: Any = SimpleNamespace(id="TL101", slug="pad-vocabulary",
                                 of_waits=given.pop("of_waits", False))  # fmt: skip
     told: dict[str, Any] = {"step_ms": 100.0, "gpu_busy_frac": 1.0}
     return conclude(rule, facts=facts(ROW, **(told | given)), candidates=candidates, passed="")
@@ -518,9 +518,9 @@ def test_what_is_left_out_beside_findings(said: Listener) -> None:
 
 
 def test_ranks_need_their_multiple(said: Listener) -> None:
-    (one,) = concluded(candidate(2.0), of_slices=True, dims=model(tensor_parallel=2)).findings
-    for given in ({"of_slices": True, "dims": model(tensor_parallel=1)}, {"dims": model(tensor_parallel=2)}):
-        (none,) = concluded(candidate(2.0), **given).findings
+    (one,) = concluded(candidate(2.0, shared="yes"), dims=model(tensor_parallel=2)).findings
+    for shared, ranks in (("yes", 1), ("no", 2)):
+        (none,) = concluded(candidate(2.0, shared=shared), dims=model(tensor_parallel=ranks)).findings
         assert len(none.caveats) == len(one.caveats) - 1
     (open_,) = concluded(candidate(2.0, simulate={"ffn": 9})).findings
     (plain,) = concluded(candidate(2.0)).findings

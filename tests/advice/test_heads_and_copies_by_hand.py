@@ -81,7 +81,7 @@ def test_what_is_left_of_the_work_with_another_head() -> None:
     ("head_dim", "heads", "ranks", "splits"),
     [
         (80, 32, 1, [(128, 20), (64, 40)]),
-        (80, 32, 8, [(64, 40)]),  # eight ranks do not divide 20
+        (80, 32, 8, [(128, 20), (64, 40)]),  # each of eight ranks has so many
         (40, 32, 1, [(64, 20), (128, 10)]),
         (160, 16, 1, [(128, 20), (256, 10)]),
         (127, 1, 1, [(128, None)]),

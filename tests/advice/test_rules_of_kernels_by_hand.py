@@ -33,7 +33,7 @@ from tracelens.rules.evidence.attention_kernels import Kept
 from tracelens.rules.evidence.dimensions import Target
 from tracelens.rules.evidence.misfits import Case
 from tracelens.rules.evidence.precision import Precision
-from tracelens.rules.evidence.views import View
+from tracelens.rules.evidence.views import View, fix_of
 from tracelens.rules.expert_imbalance import ExpertImbalance
 from tracelens.rules.falling_clock import FallingClock, _doubts, _sampled
 from tracelens.rules.fp8 import Fp8, _gain, _misfits
@@ -522,7 +522,7 @@ def test_what_the_gpu_waits_for(kind: Any, why: str, components: list[str], said
 )
 def test_a_buffer_is_made_wide_enough(stride: int, dtype: str | None, then: int) -> None:
     view = View(gemm(1, 64, 64, 64, dtype=dtype), "a", 4096, stride)
-    lines = views._fix(view)
+    lines = fix_of(view)
     assert lines[0] == f"- buffer = torch.empty(rows, {stride})"
     assert lines[1].startswith(f"+ buffer = torch.empty(rows, {then}) ")
 

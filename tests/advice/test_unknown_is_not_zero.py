@@ -15,8 +15,8 @@ from tracelens.rules.engine.amounts import operations
 from tracelens.rules.engine.candidate import Answer
 from tracelens.rules.engine.rows import of_step
 from tracelens.rules.engine.sizes import ChangedSizes
-from tracelens.rules.evidence.views import View, saving_of
-from tracelens.rules.misaligned_views import _fix, _seen
+from tracelens.rules.evidence.views import View, fix_of, saving_of
+from tracelens.rules.misaligned_views import _seen
 
 ROW = gemm(1, 1024, 1024, 1024)
 
@@ -47,7 +47,7 @@ def test_an_output_view_is_measured_in_the_outputs_type() -> None:
     row = replace(ROW, dtype="bf16", out_dtype="fp32")
     view = View(row, "c", 1000, 1003)
     assert "1003 elements = 4012 bytes" in _seen(view, "") and "1000 in fp32" in _seen(view, "")
-    assert _fix(view)[1].startswith("+ buffer = torch.empty(rows, 1004)")
+    assert fix_of(view)[1].startswith("+ buffer = torch.empty(rows, 1004)")
     assert "1003 elements = 2006 bytes" in _seen(replace(view, operand="a"), "")
 
 

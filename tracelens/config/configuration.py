@@ -94,7 +94,7 @@ class Draft:
     ) -> None:
         """Set one size; InputError where it cannot be one."""
         if not 0 < value <= _MOST.get(name, LARGEST):
-            raise InputError(f"{self.name}: {key or name} = {value} is no size a model can have")
+            raise InputError(f"{self.name}: {key or name} = {value} is not a size a model can have")
         self.values[name] = value
         self.sources[name] = source
         self.origins[name] = origin
@@ -126,7 +126,9 @@ def whole(value: object, key: str, name: str) -> int:
         if text.isascii() and text.isdigit() and len(text) < 12:
             value = int(text)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{name}: {key} = {str(value)[:40]!r} is no whole number")
+        shown = repr(value) if isinstance(value, str) else str(value)
+        shown = shown.lower() if isinstance(value, bool) else shown
+        raise InputError(f"{name}: {key} = {shown[:40]} is not a whole number")
     return value
 
 

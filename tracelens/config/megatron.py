@@ -155,7 +155,7 @@ def _vocab(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int])
     ranks = overrides.get("tensor_parallel") or draft.values.get("tensor_parallel", 1)
     by = whole(table.get("make_vocab_size_divisible_by") or 128, "make_vocab_size_divisible_by", draft.name)
     if not 0 < by < 2**20:
-        raise InputError(f"{draft.name}: make_vocab_size_divisible_by = {by} is no multiple")
+        raise InputError(f"{draft.name}: make_vocab_size_divisible_by = {by} is not a size to pad to")
     if table.get("padded_vocab_size") is not None and "vocab" not in overrides:
         draft.take("vocab", table, ("padded_vocab_size",))
         return None

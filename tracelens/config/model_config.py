@@ -232,13 +232,13 @@ def parse_changes(texts: Sequence[str], *, now: ModelConfig | None = None) -> di
     for part in (piece.strip() for text in texts for piece in text.split(",") if piece.strip()):
         name, sign, number = (piece.strip() for piece in part.partition("="))
         if not sign or not name:
-            raise UsageError(f"{part[:60]!r} is no change: write NAME=NUMBER", _known(now))
+            raise UsageError(f"{part[:60]!r} is not a change: write NAME=NUMBER", _known(now))
         found = canonical(name, now=now)
         value: int | str
         if found == "dtype":
             value = _dtype(number)
         elif not _WHOLE.fullmatch(number):
-            raise UsageError(f"{part[:60]!r}: {number[:40]!r} is no whole number", _known(now))
+            raise UsageError(f"{part[:60]!r}: {number[:40]!r} is not a whole number", _known(now))
         else:
             value = int(number.replace("_", ""))
         if changes.get(found, value) != value:
@@ -252,7 +252,7 @@ def parse_changes(texts: Sequence[str], *, now: ModelConfig | None = None) -> di
 def _dtype(text: str) -> str:
     found = _DTYPES.get(text.lower().removeprefix("torch."))
     if found is None:
-        raise UsageError(f"{text[:40]!r} is no type of GEMMs that can be simulated: {', '.join(DTYPES)}")
+        raise UsageError(f"{text[:40]!r} is not a type of GEMMs that can be simulated: {', '.join(DTYPES)}")
     return found
 
 
@@ -318,7 +318,7 @@ def _check(name: str, value: int | str, now: ModelConfig) -> None:
         if value not in DTYPES:
             raise UsageError(f"dtype = {value} cannot be simulated: {', '.join(DTYPES)} can")
     elif not isinstance(value, int) or not (0 if name == "imbalance" else 1) <= value < _LARGEST:
-        raise UsageError(f"{name} = {value} is no size a model can have")
+        raise UsageError(f"{name} = {value} is not a size a model can have")
     if now.value(name) is None:
         shown = f"; it is shown by {words.SHOWN_BY[name]}" if name in words.SHOWN_BY else ""
         raise UsageError(f"{name} cannot be changed: its present value is not known", f"{_known(now)}{shown}")

@@ -43,7 +43,7 @@ def assignments(text: str, *, name: str) -> dict[str, Any]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InputError(f"{name} is no Python file of plain assignments") from None
+        raise InputError(f"{name} is not a Python file of plain assignments") from None
     found: dict[str, Any] = {}
     _collect(tree.body, found)
     for node in tree.body:

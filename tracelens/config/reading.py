@@ -95,7 +95,7 @@ def config_from_flags(
 def _text(where: Path) -> str:
     try:
         if where.exists() and not where.is_file():
-            raise InputError(f"{where.name} is no ordinary file")
+            raise InputError(f"{where.name} is not a regular file")
         with where.open("rb") as file:
             data = file.read(_LARGEST_FILE + 1)
     except OSError as error:
@@ -106,19 +106,19 @@ def _text(where: Path) -> str:
         raise InputError(f"{where.name} is a trace, not a configuration: {words.TRACE_INSTEAD}")
     if len(data) > _LARGEST_FILE:
         raise InputError(
-            f"{where.name} is larger than {_LARGEST_FILE // 1_000_000} MB: that is no configuration"
+            f"{where.name} is larger than {_LARGEST_FILE // 1_000_000} MB: too large for a configuration"
         )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{where.name} is no text: not {words.KNOWN_FILES}") from None
+        raise InputError(f"{where.name} is not text, and so not {words.KNOWN_FILES}") from None
 
 
 def _from_json(text: str, given: Given, name: str) -> Configuration:
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name} is no JSON: {str(error)[:80]}") from None
+        raise InputError(f"{name} is not JSON: {str(error)[:80]}") from None
     if not isinstance(table, dict):
         raise InputError(f"{name} is JSON, but not an object with a model's sizes")
     if is_huggingface(table):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tracelens.numbers import listed, plural
 from tracelens.results.advice import Effort
 from tracelens.rules.engine.bounds import bound_of_row
-from tracelens.rules.engine.candidate import Candidate
+from tracelens.rules.engine.candidate import Candidate, Shared
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.dimensions import TARGET, Target, flops_growth
@@ -19,6 +19,7 @@ from tracelens.rules.evidence.misfits import (
     need_misfits,
     owner,
 )
+from tracelens.rules.evidence.vocabulary import vocabulary_shared
 
 _EFFORT: Mapping[str | None, Effort] = {"ffn": "retrain", "hidden": "retrain"}
 _SIMULATED: Mapping[str | None, str] = {"vocab_size": "vocab", "ffn": "ffn", "hidden": "hidden"}
@@ -30,7 +31,6 @@ class AlignDimensions(Rule):
     id = "TL102"
     slug = "align-dimensions"
     title = "GEMM dimensions on the 16-byte grid"
-    of_slices = True
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Judge every GEMM that TL101 does not name."""
@@ -69,6 +69,7 @@ def _candidate(facts: StepFacts, case: Case) -> Candidate:
         },
         parameter_delta=mlp_parameters(facts, goal) if goal is not None else None,
         flops_delta=flops_growth(rows, goal=goal, sizes=own, more=case.more) if goal is not None else None,
+        shared=_shared(facts, goal),
     )
 
 
@@ -78,6 +79,15 @@ def _simulate(facts: StepFacts, goal: Target) -> dict[str, int] | None:
         return None
     ranks = facts.model.tensor_parallel.value if goal.parameter == "ffn" else None
     return {_SIMULATED[goal.parameter]: goal.then * (ranks or 1)}
+
+
+def _shared(facts: StepFacts, goal: Target | None) -> Shared:
+    """Do ranks share the dimension? Not hidden, and no size of the data."""
+    if goal is None or goal.of_data or goal.parameter == "hidden":
+        return "no"
+    if goal.parameter == "vocab_size":
+        return vocabulary_shared(facts)
+    return "perhaps" if goal.parameter is None else "yes"
 
 
 def _title(case: Case) -> str:
@@ -125,9 +135,9 @@ def _own_caveats(facts: StepFacts, goal: Target | None) -> list[str]:
         near = f"Any multiple of {TARGET} near it is on the grid as well: --what-if ffn=... simulates each."
         return [f"{facts.new_model}. {WIDER_MLP}", near]
     if goal.parameter == "hidden":
-        heads = facts.model.heads.value
-        split = f" {heads} heads have to divide it." if heads is not None else ""
-        return [f"{facts.new_model}, in every layer.{split}"]
+        heads, ranks = facts.model.heads.value, facts.model.tensor_parallel.value or 1
+        split = f" Its {heads * ranks} heads have to divide it." if heads is not None else ""
+        return [f"{facts.new_model}. Every layer changes.{split}"]
     if goal.of_data:
         return [
             (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tracelens.numbers import count, listed, ms, plural
+from tracelens.numbers import count, listed, ms
 from tracelens.results import Estimate, GemmRow, OtherRow
 from tracelens.rules.engine.candidate import Answer, Candidate, absent, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
@@ -46,8 +46,7 @@ def _none(facts: StepFacts, pads: Sequence[OtherRow]) -> Answer:
     gemms = gemms_of(facts)
     if gemms and all(row.m is None for row in gemms):
         return could_not_run(
-            f"None of the {plural(len(gemms), 'GEMM row')} has a shape, and padding shows in nothing else:"
-            f" {for_shapes(gemms)}."
+            f"No GEMM row has a shape, and padding shows in nothing else: {for_shapes(gemms)}."
         )
     names = ((row.op or "", row.kernel) for row in facts.others or ())
     if not any(name.startswith("triton_") for pair in names for name in pair):

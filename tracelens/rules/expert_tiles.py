@@ -40,13 +40,13 @@ class ExpertTiles(Rule):
         tile, rows = max(bound.row.tile_m or 0 for bound in bounds), round(mixture.capacity or 0)
         empty = sum(bound.ms for bound in bounds) / max(time_of([bound.row for bound in bounds]), 1e-9)
         seen = (
-            f"{saw(facts, mixture)} Their tiles have {tile} rows: in the mean {percent(empty)} of the time"
+            f"{saw(facts, mixture)} Their tiles have {tile} rows: on average {percent(empty)} of the time"
             " of these GEMMs goes into rows that hold no token. Each expert's own rows are in no trace."
         )
         if empty < _WORTH_FRAC or rows < tile:
             return [], seen  # of experts with less than a tile, rounding would leave some without a row
         rounded = Candidate(
-            title=f"Round each expert's rows ({rows} in the mean) to whole tiles of {tile}",
+            title=f"Round each expert's rows ({rows} on average) to whole tiles of {tile}",
             saw=seen,
             change={"rows_of_an_expert": [rows, round(rows / tile) * tile]},
             fix=[f"+ each expert's rows up or down to a multiple of {tile}, by the router's scores"],
@@ -58,7 +58,7 @@ class ExpertTiles(Rule):
             confidence="low",
             effort="code",
             bounds=bounds,
-            bound_of="of the experts' grouped GEMMs the rows of tiles that hold no token, in the mean",
+            bound_of="of the experts' grouped GEMMs the rows of tiles that hold no token, on average",
             evidence=evidence(mixture) | {"tile_m": tile, "empty_frac": empty},
             parameter_delta=0,
         )

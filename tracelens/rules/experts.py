@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tracelens.numbers import percent, plural
+from tracelens.numbers import percent
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.candidate import Candidate
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import calls_of, time_of
 from tracelens.rules.engine.rule import Rule
-from tracelens.rules.evidence.mixtures import doubled, evidence, need_mixture, packed, saw
+from tracelens.rules.evidence.mixtures import doubled, evidence, need_mixture, packed, packings_us, saw
 from tracelens.step.alignment import misfit_of
 from tracelens.step.experts import Mixture
 
@@ -34,7 +34,7 @@ class Experts(Rule):
 def _other_rules(mixture: Mixture) -> str:
     """What other rules say of these rows."""
     off = sum(1 for row in mixture.rows if misfit_of(row) is not None)
-    return f" TL102 names {plural(off, 'row')} of them for their alignment." if off else ""
+    return f" TL102 names {off} of these GEMMs for alignment." if off else ""
 
 
 def _grouped(facts: StepFacts, mixture: Mixture) -> Candidate | None:
@@ -42,7 +42,8 @@ def _grouped(facts: StepFacts, mixture: Mixture) -> Candidate | None:
     count = mixture.local or 0
     if mixture.how != "loop" or count < 2:
         return None
-    calls = f"That is {calls_of(mixture.rows):.0f} GEMMs {facts.per_step}."
+    calls = f"That is {calls_of(mixture.rows):,.0f} GEMMs {facts.per_step}."
+    predicted = any(packings_us(facts, row, count) is not None for row in mixture.rows)
     return Candidate(
         title=f"Run the {count} experts in one grouped GEMM, not in {count}",
         saw=f"{saw(facts, mixture)} {calls}{_other_rules(mixture)}",
@@ -66,8 +67,12 @@ def _grouped(facts: StepFacts, mixture: Mixture) -> Candidate | None:
         bound_of=(
             "of the experts' GEMMs what one GEMM of all of them is predicted to save, and no more than"
             " lies above the datasheet's floor"
+            if predicted
+            else ""
         ),
-        how=f"One GEMM of {count} experts against {count} in turn, both predicted at these shapes.",
+        how=f"One GEMM of {count} experts against {count} in turn, both predicted at these shapes."
+        if predicted
+        else "",
         evidence=evidence(mixture),
         parameter_delta=0,
         flops_delta=0.0,
@@ -88,10 +93,10 @@ def _fuller(facts: StepFacts, mixture: Mixture) -> Candidate | None:
         " then is not predicted."
     )
     return Candidate(
-        title=f"Give each expert {2 * capacity} rows instead of {capacity}",
+        title=f"Give each expert {2 * capacity:,} rows instead of {capacity:,}",
         saw=f"{saw(facts, mixture)}{_other_rules(mixture)}",
         change={"capacity": [capacity, 2 * capacity]},
-        fix=[f"- {capacity} rows for each expert", f"+ {2 * capacity} rows for each expert"],
+        fix=[f"- {capacity:,} rows for each expert", f"+ {2 * capacity:,} rows for each expert"],
         caveats=[
             f"Twice the micro-batch does it, with the memory that takes.{more_ranks if ranks else ''}",
             "A larger capacity factor alone does not: it adds rows of padding.",
@@ -128,7 +133,7 @@ def _divided(facts: StepFacts, mixture: Mixture) -> Candidate | None:
             for row in mixture.rows
         ],
         bound_of="what the rank with the most experts computes above the mean",
-        how=f"{most} experts on the fullest rank and {mean:.4g} in the mean: 1 - {mean:.4g}/{most} ="
+        how=f"{most} experts on the fullest rank and {mean:.4g} on average: 1 - {mean:.4g}/{most} ="
         f" {percent(share)}.",
         evidence=evidence(mixture) | {"imbalance_frac": most / mean - 1},
     )

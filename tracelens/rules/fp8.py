@@ -77,7 +77,7 @@ def _gain(facts: StepFacts, row: GemmRow) -> Bound:
 
 def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow]) -> str:
     if not in_fp8:
-        return "No GEMM runs in fp8; what would gain in it TL124 says."
+        return "No GEMM runs in fp8; TL124 says what would gain by it."
     return f"{took(in_fp8, 'GEMM shape', facts)} in fp8; every K and N of them is a multiple of {MULTIPLE}."
 
 

@@ -10,7 +10,7 @@ from tracelens.rules.engine.candidate import Candidate
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import took
 from tracelens.rules.engine.rule import Rule
-from tracelens.rules.evidence.heads import GOOD, HeadsRun, Split, by_saving, need_heads, simulated
+from tracelens.rules.evidence.heads import GOOD, HeadsRun, Split, by_saving, need_heads, ranks_of, simulated
 
 
 class HeadDimension(Rule):
@@ -19,7 +19,6 @@ class HeadDimension(Rule):
     id = "TL103"
     slug = "head-dimension"
     title = "Head dimension that attention kernels are compiled for"
-    of_slices = True
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Judge the fused attention kernels and the score and value GEMMs."""
@@ -45,9 +44,9 @@ def _candidate(facts: StepFacts, group: HeadsRun) -> Candidate:
     if group.is_models(facts):
         change["head_dim"] = [group.head_dim, first.head_dim]
         if group.heads is not None and first.heads is not None:
-            change["heads"] = [group.heads, first.heads]
+            change["heads"] = [one * ranks_of(facts) for one in (group.heads, first.heads)]
     kept = "heads" in change and facts.model.kv_heads.value in (None, group.heads)
-    title, fix = _told(group, options)
+    title, fix = _told(group, options, ranks_of(facts))
     return Candidate(
         title=title,
         saw=_saw(facts, group),
@@ -69,21 +68,25 @@ def _candidate(facts: StepFacts, group: HeadsRun) -> Candidate:
             "head_dim": group.head_dim,
             "compiled_head_dim": group.compiled,
             "padding_frac": group.padding_frac,
-            "options": [{"head_dim": one.head_dim, "heads": one.heads} for one in options],
+            "options": [
+                {"head_dim": one.head_dim, "heads": one.heads and one.heads * ranks_of(facts)}
+                for one in options
+            ],
         },
         parameter_delta=0 if kept else None,
         flops_delta=0.0 if kept else None,
     )
 
 
-def _told(group: HeadsRun, options: Sequence[Split]) -> tuple[str, list[str]]:
-    """Title and fix: in heads where the present number is known and comes out even, else in their size."""
+def _told(group: HeadsRun, options: Sequence[Split], ranks: int) -> tuple[str, list[str]]:
+    """Title and fix: in heads of the whole model where those come out even, else in their size."""
     now, first = group.head_dim, options[0]
-    ways = [f"{plural(one.heads, 'head')} of {one.head_dim}" for one in options if one.heads is not None]
-    if group.heads is not None and ways:
-        title = f"Use {' or '.join(ways)} instead of {plural(group.heads, 'head')} of {now}"
-        fix = [f"- heads = {group.heads}   # head_dim {now}"]
-        return title, [*fix, f"+ heads = {first.heads}   # head_dim {first.head_dim}"]
+    if group.heads is not None and first.heads is not None:
+        whole = [(one.heads * ranks, one.head_dim) for one in options if one.heads is not None]
+        ways = [f"{plural(heads, 'head')} of {size}" for heads, size in whole]
+        title = f"Use {' or '.join(ways)} instead of {plural(group.heads * ranks, 'head')} of {now}"
+        fix = [f"- heads = {group.heads * ranks}   # head_dim {now}"]
+        return title, [*fix, f"+ heads = {first.heads * ranks}   # head_dim {first.head_dim}"]
     sizes = " or ".join(str(one.head_dim) for one in options)
     fix = [f"- head_dim = {now}", f"+ head_dim = {first.head_dim}"]
     return f"Use head_dim {sizes} instead of {now}", fix
@@ -117,21 +120,22 @@ def _how(group: HeadsRun, option: Split) -> str:
         return ""
     left = group.work_frac(option.head_dim)
     return (
-        "For fused attention half of the counted operations make the floor, for causal kernels skip the"
-        " other half; and no more than the work that falls away counts: at equal heads × head_dim softmax"
-        f" shrinks to {group.head_dim}/{option.head_dim}, the GEMMs to {group.head_dim}/{group.computed},"
-        f" so at most 1 - {left:.3g} = {percent(1 - left)} of the time."
+        "For fused attention the floor takes half of the counted operations: causal kernels skip the other"
+        " half. No more counts than the work that falls away: at equal heads × head_dim softmax shrinks to"
+        f" {group.head_dim}/{option.head_dim} and the GEMMs to {group.head_dim}/{group.computed}, so at most"
+        f" 1 - {left:.3g} = {percent(1 - left)} of the time."
     )
 
 
 def _caveats(facts: StepFacts, group: HeadsRun, option: Split) -> list[str]:
     caveats = [f"{facts.new_model}, and its accuracy has to be checked."]
     heads, kv_heads = facts.model.heads.value, facts.model.kv_heads.value
+    who = "Each rank" if ranks_of(facts) > 1 else "The model"
     if not group.is_models(facts):
         caveats.append("It is not known to be the attention that the model's dimensions are of.")
     elif heads is not None and kv_heads is not None and kv_heads != heads:
         caveats.append(
-            f"The model has {kv_heads} key-value heads for {heads} heads: choose them anew so that they"
+            f"{who} has {plural(kv_heads, 'key-value head')} for {heads} heads: choose them anew so that they"
             " divide the new number, and the K and V projections change size."
         )
     if option.heads is None:

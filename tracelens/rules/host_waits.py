@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens.numbers import ms, percent, sig
+from tracelens.numbers import count, ms, percent, times
 from tracelens.results import HostWait
 from tracelens.results.step import HostWork
 from tracelens.rules.engine.candidate import Candidate, not_applicable
@@ -87,7 +87,7 @@ def _make(wait: HostWait, facts: StepFacts) -> Candidate:
         name=title[:1].lower() + title[1:],
         title=f"{title}: {ms(wait.ms_per_step)} {facts.per_step}",
         saw=(
-            f"{saw}, {sig(wait.calls_per_step)} times {facts.per_step}, and {alone} for"
+            f"{saw}, {times(count(wait.calls_per_step))} {facts.per_step}, and {alone} for"
             f" {ms(wait.ms_per_step)} of it ({_share(wait.ms_per_step, facts)})."
         ),
         fix=fix,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.numbers import listed, ms, ms_range, plural
+from tracelens.numbers import ms_range, plural
 from tracelens.results import total
 from tracelens.rules.engine.candidate import Candidate, absent, could_not_run, not_applicable
 from tracelens.rules.engine.facts import StepFacts
@@ -15,11 +15,12 @@ from tracelens.rules.evidence.block_scales import block_fit
 from tracelens.rules.evidence.low_precisions import (
     TypeGain,
     casts_to_fp8,
+    gain_of,
     gains,
-    less_of_nvfp4,
     linear_rows,
     losses,
     names,
+    sure_saving,
     table,
     types_of,
 )
@@ -67,15 +68,10 @@ def _said(facts: StepFacts, judged: dict[str, list[TypeGain]]) -> str:
     """What each type would gain. No finding: nothing is wrong with the step, and the model changes."""
     rows = linear_rows(facts, SIXTEEN_BITS)
     parts = [f"{took(rows, 'GEMM shape', facts)} of linear layers in 16 bits. {_OPPORTUNITY}"]
-    for dtype, found in judged.items():
-        sure = [gain for gain in found if gain.sure]
-        saving = total([gain.saving for gain in sure])
-        rest = [gain.component for gain in found if not gain.sure]
-        unsure = f"; not surely {listed(rest)}" if rest else ""
-        gain = f"gain {ms(saving.mid)} ({ms_range(saving.low, saving.high)}) in {names(sure)}" if sure else ""
-        lacks = "are not predicted" if not found else "gain nothing for sure"
-        kept = less_of_nvfp4(facts, sum(one.saving.mid for one in sure)) if gain and dtype == "nvfp4" else ""
-        parts.append(f"In {_NAMES[dtype]} they {gain or lacks}{unsure}{kept}.")
+    parts += [gain_of(facts, _NAMES[dtype], found) for dtype, found in judged.items()]
+    ranges = [saving for found in judged.values() if (saving := sure_saving(found)) is not None]
+    if any(one.low < other.mid < one.high for one in ranges for other in ranges if one is not other):
+        parts.append("Where these ranges overlap, which type is faster is not predicted.")
     return f"{' '.join(parts)} {block_fit(rows, facts)}"
 
 

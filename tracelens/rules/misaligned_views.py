@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.gemm import bytes_per_element
-from tracelens.numbers import listed, plural, round_up
+from tracelens.numbers import listed, part_of
 from tracelens.results import total
 from tracelens.rules.engine.bounds import bound_of_row
 from tracelens.rules.engine.candidate import Candidate, absent, could_not_run
@@ -14,8 +14,8 @@ from tracelens.rules.engine.needs import for_shapes
 from tracelens.rules.engine.rows import enough, gemms_of, time_of, took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.misfits import component_of
-from tracelens.rules.evidence.views import View, saving_of, view_of
-from tracelens.step.alignment import grid_elements, load_bytes, narrow_kernel
+from tracelens.rules.evidence.views import View, fix_of, saving_of, view_of
+from tracelens.step.alignment import load_bytes, narrow_kernel
 
 _WHERE = (
     "Which operand is off is not in the trace: a slice of a wider tensor that begins off 16 bytes does this."
@@ -43,23 +43,24 @@ class MisalignedViews(Rule):
         told = [row for row in gemms if row.m is not None and load_bytes(row) is not None]
         if not strided and not told:
             raise could_not_run(
-                f"None of the {plural(len(gemms), 'GEMM row')} has strides or a kernel whose name says how it"
+                "No GEMM row has strides or a kernel whose name says how it"
                 f" loads: {for_shapes(gemms)}; a current PyTorch records strides."
             )
         groups: dict[tuple[object, ...], list[View]] = {}
         for view in filter(None, map(view_of, gemms)):
-            groups.setdefault((view.row.component, view.stride, view.width), []).append(view)
+            groups.setdefault((view.row.component, view.stride, view.width, view.of_batch), []).append(view)
         judged = list({row.id: row for row in (*strided, *told)}.values())
         if not groups and not enough(judged, gemms):
             raise could_not_run(
-                f"Only {len(judged)} of {plural(len(gemms), 'GEMM row')},"
-                f" {time_of(judged) / time_of(gemms):.0%} of their time, show strides or a kernel whose name"
-                " says how it loads, and no view of those is off 16 bytes. Strides are recorded by a current"
-                " PyTorch with record_shapes=True."
+                f"Only {part_of(len(judged), len(gemms), 'GEMM row', 'shows', 'show')} strides or a kernel"
+                f" whose name says how it loads, with {time_of(judged) / time_of(gemms):.0%} of the time, and"
+                " no view there is off 16 bytes. Strides are recorded by a current PyTorch with"
+                " record_shapes=True."
             )
         passed = (
-            f"{len(judged)} of {plural(len(gemms), 'GEMM row')} can be judged, {len(strided)} by recorded"
-            f" strides and {len(told)} by how their kernels load: no aligned shape has a view off 16 bytes."
+            f"{part_of(len(judged), len(gemms), 'GEMM row', 'can', 'can')} be judged, {len(strided)} by"
+            f" recorded strides and {len(told)} by how their kernels load: no aligned shape has a view off 16"
+            " bytes."
         )
         return [_candidate(facts, group) for group in groups.values()], "" if groups else passed
 
@@ -71,13 +72,15 @@ def _candidate(facts: StepFacts, views: Sequence[View]) -> Candidate:
     shown = sorted({text for row in rows if (text := narrow_kernel(row)) is not None})
     component, strided = component_of(first.row), first.stride is not None
     what = f"the operands of {component} to 16 bytes: the kernel is {listed(shown)}"
-    if strided:
+    if first.of_batch:
+        what = f"the batches that {component} reads: their matrices begin off 16 bytes"
+    elif strided:
         what = f"the views that {component} reads: rows of {first.width} elements lie {first.stride} apart"
     return Candidate(
         name=f"aligning the operands of {first.row.component}",
         title=f"Align {what}",
         saw=f"{took(rows, 'GEMM shape', facts)}, in {first.row.component}. {_seen(first, listed(shown))}",
-        fix=_fix(first),
+        fix=fix_of(first),
         caveats=[_WIDE_ENOUGH] if strided else [_WHERE, _WIDE_ENOUGH],
         confidence="high" if strided and shown else "medium",
         effort="code",
@@ -102,19 +105,8 @@ def _seen(view: View, kernels: str) -> str:
         )
     step = f" = {view.stride * size:.0f} bytes" if (size := bytes_per_element(view.dtype)) else ""
     by = "output" if view.operand == "c" else f"operand {view.operand}"
-    begin = view.row.alignment_bytes.get(view.operand)
-    return (
-        f"The recorded strides of its {by}: {view.stride} elements{step} from row to row, for rows"
-        f" of {view.width} in {view.dtype}: they begin on {begin}-byte boundaries."
-        f"{f' Kernel names show the fallback: {kernels}.' if kernels else ''}"
-    )
-
-
-def _fix(view: View) -> list[str]:
-    if view.stride is None:
-        return ["- w = packed[:, 3:3 + width]", "+ w = packed[:, 8:8 + width]   # begin on a multiple of 8"]
-    then = round_up(view.stride, grid_elements(view.dtype) or 8)
-    return [
-        f"- buffer = torch.empty(rows, {view.stride})",
-        f"+ buffer = torch.empty(rows, {then})   # the views into it keep their width",
-    ]
+    begin = f"begin on {view.row.alignment_bytes.get(view.operand)}-byte boundaries"
+    rows = f"{view.stride} elements{step} from row to row, for rows of {view.width} in {view.dtype}"
+    why = f"{rows}, and the matrices of its batch {begin}" if view.of_batch else f"{rows}: they {begin}"
+    shown = f" Kernel names show the fallback: {kernels}." if kernels else ""
+    return f"The recorded strides of its {by}: {why}.{shown}"

@@ -12,7 +12,7 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.dimensions import TARGET, Target, flops_growth
-from tracelens.rules.evidence.vocabulary import columns, need_vocabulary, vocabulary_rows
+from tracelens.rules.evidence.vocabulary import columns, need_vocabulary, vocabulary_rows, vocabulary_shared
 from tracelens.step.alignment import (
     GRID_BYTES,
     boundary_bytes,
@@ -34,7 +34,6 @@ class PadVocabulary(Rule):
     id = "TL101"
     slug = "pad-vocabulary"
     title = "Vocabulary padded to a multiple of 64"
-    of_slices = True
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Judge the GEMMs that have the vocabulary as a dimension."""
@@ -101,6 +100,7 @@ def _candidate(facts: StepFacts, vocab: int, ran: int, rows: list[GemmRow]) -> C
             **({"padded_by_torch_compile": ran} if ran != vocab else {}),
         },
         parameter_delta=(padded - vocab) * hidden if hidden is not None else None,
+        shared=vocabulary_shared(facts),
         flops_delta=flops_growth(rows, goal=Target("vocab_size", ran, padded), sizes=frozenset({ran})),
     )
 

@@ -52,7 +52,7 @@ class PaddedTokens(Rule):
         many = sum(calls.values())
         rows = sum(size * of for size, of in calls.items()) / many
         tokens = sum(held[size] * of for size, of in calls.items()) / many
-        mean = " in the mean" if packed or len(calls) > 1 else ""
+        mean = " on average" if packed or len(calls) > 1 else ""
         where = "packed attention" if packed else "the batches that an operator pads to as many"
         said = f"Linear layers have {rows:,.0f} rows, and {where} {tokens:,.0f} tokens{mean}."
         if max(map(_tokens, packed), default=0) > max(calls) or tokens >= rows:

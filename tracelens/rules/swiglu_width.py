@@ -24,7 +24,6 @@ class SwigluWidth(Rule):
     id = "TL104"
     slug = "swiglu-width"
     title = "Width of the gated MLP on the fast grid"
-    of_slices = True
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Judge the GEMMs of a gated MLP by simulating the widths near theirs."""
@@ -40,7 +39,7 @@ class SwigluWidth(Rule):
             seen = "" if case is None else f" {case.saw(facts)}"
             raise passed(
                 f"ffn is {mlp.text}.{seen} None of {plural(len(trials), 'width')} near it is surely faster by"
-                f" 1% of the step; the best, {in_words('ffn', best, step_ms)}."
+                f" 1% of the step; at best, {in_words('ffn', best, step_ms)}."
             )
         close = nearly_best(sure, step_ms, bound_ms=float("inf"))
         # Growing first: an existing checkpoint can be padded, not cut. Then the nearest.
@@ -81,6 +80,7 @@ def _candidate(facts: StepFacts, mlp: GatedMlp, then: int, case: Case | None) ->
         simulate={"ffn": then},
         evidence={"ffn_per_rank": [mlp.local, then // mlp.ranks]},
         parameter_delta=mlp.parameters(facts, goal),
+        shared="yes",
         flops_delta=flops_growth(mlp.rows, goal=goal, sizes=frozenset({goal.now})),
     )
 
@@ -102,8 +102,8 @@ def _ties(best: Trial, close: Sequence[Trial], step_ms: float) -> list[str]:
     spread = max(one.saving_ms.mid for one in close) - min(one.saving_ms.mid for one in close)
     return [
         (
-            f"{listed(others)} {'are' if len(others) > 1 else 'is'} predicted within"
-            f" {percent(spread / step_ms)} of the step of it, which the model does not resolve: take the"
-            " one that suits the model."
+            f"With {listed(others)} the step is predicted to differ by at most {percent(spread / step_ms)}"
+            f" from that with {best.value}, less than the prediction resolves: take the one that suits the"
+            " model."
         )
     ]

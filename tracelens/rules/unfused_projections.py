@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.numbers import count, listed, ms, plural
+from tracelens.numbers import count, listed, ms
 from tracelens.results import total
 from tracelens.rules.engine.bounds import bound_of_row
 from tracelens.rules.engine.candidate import Candidate, absent, could_not_run
@@ -51,9 +51,7 @@ class UnfusedProjections(Rule):
         if not mine:
             raise absent("No projection to q, k, v, gate or up was recognised.")
         if all(row.m is None for row in mine):
-            raise could_not_run(
-                f"None of the {plural(len(mine), 'projection')} has a shape: {for_shapes(mine)}."
-            )
+            raise could_not_run(f"No projection has a shape: {for_shapes(mine)}.")
         candidates, said, untold = [], [], False
         for family in FAMILIES:
             groups = groups_of(facts, family)

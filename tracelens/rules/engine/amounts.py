@@ -80,7 +80,9 @@ def operations(
     if frac is None and not sizes.names:
         return Amount(0.0, 0.0, "the same operations")
     if frac is None:
-        return Amount(None, None, f"not known: {sizes.why or 'the products that change have no formula'}")
+        return Amount(
+            None, None, f"not known: {sizes.why or 'no formula is known for the GEMMs that change'}"
+        )
     if not frac:
         return Amount(0.0, 0.0, "as many operations as now")
     how = f"{source}; {sig(total / 1e12)} TFLOP a step now" if total else source

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tracelens.numbers import ms, percent, sig
+from tracelens.numbers import count, ms, percent, sig
 from tracelens.results import GemmRow, GpuInfo
 
 
@@ -70,12 +70,7 @@ def name(row: GemmRow) -> str:
 
 
 def _calls(row: GemmRow) -> str:
-    return "1 call" if row.calls_per_step == 1 else f"{_count(row)} calls"
-
-
-def _count(row: GemmRow) -> str:
-    calls = row.calls_per_step
-    return f"{calls:.0f}" if float(calls).is_integer() else sig(calls)
+    return "1 call" if row.calls_per_step == 1 else f"{count(row.calls_per_step)} calls"
 
 
 def _floor(
@@ -99,4 +94,4 @@ def _floor(
     if not terms:
         return None, ""
     inner = f"max({', '.join(text for _, text in terms)})" if len(terms) > 1 else terms[0][1]
-    return row.calls_per_step * max(value for value, _ in terms), f"{_count(row)} × {inner}"
+    return row.calls_per_step * max(value for value, _ in terms), f"{count(row.calls_per_step)} × {inner}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from tracelens.results import Estimate, GemmRow
 from tracelens.results.advice import Effort, SavingCounts
@@ -15,6 +15,10 @@ from tracelens.words import Level
 #: A saving or a bound below this share of the step is noise beside step-to-step variation: the check then
 #: passes and says the figure.
 WORTH_A_FINDING = 0.001
+
+
+#: Do tensor-parallel ranks hold a part each of the dimension that changes?
+Shared = Literal["no", "perhaps", "yes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Candidate:
     flops_delta: float | None = None  # of the named GEMMs, as a fraction
     effects: Mapping[str, Any] | None = None  # fields of ``Effects`` that the rule knows better
     counts: SavingCounts = "all"  # "gemms", "kernels": other kernels or launches gain too, uncounted
+    shared: Shared = "no"
     least: float = WORTH_A_FINDING  # share of the step below which it is no finding
 
     @property
@@ -63,8 +68,6 @@ class Named(Protocol):
     def id(self) -> str: ...  # "TL101"
     @property
     def slug(self) -> str: ...  # "pad-vocabulary"
-    @property
-    def of_slices(self) -> bool: ...  # about multiples that a tensor-parallel rank's slice has to be of
     @property
     def of_waits(self) -> bool: ...  # about time in which the GPU waits
 

@@ -129,9 +129,10 @@ def _left(judged: _Judged, facts: StepFacts, step_ms: float) -> str:
         return f"Not advised: {judged.refused}."
     what = upper(judged.one.name) or "The change"
     saves = "is predicted to save" if judged.predicted else "would save at most"
+    share, least = percent(judged.size_ms / step_ms), percent(judged.least)
     return (
         f"{what} {saves} {ms(judged.size_ms)} of the {ms(step_ms)} {facts.whole}"
-        f" ({percent(judged.size_ms / step_ms)}), below the {percent(judged.least)} that makes a finding."
+        f" ({share}), {'just ' if share == least else ''}below the {least} that makes a finding."
     )
 
 
@@ -163,7 +164,7 @@ def _finding(rule: Named, judged: _Judged, *, facts: StepFacts, step_ms: float) 
         fix=list(one.fix),
         parameter_delta=_parameter_delta(judged),
         flops_delta=one.flops_delta,
-        caveats=[*one.caveats, *_common_caveats(rule, facts, judged)],
+        caveats=[*one.caveats, *_common_caveats(facts, judged)],
         gemms=[row.id for row in rows],
         doc=f"docs/rules/{rule.id}.md",
         saving_of="wait" if rule.of_waits else facts.saving_of,
@@ -216,14 +217,18 @@ def _how(judged: _Judged, facts: StepFacts, step_ms: float) -> list[str]:
 
 
 def _bound_lines(one: Candidate, facts: StepFacts, bound: float, step_ms: float) -> list[str]:
+    named = facts.gpu.name != "unknown"
+    whose = f"the datasheet of the {facts.gpu.title}" if named else "the GPU's datasheet"
     known = bool(facts.gpu.peak_tflops) or facts.gpu.bandwidth_gbps is not None
     floor = (
-        f"the least time that the datasheet of the {facts.gpu.title} (dense peak, memory bandwidth) allows"
+        f"the least time that {whose} (dense peak, memory bandwidth) allows"
         if known
         else "what kernels take at least, for neither peak nor bandwidth of this GPU is known"
     )
     bounds = sorted(one.bounds, key=lambda bound: -bound.ms)
     rest = bounds[ROWS_IN_FULL:]
+    capped = f"{ms(one.bound_ms)}, of which no more than the {facts.whole} counts: "
+    most = capped if one.bound_ms > bound else ""
     more = f"{plural(len(rest), 'more row')} by the same formula: {ms(sum(bound.ms for bound in rest))}."
     lines = [
         f"A bound and not a prediction: {one.bound_of or f'the time in the trace minus {floor}'}.",
@@ -231,12 +236,12 @@ def _bound_lines(one: Candidate, facts: StepFacts, bound: float, step_ms: float)
         *(bound.how for bound in bounds[:ROWS_IN_FULL]),
         f"Outside of these rows: {ms(one.elsewhere_ms)}." if one.elsewhere_ms else "",
         more if rest and rest[0].how else "",
-        f"Together {ms(bound)} of the {ms(step_ms)} {facts.whole} = {percent(bound / step_ms)}.",
+        f"Together {most}{ms(bound)} of the {ms(step_ms)} {facts.whole} = {percent(bound / step_ms)}.",
     ]
     return [line for line in lines if line]
 
 
-def _common_caveats(rule: Named, facts: StepFacts, judged: _Judged) -> list[str]:
+def _common_caveats(facts: StepFacts, judged: _Judged) -> list[str]:
     """What is known of this change besides what its saving, basis and measurement say by themselves."""
     caveats = []
     if not judged.predicted and judged.one.simulate is not None:
@@ -244,9 +249,14 @@ def _common_caveats(rule: Named, facts: StepFacts, judged: _Judged) -> list[str]
     if judged.simulated is not None:
         caveats += [f"{note[:1].upper()}{note[1:]}." for note in judged.simulated.notes]
     ranks = facts.model.tensor_parallel.value or 1
-    if rule.of_slices and ranks > 1:
+    if ranks > 1 and judged.one.shared == "yes":
         caveats.append(
             f"The model is split over {ranks} tensor-parallel ranks: the rule holds for the slice that each"
             f" rank computes, so the whole dimension has to be {ranks} times such a multiple."
+        )
+    if ranks > 1 and judged.one.shared == "perhaps":
+        caveats.append(
+            f"The model is split over {ranks} tensor-parallel ranks: where they split this dimension, the"
+            f" whole of it has to be {ranks} times such a multiple."
         )
     return caveats

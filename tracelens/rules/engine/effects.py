@@ -225,7 +225,7 @@ _SETTING = replace(_CODE, how="Keeps loading: {name} is not a size of the model.
 _OTHER_MODEL = replace(
     _CODE,
     state="unknown",
-    how="Not known for {name}; it takes a new training run.",
+    how="Not known: whether trained weights fit another {name}; plan a new training run.",
     undo=_SET_BACK,
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.gemm import shows_sizes
-from tracelens.numbers import pct, plural
+from tracelens.numbers import pct
 from tracelens.results import Coverage, GemmRow, Known
 from tracelens.rules.engine.candidate import absent, could_not_run
 from tracelens.rules.engine.facts import StepFacts
@@ -61,7 +61,7 @@ def need_others(facts: StepFacts) -> None:
 def need_shapes(rows: Sequence[GemmRow], noun: str) -> None:
     """Raises ``Answer`` where there are ``rows`` and none of them has a shape."""
     if rows and all(row.n is None for row in rows):
-        raise could_not_run(f"None of the {plural(len(rows), noun)} has a shape: {for_shapes(rows)}.")
+        raise could_not_run(f"No {noun} has a shape: {for_shapes(rows)}.")
 
 
 def not_known(what: str, known: Known) -> str:

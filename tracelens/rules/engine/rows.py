@@ -45,6 +45,12 @@ def calls_of(rows: Sequence[GemmRow] | Sequence[OtherRow]) -> float:
     return sum(row.calls_per_step for row in rows)
 
 
+def less(whole: float, part: float) -> float:
+    """What a sum has left without a part of it: nothing where they differ by rounding alone."""
+    left = whole - part
+    return left if left > 1e-9 * abs(whole) else 0.0
+
+
 def enough(judged: Sequence[GemmRow], rows: Sequence[GemmRow]) -> bool:
     """Is most of the time of ``rows`` in those that can be judged?"""
     return time_of(judged) >= _ENOUGH * time_of(rows)

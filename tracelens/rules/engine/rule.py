@@ -20,8 +20,6 @@ class Rule(ABC):
     title: ClassVar[str]  # what is checked
     #: It judges times of NVIDIA kernels: without GEMMs, a step time, or on another GPU it says nothing.
     of_kernels: ClassVar[bool] = True
-    #: About multiples that every tensor-parallel rank's slice has to be of.
-    of_slices: ClassVar[bool] = False
     #: Not about kernels and shapes: what it finds is time in which the GPU waits.
     of_waits: ClassVar[bool] = False
 

@@ -55,8 +55,8 @@ def why_not(saving: Span, change: WhatIf | str, whole: str) -> str:
     if mid < 0:
         return f"{name} is predicted to make the step {ms(-mid)} slower{per}"
     return (
-        f"{name} is predicted to save {ms(mid)} of the {whole}{per}, but the range, from {ms(-saving.low)}"
-        f" slower to {ms(saving.high)} faster, leaves open which of the two"
+        f"{name} is predicted to save {ms(mid)} of the {whole}{per}, but anything from {ms(-saving.low)}"
+        f" slower to {ms(saving.high)} faster is possible"
     )
 
 

@@ -70,7 +70,7 @@ def _goals(now: ModelConfig, change: Change) -> dict[str, int] | str:
             return f"{ours} is given in words"
         known = now.get(ours)
         if known is None:
-            return f"the present {ours} of the whole model is not known"
+            return f"the trace does not show {ours} of the whole model"
         if before not in (known, known / ranks):
             return f"{before} is not the {ours} of the whole model ({known})"
         goals[ours] = after if before == known else after * ranks

@@ -75,15 +75,16 @@ def in_words(name: str, trial: Trial, step_ms: float) -> str:
     """``ffn = 10944 is predicted to save 0.29% of the step, between 3.4% slower and 3.73% faster``."""
     low, mid, high = trial.saving_ms.low, trial.saving_ms.mid, trial.saving_ms.high
     what = "of the time per token" if growth_frac(trial.found.change) else "of the step"
-    verb = "save" if mid >= 0 else "add"
+    verb = "save" if mid > 0 else "add"
+    moves = f"{verb} {percent(abs(mid) / step_ms)} {what}" if mid else "change nothing"
     return (
-        f"{name} = {trial.value} is predicted to {verb} {percent(abs(mid) / step_ms)} {what},"
+        f"{name} = {trial.value} is predicted to {moves},"
         f" between {_side(low / step_ms)} and {_side(high / step_ms)}"
     )
 
 
 def _side(frac: float) -> str:
-    return f"{percent(abs(frac))} {'slower' if frac < 0 else 'faster'}"
+    return f"{percent(abs(frac))} {'slower' if frac < 0 else 'faster'}" if frac else "no change"
 
 
 def took_and_lost(time_ms: float, loss_ms: float, facts: StepFacts, *, to: str) -> str:

@@ -163,7 +163,7 @@ def _with_few(found: FusedCalls, chain: Chain, cores: Sequence[CoreCalls]) -> Fu
     mid, high = by_time * chain.sure_ms, max(by_time, by_calls) * chain.sure_ms
     line = (
         f"{listed([core.text for core in few])}: fused kernels split the keys for one query, and those are"
-        f" not predicted; {ms(mid)} of the time is taken to stay, between 0 and {ms(high)}."
+        f" not predicted; {ms(mid)} of the time is assumed to stay (0 to {ms(high)})."
     )
     left = Span(0.0, mid, high, "model")
     return replace(found, time_ms=found.time_ms.joined(left), lines=(*found.lines, line))

@@ -145,28 +145,31 @@ class Split:
 def _options(facts: StepFacts, group: HeadsRun) -> list[Split]:
     """Other splits of the same heads * head_dim, the one with the most room first.
 
-    Below 64 the next size comes first: it changes the model least. Tensor parallelism has to divide the
-    new number of heads. One head is no multi-head attention: it comes only where nothing else does.
+    Below 64 the next size comes first: it changes the model least. Tensor-parallel ranks have as many heads
+    each. One head is no multi-head attention: it comes only where nothing else does.
     """
     head_dim, heads = group.head_dim, group.heads
     wanted = (64, 128) if head_dim < 64 else (128, 64) if head_dim < 128 else (128, 256)
-    ranks = max(facts.model.tensor_parallel.value or 1, 1)
     if heads is None or heads <= 0:
         return [Split(size, None) for size in wanted]
     width = heads * head_dim
-    even = [size for size in wanted if width % size == 0 and width // size % ranks == 0]
+    even = [size for size in wanted if width % size == 0]
     if even:
         splits = [Split(size, width // size) for size in even]
-        return [one for one in splits if one.heads != 1] or splits
+        return [one for one in splits if one.heads != 1 or ranks_of(facts) > 1] or splits
     return [Split(next((size for size in (64, 128, 256) if size > head_dim), round_up(head_dim, 64)), None)]
+
+
+def ranks_of(facts: StepFacts) -> int:
+    """Ranks that share the heads of a layer: the whole model has so many times those of this one."""
+    return facts.model.tensor_parallel.value or 1
 
 
 def simulated(facts: StepFacts, group: HeadsRun, option: Split) -> dict[str, int] | None:
     """The change of the whole model: ranks that split the layers hold a part of the heads each."""
     if option.heads is None or not group.is_models(facts):
         return None  # attention of another kind than the model's: no parameter is known for it
-    ranks = facts.model.tensor_parallel.value or 1
-    return {"heads": option.heads * ranks, "head_dim": option.head_dim}
+    return {"heads": option.heads * ranks_of(facts), "head_dim": option.head_dim}
 
 
 def by_saving(facts: StepFacts, group: HeadsRun) -> list[Split]:

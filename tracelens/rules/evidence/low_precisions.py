@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from tracelens.gemm.predict.rates import peak_of
-from tracelens.numbers import listed, ms
+from tracelens.numbers import listed, ms, ms_range
 from tracelens.results import GemmRow, OtherRow, Span
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.facts import StepFacts
@@ -16,6 +16,8 @@ from tracelens.step.casts import cast_ms
 from tracelens.step.predicted import CONVERTED, LOW_PRECISION, SIXTEEN_BITS, scaled_product
 from tracelens.step.whatif import StepModel
 from tracelens.step.work import Product
+
+_IN_BF16 = "in bf16, which keeps the loss stable (arXiv 2509.25149)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,29 @@ def less_of_nvfp4(facts: StepFacts, mid_ms: float) -> str:
     layers, stages = facts.model.layers.value or 0, facts.model.pipeline_parallel.value or 1
     converted = layers * 85 // 100
     if not converted or stages > 1:  # another rank can have the last ones
-        return "; less with the last 15% of the layers in bf16, which keep the loss stable (arXiv 2509.25149)"
-    kept = f"layer {converted}" if converted == layers - 1 else f"layers {converted} to {layers - 1}"
+        return f"; less with the last 15% of the layers {_IN_BF16}"
+    last = "the last" if layers - converted == 1 else f"the last {layers - converted}"
     left = ms(converted / layers * mid_ms)
-    return f"; {left} with {kept} of {layers} in bf16, which keep the loss stable (arXiv 2509.25149)"
+    return f"; {left} with {last} of the {layers} layers {_IN_BF16}"
+
+
+def sure_saving(found: Sequence[TypeGain]) -> Span | None:
+    """Of the components that gain for sure; None without any."""
+    sure = [gain.saving for gain in found if gain.sure]
+    return reduce(Span.joined, sure) if sure else None
+
+
+def gain_of(facts: StepFacts, name: str, found: Sequence[TypeGain]) -> str:
+    """What one type gains in which components, as a sentence; ``name``: the type's."""
+    rest = listed([gain.component for gain in found if not gain.sure])
+    saving = sure_saving(found)
+    if saving is None:
+        return f"In {name} {f'no gain is sure in {rest}' if found else 'they are not predicted'}."
+    kept = less_of_nvfp4(facts, saving.mid) if name == "NVFP4" else ""
+    unsure = f"; no gain is sure in {rest}" if rest else ""
+    where = names([gain for gain in found if gain.sure])
+    spread = ms_range(saving.low, saving.high)
+    return f"In {name} they gain {ms(saving.mid)} ({spread}) in {where}{unsure}{kept}."
 
 
 def names(found: Sequence[TypeGain]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tracelens.numbers import listed, mnk, plural
+from tracelens.numbers import listed, mnk, part_of, plural
 from tracelens.results import GemmRow
 from tracelens.rules.engine.candidate import Answer, absent, could_not_run, not_applicable
 from tracelens.rules.engine.facts import StepFacts
@@ -124,9 +124,10 @@ class OffGrid:
     def text(self, *, other: bool) -> str:
         """That nothing was found; ``other``: nothing else."""
         shaped = sum(1 for row in self.gemms if row.n is not None and row.k is not None)
+        have = part_of(shaped, len(self.gemms), "GEMM row", "has", "have")
         return (
-            f"{shaped} of {plural(len(self.gemms), 'GEMM row')} have shapes; no{' other' if other else ''}"
-            " leading dimension keeps a kernel from 16-byte loads, and no kernel name shows a fallback."
+            f"{have} a shape; no{' other' if other else ''} leading dimension keeps a kernel from 16-byte"
+            " loads, and no kernel name shows a fallback."
         )
 
 
@@ -145,7 +146,7 @@ def need_misfits(facts: StepFacts) -> OffGrid:
     # Every size on the grid and a view all the same: TL114's.
     misfits = [one for one in found if one.dims or view_of(one.row) is None]
     if not misfits and not any(row.n is not None and row.k is not None for row in gemms):
-        raise could_not_run(f"None of the {plural(len(gemms), 'GEMM row')} has a shape: {for_shapes(gemms)}.")
+        raise could_not_run(f"No GEMM row has a shape: {for_shapes(gemms)}.")
     judged = [row for row in gemms if None not in (row.n, row.k) and row not in cores]
     if not misfits and not enough(judged, gemms):
         raise _too_few(gemms, judged, cores)
@@ -164,7 +165,7 @@ def _too_few(gemms: Sequence[GemmRow], judged: Sequence[GemmRow], cores: Sequenc
         said.append(f"{plural(len(blind), 'row')} without a shape: {for_shapes(blind)}")
     answer = could_not_run if time_of(blind) > time_of(cores) else not_applicable
     return answer(
-        f"{len(judged)} of {plural(len(gemms), 'GEMM row')} can be judged"
+        f"{part_of(len(judged), len(gemms), 'GEMM row', 'can', 'can')} be judged"
         f"{', and those are on the grid' if judged else ''}; {listed(said)}."
     )
 

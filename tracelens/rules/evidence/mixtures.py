@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracelens.numbers import percent, plural, sig
+from tracelens.numbers import count, percent, plural, sig
 from tracelens.results import GemmRow
 from tracelens.rules.engine.bounds import Bound, bound_of_row
 from tracelens.rules.engine.candidate import absent, could_not_run
@@ -41,8 +41,8 @@ def need_mixture(facts: StepFacts) -> Mixture:
         )
     if not any(row.m is not None for row in rows):
         raise could_not_run(
-            f"The step has a mixture of experts, and none of its {plural(len(rows), 'GEMM row')} has a"
-            f" shape: {for_shapes(rows)}. Experts inside a fused Triton kernel have none either way."
+            f"The step has a mixture of experts, and no GEMM of its experts has a shape: {for_shapes(rows)}."
+            " Experts inside a fused Triton kernel have none either way."
         )
     raise could_not_run(
         f"{took(rows, 'GEMM shape', facts)} in experts, and none of them shows how many rows an expert gets:"
@@ -59,10 +59,10 @@ def saw(facts: StepFacts, mixture: Mixture) -> str:
     text += f" run {_HOW[mixture.how]}; {took(mixture.rows, 'GEMM shape', facts)}."
     if mixture.capacity is None:
         return text
-    text += f" An expert gets {sig(mixture.capacity, 4)} rows in a GEMM"
+    text += f" An expert gets {count(mixture.capacity)} rows in a GEMM"
     if mixture.least is not None and mixture.most is not None and mixture.least != mixture.most:
         over = mixture.most / mixture.capacity - 1
-        text += f" in the mean, from {mixture.least} to {mixture.most}: the fullest {percent(over)} above it"
+        text += f" on average, from {mixture.least} to {mixture.most}: the fullest {percent(over)} above it"
     if mixture.top_k is not None:
         return f"{text}. Together that is {plural(mixture.top_k, 'row')} for each token."
     if mixture.rows_per_token is None:
@@ -86,13 +86,20 @@ def evidence(mixture: Mixture) -> dict[str, Any]:
     }
 
 
-def packed(facts: StepFacts, row: GemmRow, count: int) -> Bound:
-    """What of the row's time tiles of ``count`` GEMMs together save, at most."""
+def packings_us(facts: StepFacts, row: GemmRow, count: int) -> tuple[float, float] | None:
+    """Predicted times of one of the row's GEMMs and of ``count`` of them together."""
     sizes = _even(row)
     alone = _predicted_us(facts, row, sizes) if sizes is not None else None
     together = _predicted_us(facts, row, (*sizes[:3], count)) if sizes is not None else None
-    if alone is None or together is None:
+    return None if alone is None or together is None else (alone, together)
+
+
+def packed(facts: StepFacts, row: GemmRow, count: int) -> Bound:
+    """What of the row's time tiles of ``count`` GEMMs together save, at most."""
+    found = packings_us(facts, row, count)
+    if found is None:
         return bound_of_row(row, gpu=facts.gpu, fewer_kernels=True)
+    alone, together = found
     saved = max(0.0, 1 - together / (count * alone) * (1 - NEAR_ERROR))
     why = (
         f"({sig(together)} µs predicted for {count} GEMMs together, {sig(alone)} µs for one, and"

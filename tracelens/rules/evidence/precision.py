@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tracelens.gemm import bytes_per_element
-from tracelens.numbers import count, listed, ms, plural, sig, times
+from tracelens.numbers import count, listed, ms, part_of, plural, sig, times
 from tracelens.results import Estimate, GemmRow, total
 from tracelens.rules.engine.bounds import Bound, bound_of_row, name
 from tracelens.rules.engine.candidate import WORTH_A_FINDING, could_not_run
@@ -154,12 +154,10 @@ def on_tensor_cores(facts: StepFacts, rows: Sequence[GemmRow]) -> str:
     used = [row for row in rows if row.tensor_core == "used" or _by_name(row)]
     silent = [row for row in rows if row.tensor_core is None and row.kernel_tensor_core is None]
     time = f"{ms(time_of(used))} {facts.per_step}"
-    text = f"{len(used)} of {plural(len(rows), 'GEMM row')} run on tensor cores ({time})"
+    text = f"{part_of(len(used), len(rows), 'GEMM row', 'runs', 'run')} on tensor cores ({time})"
     if silent:
-        text += (
-            f"; the kernels of {len(silent)} ({ms(time_of(silent))}) do not say, and nothing speaks against"
-        )
-        text += " it"
+        whose = "the kernel's name does" if len(silent) == 1 else "the kernels' names do"
+        text += f"; of {len(silent)} ({ms(time_of(silent))}) {whose} not say"
     left = [row for row in rows if row.dtype == "fp32" and row.tensor_core == "eligible_unused"]
     if left and _allows_tf32(rows):
         text += (
@@ -180,11 +178,15 @@ def _need_types(facts: StepFacts, rows: Sequence[GemmRow]) -> None:
     ]
     if time_of(silent) <= 0.5 * time_of(rows):
         return
-    why = "their kernels' names do not say what multiplied their fp32 operands"
+    alone = len(silent) == 1
+    why = (
+        f"{'its kernel does' if alone else 'their kernels do'} not say by name what multiplied fp32 operands"
+    )
     if facts.gpu.name == "unknown":
         why = _NO_GPU
     elif all(row.m is None for row in silent):
-        why = f"their shapes and types are not recorded: {for_shapes(silent)}"
+        what = "its shape and type" if alone else "their shapes and types"
+        why = f"{what} are not recorded: {for_shapes(silent)}"
     raise could_not_run(f"{took(silent, 'GEMM row', facts)}, and {why}.")
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from tracelens.config.model_config import changed
 from tracelens.errors import UsageError
-from tracelens.numbers import listed, ms, plural
+from tracelens.numbers import listed, ms, part_of, plural
 from tracelens.results import GemmRow
 from tracelens.rules.engine.candidate import absent, could_not_run, not_applicable
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes, need_model
 from tracelens.rules.engine.predictions import predicted
-from tracelens.rules.engine.rows import time_of, took
+from tracelens.rules.engine.rows import less, time_of, took
 from tracelens.step.alignment import grid_elements
 
 _SHARDED = ("attention.", "mlp.")
@@ -33,10 +33,13 @@ class Slices:
 
     def saw(self, facts: StepFacts) -> str:
         """What a trace shows of it."""
-        text = f"Layers are split over {self.ranks} ranks. A rank's {took(self.rows, 'GEMM shape', facts)}."
+        text = (
+            f"Layers are split over {self.ranks} ranks. On this one, {took(self.rows, 'GEMM shape', facts)}."
+        )
         sms = facts.gpu.sms
         if sms is not None and any(row.tiles is not None for row in self.rows):
-            many = f"{len(self.thin)} of them, {ms(time_of(self.thin))} {facts.per_step}, have"
+            have = "has" if len(self.thin) == 1 else "have"
+            many = f"{len(self.thin)} of them, {ms(time_of(self.thin))} {facts.per_step}, {have}"
             text += f" {many if self.thin else 'None has'} fewer tiles than the GPU's {sms} SMs."
         text += _with_twice(facts, self.ranks)
         if self.off_grid:
@@ -133,8 +136,8 @@ def _with_twice(facts: StepFacts, ranks: int) -> str:
     ]
     thin = sum(1 for count in tiles if count < sms)
     return (
-        f" With {2 * ranks} ranks {thin} of {plural(len(tiles), 'GEMM shape')} are predicted to have fewer"
-        " tiles than SMs."
+        f" With {2 * ranks} ranks {part_of(thin, len(tiles), 'GEMM shape', 'is', 'are')} predicted to have"
+        " fewer tiles than SMs."
         if tiles
         else ""
     )
@@ -145,7 +148,7 @@ def copied_ms(facts: StepFacts, ranks: int, present: int, *, of: tuple[str, ...]
     if facts.step is None:
         return 0.0
     rest = sum(
-        max(0.0, time - products)
+        less(time, products)
         for name, _, time, products in facts.step.components
         if name not in ("communication", "optimizer", "grad_clip") and (not of or name in of)
     )

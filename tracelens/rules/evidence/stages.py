@@ -10,7 +10,7 @@ from tracelens.rules.engine.bounds import Bound, name
 from tracelens.rules.engine.candidate import could_not_run, not_applicable
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import need_model
-from tracelens.rules.engine.rows import time_of
+from tracelens.rules.engine.rows import less, time_of
 from tracelens.step.present import micro_batches_of
 
 #: Work of a stage outside of layers.
@@ -101,7 +101,7 @@ class Stage:
             for row in self.rows
             for time in (row.time_ms_per_step,)
         ]
-        return found, share * max(0.0, self.layers_ms - time_of(self.rows))
+        return found, share * less(self.layers_ms, time_of(self.rows))
 
 
 def need_stage(facts: StepFacts) -> Stage:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tracelens.gemm import bytes_per_element
-from tracelens.numbers import sig
+from tracelens.numbers import round_up, sig
 from tracelens.results import Estimate, GemmRow, Span
 from tracelens.rules.engine.bounds import name
 from tracelens.rules.engine.facts import StepFacts
@@ -34,7 +34,8 @@ class View:
     row: GemmRow
     operand: Operand | Literal[""]  # "" = untold which
     width: int | None  # elements in a row of it
-    stride: int | None  # elements from one row to the next, or from one matrix of a batch to the next
+    stride: int | None  # elements from one row to the next
+    of_batch: bool = False  # rows are on the grid, and the matrices of its batch begin off it
 
     @property
     def dtype(self) -> str | None:
@@ -75,7 +76,7 @@ def _off_by_stride(row: GemmRow) -> View | None:
         dtype = row.out_dtype if operand == "c" else row.dtype
         bytes_, stride = row.alignment_bytes.get(operand), row.leading.get(operand)
         if bytes_ is not None and bytes_ < GRID_BYTES and _fits(width, dtype) and stride is not None:
-            return View(row, operand, width, stride)
+            return View(row, operand, width, stride, of_batch=_fits(stride, dtype))
     return None
 
 
@@ -105,9 +106,27 @@ def saving_of(facts: StepFacts, view: View) -> tuple[Estimate | None, str]:
         time = Span(mid * math.exp(-width), mid, mid * math.exp(width), time.basis)
     m, n, k, batch = sizes
     copied = row.calls_per_step * moving_ms(2 * size * max(m, n) * k * batch, facts=facts)
-    ours = f" × {factor:.4g} (this trace's aligned GEMMs over their predictions)" if factor != 1.0 else ""
+    ours = f" × {factor:.4g} (this trace's aligned GEMMs over their predictions) = {sig(mid)} µs"
+    ours = ours if factor != 1.0 else ""
     how = (
         f"{name(row)}: {sig(call_us_of(row))} µs measured; aligned {sig(predicted_us)} µs"
-        f" predicted{ours} = {sig(mid)} µs. The low end takes off a copy of the larger operand."
+        f" predicted{ours}. The low end takes off a copy of the larger operand."
     )
     return minus(saved(row, time), low_ms=copied), how
+
+
+def fix_of(view: View) -> list[str]:
+    """Lines that begin it, its rows or its matrices on the grid."""
+    if view.stride is None:
+        return ["- w = packed[:, 3:3 + width]", "+ w = packed[:, 8:8 + width]   # begin on a multiple of 8"]
+    grid = grid_elements(view.dtype) or 8
+    if view.of_batch:
+        return [
+            "- buffer = torch.empty(batch, stride)",
+            f"+ buffer = torch.empty(batch, -(-stride // {grid}) * {grid})   # from one matrix to the next",
+        ]
+    then = round_up(view.stride, grid)
+    return [
+        f"- buffer = torch.empty(rows, {view.stride})",
+        f"+ buffer = torch.empty(rows, {then})   # the views into it keep their width",
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens.numbers import ms, plural
 from tracelens.results import GemmRow
-from tracelens.rules.engine.candidate import absent, could_not_run, not_applicable
+from tracelens.rules.engine.candidate import Shared, absent, could_not_run, not_applicable
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes, need_model, need_shapes
 from tracelens.rules.engine.rows import gemms_of, time_of
@@ -29,6 +29,12 @@ def need_vocabulary(facts: StepFacts) -> int:
             f" without a component ({ms(time_of(lost))} {facts.per_step}): record with with_stack=True."
         )
     raise absent("No logits GEMM was recognised, and the vocabulary is not known.")
+
+
+def vocabulary_shared(facts: StepFacts) -> Shared:
+    """Do tensor-parallel ranks compute logits of a part of the vocabulary each?"""
+    split = facts.step.now.vocab_split if facts.step is not None else None
+    return "perhaps" if split is None else "yes" if split else "no"
 
 
 def vocabulary(facts: StepFacts) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens.numbers import ms, sig
+from tracelens.numbers import count, ms, sig
 
 NO_EXCHANGE = "this trace has no such exchange to start from"
 WEIGHTS_UNKNOWN = "the weights of a rank are not known, so neither are the gradients that copies exchange"
@@ -79,7 +79,7 @@ def sent_by_megatron(
     tokens, hidden = activation
     return (
         f"in training, by the scheme of Megatron (arXiv 1909.08053), each rank then sends 4 × {layers} layers"
-        f" × {sig(batches)} micro-batches × 2·({ranks}-1)/{ranks} × {tokens} × {hidden} × 2 bytes ="
+        f" × {count(batches)} micro-batches × 2·({ranks}-1)/{ranks} × {tokens} × {hidden} × 2 bytes ="
         f" {sig(sent / 1e9)} GB per step: two all-reduces of an activation in the forward of a layer and two"
         " in its backward"
     )
@@ -97,7 +97,7 @@ def bubble(
     idle: tuple[float, float] | None,
 ) -> str:
     """The idle share of a pipeline. ``present``: stages, micro-batches, share; ``idle``: ms, of ms."""
-    figure = f"({stages} - 1) / {sig(batches)} = {share:.1%}"
+    figure = f"({stages} - 1) / {count(batches)} = {share:.1%}"
     if present is not None:
         figure += f", now ({present[0]} - 1) / {present[1]} = {present[2]:.1%}"
     if idle is not None:

@@ -218,10 +218,7 @@ def at_its_least(component: str, why: str) -> str:
 
 def pad_vocab(vocab: int, padded: int, more: float) -> str:
     """A padding that costs next to nothing; ``more``: share of the logits."""
-    return (
-        f"vocab {vocab} → {padded} costs {more:.2%} of the logits and ends the question: pad it"
-        " whatever the figure is"
-    )
+    return f"vocab {vocab} → {padded} adds {more:.2%} to the logits: pad it in any case"
 
 
 def curve_waits(busy: float | None) -> str:

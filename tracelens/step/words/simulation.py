@@ -34,8 +34,8 @@ PADDING_ROWS = (
     "rows of padding hold no token; a kernel whose tile is as tall computes as many rows either way"
 )
 FULLEST_RANK = (
-    "GEMMs of the fullest rank are taken to take time with its rows; which rank that is no one trace tells,"
-    " so the range reaches from this one to one that it waits for in every exposed all-to-all"
+    "GEMMs of the fullest rank are taken to take time with its rows; one trace does not tell which rank"
+    " that is, so the range reaches from this one to one that it waits for in every exposed all-to-all"
 )
 MOVING_TOKENS = "moving tokens to their experts stays as measured for each token"
 STATE_KEEPS_TYPE = (
@@ -150,12 +150,12 @@ def gpu_work_note(busy: float) -> str:
 
 def ffn_stays(ffn: int) -> str:
     """The MLP keeps its width under another hidden size."""
-    return f"ffn stays {ffn}: give ffn=... to change it with hidden"
+    return f"the MLP stays {ffn} wide: --what-if hidden=...,ffn=... changes both"
 
 
 def vocab_of_rank(vocab: int | None) -> str:
     """The vocabulary is what one rank has."""
-    return f"vocab is what this rank's logits have: {vocab} columns"
+    return f"the vocabulary is what this rank's logits have: {vocab} columns"
 
 
 def whole_vocab(vocab: int) -> str:
