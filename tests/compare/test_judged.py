@@ -306,14 +306,16 @@ def test_why_a_component_is_judged_as_it_is(
     assert one.diff_frac == (after[0] / before[0] - 1 if before[0] and after[0] else None)
 
 
-def test_communication_of_as_many_calls_holds_a_wait_and_is_not_judged() -> None:
+def test_communication_of_as_many_calls_holds_a_wait_and_is_not_judged(said: Listener) -> None:
     def judged_as(ms: float, kernels: float) -> tuple[bool | None, str]:
         old, new = (with_components(component("communication", *at)) for at in ((10.0, 4.0), (ms, kernels)))
         (one,) = compare_components(old, new, [], shifted(0.0))
         return one.beyond_noise, one.why
 
     assert judged_as(12.0, 4.0) == (None, words.WAIT)
-    assert judged_as(10.05, 4.0) == (False, "same number of kernels, same GEMM shapes")
+    different, why = judged_as(10.05, 4.0)
+    assert different is False
+    said(why)
     assert judged_as(12.0, 6.0) == (True, "more kernels (+50.0%)")
 
 
