@@ -1,7 +1,7 @@
 """Counts what keeps the code changeable: ``python -m benchmarks.house``.
 
 Lines by room, long functions, import circles, places that parse a kernel name, closed sets kept as ``str``,
-sentences outside of the rooms that write them. Figures for a note, not gates.
+sentences outside of the rooms that write them, asserts that quote sentences. Figures for a note, not gates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SPEAK = ("render", "cli", "rules", "capture", "errors.py", "words", "words.py")
 #: Who holds texts that nobody is told: sources beside constants.
 _SOURCES = ("patterns.py", "ladder_published.py", "attention_rates.py")
 _CLOSED = re.compile(r"^\s+\w+: (?:str|str \| None)\b.*# *(?:\"?[\w-]+\"? \| )+\"?[\w-]+", re.MULTILINE)
-_WORDS = 5
+_WORDS, _QUOTED = 5, 4
 #: What is called with a description of a field or figure, an exception's text, a list or a pattern.
 _DESCRIBING = ("says", "Metric", "refuse_unless", "_ops", "split", "compile")
 
@@ -122,8 +122,30 @@ def sentences(tree: ast.Module) -> int:
             text = node.value
         else:
             continue
-        count += len(re.findall(r"\b[a-z]{2,}\b(?= )", text)) >= _WORDS and "SELECT" not in text
+        count += words(text) >= _WORDS and "SELECT" not in text
     return count
+
+
+def words(text: str) -> int:
+    """Plain words that a space follows."""
+    return len(re.findall(r"\b[a-z]{2,}\b(?= )", text))
+
+
+def quoting() -> int:
+    """Asserts of the tests that quote four words and more of a sentence."""
+    asserts = (
+        node
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Assert)
+    )
+    return sum(
+        any(
+            isinstance(part, ast.Constant) and isinstance(part.value, str) and words(part.value) >= _QUOTED
+            for part in ast.walk(node.test)
+        )
+        for node in asserts
+    )
 
 
 def main() -> None:
@@ -174,6 +196,7 @@ def main() -> None:
     print(
         f"modules with sentences outside {', '.join(_SPEAK)} {len(speaking)}: {sum(speaking.values())} {told}"
     )
+    print(f"asserts that quote a sentence {quoting()}")
 
 
 if __name__ == "__main__":
