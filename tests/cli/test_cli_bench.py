@@ -56,10 +56,10 @@ def test_a_dry_run_where_the_reader_is_not_installed(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith("CPU, a test of the program")
     assert lines[-1] == f"written to {out}"
-    assert any(re.match(r"  1 not measured: torch has no batched fp8", line) for line in lines)
+    assert any(re.match(r"  1 not measured: .* batched fp8", line) for line in lines)
     made = read_measurements(out)
     assert made.gpu == "cpu"
-    assert made.command == "tracelens bench --minutes 5 --dtypes bf16,fp16,fp8,tf32 --cpu-dry-run"
+    assert made.command.split()[2:] == ["--minutes", "5", "--dtypes", "bf16,fp16,fp8,tf32", "--cpu-dry-run"]
     assert {row.layout for row in made.gemms} == {"TN", "NN", "NT"}
     assert {row.direction for row in made.attention} == {"forward", "backward"}
     assert not (tmp_path / "calibration").exists()

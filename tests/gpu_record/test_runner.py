@@ -165,8 +165,8 @@ def test_the_plan_says_what_is_missing_how_long_and_what_it_writes(tmp_path: Pat
     stages = [stage("done"), stage("open", 3, 90.0)]
     run_stage(stages[0], run)
     text = as_text(make_plan(stages, run.folder, run.setting(tmp_path)), "h200")
-    assert re.search(r"done +current +4 +0\.0 +4 +numbers of done", text)
-    assert re.search(r"open +missing +3 +4\.5 +4 +numbers of open", text)
+    rows = [line.split()[:5] for line in text.splitlines()]
+    assert ["done", "current", "4", "0.0", "4"] in rows and ["open", "missing", "3", "4.5", "4"] in rows
     said(text.splitlines()[-1])
 
 
@@ -289,9 +289,10 @@ def test_an_item_that_fails_twice_is_listed_and_refuses_the_stage_unless_it_may(
     assert run_stage(stage("lenient", measure=fails, max_failed_frac=0.3), run).current
     result = result_of(tmp_path, "lenient")
     assert result["failed"] == {"lenient-1": "RuntimeError: out of memory"}
-    assert result["skipped"] == {"lenient-2": "no fp8 before compute capability 8.9"}
+    assert [*result["skipped"]] == ["lenient-2"]
+    said(result["skipped"]["lenient-2"])
     assert result["data"] == {"values": [0, 3]}
-    assert any("not on this device: no fp8" in line for line in lines)
+    assert any(": no fp8" in line for line in lines)
 
 
 def test_not_a_number_is_a_failure_not_a_row(tmp_path: Path) -> None:

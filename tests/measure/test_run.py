@@ -104,16 +104,16 @@ def test_an_interrupt_keeps_what_there_is(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_fails_keeps_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = torch.mm
+    real, error = torch.mm, "CUDA error: an illegal memory access was encountered"
 
     def failing(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         if a.shape[0] == GEMMS[5].m:
-            raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with ...")
+            raise RuntimeError(f"{error}\nCompile with ...")
         return real(a, b, out=out)
 
     monkeypatch.setattr(torch, "mm", failing)
     result = run(settings(tmp_path), device=CpuDevice())
-    assert result.stopped == "CUDA error: an illegal memory access was encountered"
+    assert result.stopped == error
     assert 0 < len(measured(result)) < len(ALL) and result.left > 0
 
 

@@ -12,6 +12,7 @@ import pytest
 import tracelens
 from tests.render import sample_report
 from tests.render.sample_search import FOUND, FRONT, GOOD, PICK
+from tests.said import Listener
 from tracelens import numbers as f
 from tracelens.comparison.spelling import signed_ms
 from tracelens.errors import UsageError
@@ -144,11 +145,11 @@ def test_one_curve_for_each_hyper_parameter_that_has_one(report: Report) -> None
         plots.shape("depth")
 
 
-def test_the_front_of_the_shape_search_names_its_picks(report: Report) -> None:
+def test_the_front_of_the_shape_search_names_its_picks(report: Report, said: Listener) -> None:
     drawn = plot(report, "front")
     circles = list(read(drawn).iter(f"{SVG}circle"))
     assert len(circles) == len(FRONT) + 1 + 1  # the present shape and the pick
-    assert "1. heads 32 → 20: 3.3% (1.7 to 4.6%) less time per token, weights ±0 (retrain)" in words(drawn)
+    said(next(one for one in words(drawn) if one.startswith("1. heads 32 → 20: ")))
     assert PICK.title in drawn.description and {"1", "now"} <= {one.strip() for one in words(drawn)}
     two = replace(report, shape_search=replace(FOUND, picks=[PICK, PICK]))
     assert "1, 2" in words(plot(two, "front")), "numbers of one place are one name"
@@ -177,7 +178,7 @@ def test_what_cannot_be_drawn_says_why() -> None:
             draw()
     assert list(plots) == []
     shown = Plots(empty)._repr_html_()
-    assert "<svg" not in shown and "the peaks of this GPU are not known" in shown
+    assert "<svg" not in shown and "are not known" in shown
 
 
 def test_all_pictures_are_shown_below_one_another(report: Report) -> None:

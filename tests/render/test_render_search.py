@@ -37,12 +37,10 @@ def _section(found: ShapeSearch | None) -> str:
     return page.partition('aria-labelledby="h-search"')[2].partition("</section>")[0]
 
 
-def test_the_terminal_says_it_in_two_lines() -> None:
-    said = " ".join(_terminal(FOUND).split())
-    assert "Shape search heads 32 → 20: 3.30 ms less, 3.3% (1.7 to 4.6%)" in said
-    assert "among 351 shapes of this size (retrain)" in said and "tracelens suggest TRACE" in said
-    good = " ".join(_terminal(GOOD).split())
-    assert f"Shape search None of {GOOD.tried:,} other shapes of this size is clearly faster than" in good
+def test_the_terminal_says_it_in_two_lines(said: Listener) -> None:
+    for found in (FOUND, GOOD):
+        lines = " ".join(_terminal(found).split())
+        said("Shape search" + lines.partition("Shape search")[2][:180])
     assert "Shape search" not in _terminal(None)
 
 

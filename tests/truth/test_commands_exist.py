@@ -70,9 +70,8 @@ def test_every_page_of_the_documentation_that_the_source_names_exists() -> None:
 
 def test_a_command_that_does_not_exist_is_found(folder: Path) -> None:
     """The check itself: it would have caught a folder given to analyze, and a flag or command made up."""
-    assert {str(one) for one in named('find it ("tracelens analyze FOLDER" reads all ranks)')} == {
-        "tracelens analyze FOLDER"
-    }
+    quoted = 'find it ("tracelens analyze FOLDER" reads all ranks)'
+    assert {str(one) for one in named(quoted)} == {"tracelens analyze FOLDER"}
     for text in ('"tracelens fuse TRACE"', "tracelens analyze TRACE --fix", "tracelens explain TL999"):
         (one,) = named(text)
         assert run(one, folder) is not None, text
