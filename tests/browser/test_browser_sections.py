@@ -48,7 +48,7 @@ def test_a_curve_is_read_point_by_point_with_the_keyboard(opened: Open) -> None:
     assert page.run(said) == "10240, on 128 bytes: 149.5 ms, now"
     assert page.run("document.querySelector('.at-read')") is None  # nothing is marked before a key is pressed
     _press(page, "ArrowRight")
-    assert page.run(said).startswith(f"{curve.values[1]}, on 2 bytes: 229.5 ms (228 ")
+    assert page.run(said).startswith("10241, on 2 bytes: 229.5 ms (228 ms")
     spoken = page.run(f"document.querySelector('{first} input').getAttribute('aria-valuetext')")
     assert spoken == page.run(said)
     _press(page, "Home")
