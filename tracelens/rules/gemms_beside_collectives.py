@@ -79,21 +79,22 @@ def _make(slowed: Sequence[_Slowed], facts: StepFacts, *, carve: bool) -> Candid
     excess = sum(one[2] for one in slowed)
     ctas = max((one[1].ctas or 0 for one in slowed), default=0)
     names = listed(list(dict.fromkeys(next(iter(one[1].collectives)) for one in slowed)))
-    times = found.disturbed_us / (found.alone_us or found.disturbed_us)
+    times = f"{sig(found.disturbed_us / found.alone_us, 2)} times as long" if found.alone_us else "longer"
+    which = f", which has {plural(found.ctas, 'CTA')}" if found.ctas else ""
     saving, how, open_ = _carved(slowed, facts) if carve else (None, "", "")
-    title = f"Leave {ctas} SMs to NCCL: persistent GEMMs beside {names} take {sig(times, 2)} times as long"
+    title = f"Leave {ctas} SMs to NCCL: persistent GEMMs beside {names} take {times}"
     fix = [f"+ torch._C._set_sm_carveout_experimental({ctas})"]
     if not carve:
-        title = f"Give collectives fewer SMs: GEMMs beside {names} take {sig(times, 2)} times as long"
+        title = f"Give collectives fewer SMs: GEMMs beside {names} take {times}"
         fix = [f"+ export NCCL_MAX_CTAS={max(1, ctas // 2)}" + (f"  # now {ctas}" if ctas else "")]
     return Candidate(
         name="SMs left to the collectives" if carve else "fewer SMs for the collectives",
         title=title,
         saw=(
-            f"{plural(len(slowed), 'GEMM row')} with calls beside {names} and calls beside nothing: the"
-            f" former take {ms(excess)} longer {facts.per_step} ({of_step(excess, facts)}). Most:"
-            f" {name(row)}, {sig(found.alone_us)} µs alone and {sig(found.disturbed_us)} µs beside the"
-            f" collective{f', which has {found.ctas} CTAs' if found.ctas else ''}."
+            f"{plural(len(slowed), 'GEMM row')}: calls beside {names} take {ms(excess)} longer"
+            f" {facts.per_step} ({of_step(excess, facts)}) than as many beside nothing. Most: {name(row)},"
+            f" {sig(found.alone_us)} µs alone and {sig(found.disturbed_us)} µs beside the collective"
+            f"{which}."
         ),
         change={"sm_carveout": [0, ctas]} if carve else {},
         fix=fix,
