@@ -292,7 +292,7 @@ def taken_as(override: str) -> str | None:
     """Says which part a chip's name alone was taken for; None where a part was named.
 
     >>> taken_as("h100"), taken_as("h100-pcie")
-    ('is taken for h100, the usual part (others: h100-pcie, h100-nvl)', None)
+    ('is what h100 usually means (others: h100-pcie, h100-nvl)', None)
     """
     wanted = override.strip().lower()
     usual = _USUAL.get(wanted)

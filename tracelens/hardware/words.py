@@ -13,7 +13,7 @@ ASSUMED = "is assumed: no --gpu was given, and none was measured here"
 def usual_part(chip: str, others: Sequence[str]) -> str:
     """A chip's name alone, taken for one of its parts."""
     told = f" (others: {', '.join(others)})" if others else ""
-    return f"is taken for {chip}, the usual part{told}"
+    return f"is what {chip} usually means{told}"
 
 
 # --- why figures are not known ------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from tracelens.numbers import plural
 from tracelens.results import Found
 
 #: Which GEMMs make keys and values: one with the queries, one for both, one for each.
@@ -79,7 +80,7 @@ def layers_in_none(told: int, calls: int, component: str) -> str:
 
 def layers_in_one(calls: int, component: str, steps: int) -> str:
     """Of more calls than one layer can have."""
-    return f"layers not told apart: {calls} calls of {component} in {steps} steps"
+    return f"layers not told apart: {calls} calls of {component} in {plural(steps, 'step')}"
 
 
 def layers_behind_others(layers: int) -> str:

@@ -59,4 +59,4 @@ def other_sms(name: str, sms: int, gpu: str, here: int) -> str:
 
 def other_memory(name: str, gpu: str, gib: float, here_gib: float) -> str:
     """A board of the same name."""
-    return f"{name} is of a {gpu} with {gib:.1f} GiB, and this one has {here_gib:.1f}"
+    return f"{name} is of the GPU {gpu} with {gib:.1f} GiB, and this one has {here_gib:.1f}"

@@ -36,8 +36,9 @@ def block_fit(rows: Sequence[GemmRow], facts: StepFacts) -> str:
             for size, name in list(sizes.items())[:_IN_FULL]
         ]
         more = f" and {len(sizes) - _IN_FULL} more" if len(sizes) > _IN_FULL else ""
+        have = "has" if len(off) == 1 else "have"
         said.append(
-            f"{whose} needs multiples of {block}, and {len(off)} have others: {listed(changes)}{more}"
+            f"{whose} needs multiples of {block}, and {len(off)} {have} others: {listed(changes)}{more}"
         )
     return f"By size, as each rank has it, of {plural(len(rows), 'shape')}: {'; '.join(said)}."
 
