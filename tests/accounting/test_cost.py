@@ -91,9 +91,11 @@ def test_a_price_gives_money_with_its_range(said: Listener) -> None:
 def test_a_bound_is_never_money_without_at_most(said: Listener) -> None:
     found = with_cost(report(BOUND), Price(2.5, "EUR"))
     text = saving_line(found.findings[0].saving, cost(found).price)
+    assert text.count("at most") == 2  # GPU-hours and money
     said(text)
     two = replace(report(BOUND), findings=[report(BOUND).findings[0]] * 2)
     joint = job_lines(with_cost(two, Price(2.5, "EUR")))[-1]
+    assert joint.count("at most") == 2
     said(joint)
 
 

@@ -10,6 +10,7 @@ from tests.advice.advice_rows import attention, cutlass, facts, flash2, gemm, mo
 from tests.said import Listener
 from tracelens.results import Finding, GemmRow
 from tracelens.results.row_sizes import AttentionDims
+from tracelens.rules.engine.pages import why
 from tracelens.rules.head_dimension import HeadDimension
 
 RULE = HeadDimension()
@@ -204,11 +205,14 @@ def test_separate_products_say_their_head_dimension_themselves() -> None:
     assert outcome.findings and {one.evidence["head_dim"] for one in outcome.findings} == {16}
 
 
-@pytest.mark.parametrize(("head_dim", "compiled"), [(36, 64), (40, 64), (80, 96)])
-def test_the_reason_is_that_of_the_size(head_dim: int, compiled: int, said: Listener) -> None:
+@pytest.mark.parametrize(
+    ("head_dim", "compiled", "part"), [(36, 64, "no multiple of 8"), (40, 64, "below 64"), (80, 96, "")]
+)
+def test_the_reason_is_that_of_the_size(head_dim: int, compiled: int, part: str, said: Listener) -> None:
     """The parts of docs/rules/TL103.md: no multiple of 8, below 64, and else the first."""
     dims = model(hidden=64 * head_dim, heads=64, head_dim=head_dim)
     finding = one(attention(1, head_dim, heads=64, kernel=flash2(compiled)), dims=dims)
+    assert finding.why == why("TL103", part)
     said(finding.why)
 
 

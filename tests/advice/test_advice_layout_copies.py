@@ -75,6 +75,7 @@ def test_casts_of_the_logits(said: Listener) -> None:
     row = other(1, "cast", component="loss", calls=1, time_us=900.0, op="aten::to", dims=(8192, 50304),
                 dtype_from="bf16", dtype_to="fp32")  # fmt: skip
     (finding,) = check(row).findings
+    assert finding.components == ["loss"]
     said(finding.title, finding.saw)
 
 

@@ -198,6 +198,7 @@ def test_key_value_heads_stay_where_they_are_grouped() -> None:
 def test_changes_that_make_no_sense_say_why(change: dict[str, int], said: Listener) -> None:
     with pytest.raises(UsageError) as error:
         changed(config(LLAMA), change)
+    assert "\n" not in str(error.value)
     said(str(error.value))
 
 

@@ -390,6 +390,7 @@ def test_what_makes_times_incomparable_is_refused(change: Callable[[Report], Rep
     with pytest.raises(UsageError) as refused:
         compare_reports(one, change(one))
     assert compare_reports(one, change(one), across=True).step is None
+    assert "\n" not in str(refused.value)
     said(str(refused.value))
 
 

@@ -88,6 +88,7 @@ def test_another_file_is_one_line_that_says_what_to_do(text: bytes, tmp_path: Pa
     path.write_bytes(text)
     with pytest.raises(InputError, match=r"x\.json") as error:
         read_source(path)
+    assert "\n" not in str(error.value)
     said(re.sub(r" \(.*\):", ":", str(error.value)))  # what Python says differs with its version
 
 
