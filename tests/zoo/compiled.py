@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.fx import Graph
 
 from tests.kept import kept
 from tests.synthetic import gpu
@@ -112,7 +113,7 @@ def recorded(family: str, options: CompiledOptions) -> Synthetic:
     """The same, compiled now."""
     dims = options.dims or FAMILIES[family].dims
     programs = compile_family(family, dims, options.attention, options.checkpoint, options.pad_mm)
-    return _Job(options, programs).run()
+    return play_programs(options, programs)
 
 
 @functools.cache
@@ -125,7 +126,18 @@ def compile_family(
     model = kind.build(Build(dims=dims, attention=found, checkpoint=checkpoint))
     batch = {name: given.to("meta") for name, given in kind.batch(dims).items()}
     with annotating():
-        graphs = capture(model, batch, pad=pad_mm)
+        return programs_of(model, batch, pad=pad_mm)
+
+
+def programs_of(
+    model: nn.Module,
+    batch: dict[str, Tensor],
+    *,
+    pad: bool = False,
+    mark: Callable[[Graph, list[Any]], None] | None = None,
+) -> Programs:
+    """What Inductor makes of ``model(**batch)``, a loss; ``mark`` as ``capture`` takes it."""
+    graphs = capture(model, batch, pad=pad, mark=mark)
     arguments = tuple(
         _value(node.meta["val"]) for node in graphs.forward.graph.nodes if node.op == "placeholder"
     )
@@ -143,6 +155,11 @@ def annotating() -> Iterator[None]:
 
     with parts.listening(part=hook, call=lambda *_: nullcontext(), collective=lambda *_: nullcontext()):
         yield
+
+
+def play_programs(options: CompiledOptions, programs: Programs) -> Synthetic:
+    """A recording of training steps that run the programs."""
+    return _Job(options, programs).run()
 
 
 def _value(given: Any) -> Value:

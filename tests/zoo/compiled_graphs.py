@@ -70,10 +70,18 @@ def annotated_part(
     return annotate({"component": component, "layer": layer, "role": role, "strict": strict})
 
 
-def capture(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, pad: bool = False) -> Graphs:
+def capture(
+    model: torch.nn.Module,
+    inputs: dict[str, torch.Tensor],
+    *,
+    pad: bool = False,
+    mark: Callable[[Graph, list[Any]], None] | None = None,
+) -> Graphs:
     """Compile ``model(**inputs)``, all on the meta device, up to the partitioned graphs.
 
     ``pad`` lets Inductor's pad_mm pad every GEMM whose rows are not 16-byte aligned, without measuring.
+    ``mark`` annotates the nodes of TorchDynamo's graph, which is called with so many arguments, where the
+    model does not do so itself.
     Raises torch._dynamo.exc.Unsupported where the model breaks into several graphs.
     """
     captured: list[Graphs] = []
@@ -85,6 +93,8 @@ def capture(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, pad: boo
     parameters: list[bool] = []
 
     def backend(graph: GraphModule, arguments: list[Any]) -> Callable[..., Any]:
+        if mark is not None:
+            mark(graph.graph, arguments)
         for part in graph.modules():  # the bodies of checkpoints are graphs of their own
             if isinstance(part, GraphModule):
                 _as_on_a_gpu(part.graph)

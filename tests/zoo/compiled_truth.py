@@ -115,8 +115,14 @@ def _nodes_of(call: Call) -> list[Node]:
     most = math.prod(call.sizes.values()) if call.sizes else max(t.elements for t in call.tensors)
     least = min((tensor.elements for tensor in call.writes), default=1)
     fitting = [n for n in doing if least <= _work(n) <= most]
-    last = [n for n in doing if bare_name(n) in _REDUCTIONS and not _feeds_reduction(n, doing)]
+    if call.name.startswith(("triton_red_", "triton_per_")) and not any(map(_reduces, fitting)):
+        fitting = []  # the second stage of a sum, whose first one reads what fits
+    last = [n for n in doing if _reduces(n) and not _feeds_reduction(n, doing)]
     return fitting or last or doing or list(call.nodes)
+
+
+def _reduces(node: Node) -> bool:
+    return bare_name(node) in _REDUCTIONS
 
 
 def _feeds_reduction(node: Node, nodes: list[Node]) -> bool:
@@ -124,7 +130,7 @@ def _feeds_reduction(node: Node, nodes: list[Node]) -> bool:
     while queue:
         user = queue.pop()
         if user in inside:
-            if bare_name(user) in _REDUCTIONS:
+            if _reduces(user):
                 return True
             queue += user.users
     return False
@@ -136,7 +142,7 @@ def _work(node: Node) -> int:
     if any(word in name for word in _SCATTERS):
         return max(_elements(source) for source in node.all_input_nodes[1:])
     sizes = [_elements(node)]
-    if name in _REDUCTIONS:
+    if _reduces(node):
         sizes += [_elements(source) for source in node.all_input_nodes]
     return max(sizes)
 

@@ -11,7 +11,7 @@ their rows along m (NT in cuBLAS's letters), however the weight is stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -116,6 +116,8 @@ def _path(run: Run, forward: Run, cores: list[Core] | None, weights: set[int]) -
     Where the backward does not show as many cores as the forward, the whole of both. ``weights`` are none.
     """
     out: dict[int, NamedProduct] = {}
+    left: list[NamedProduct] = []  # of which no gradient stands where it is expected
+    open_: list[int] = []
     inside = weights.union(*(core.parts for core in run.cores))
     edges = [-1, *(core.first for core in cores or []), len(run)]
     bounds = [len(forward), *(core.first for core in reversed(forward.cores if cores else [])), -1]
@@ -129,8 +131,12 @@ def _path(run: Run, forward: Run, cores: list[Core] | None, weights: set[int]) -
             and (shape := forward.shape(at)) is not None
         ]
         found = dict(_in_order([(at, _size(run, at)) for at in places], ahead))
-        out |= found | _beside([at for at in places if at not in found], run, ahead, list(found.values()))
-    return out
+        found |= _beside([at for at in places if at not in found], run, ahead, list(found.values()))
+        out |= found
+        open_ += [at for at in places if at not in found]
+        left += _without(ahead, found.values())
+    # keys and values that the forward makes ahead of their layer have their gradients behind its core
+    return out | _beside(open_, run, [p for p in left if p.label.component == "attention.qkv"], [])
 
 
 def _path_with_recompute(
@@ -183,9 +189,7 @@ def _beside(
     places: list[int], run: Run, ahead: list[NamedProduct], used: list[NamedProduct]
 ) -> dict[int, NamedProduct]:
     """Branches of one input (queries, keys, values; gate and up) come in any order among themselves."""
-    left = list(ahead)
-    for product in used:
-        left.remove(product)
+    left = _without(ahead, used)
     out: dict[int, NamedProduct] = {}
     for at in places:
         fits = [p for p in left if p.dgrad == _size(run, at) and p.label.component in _BRANCHES]
@@ -193,6 +197,13 @@ def _beside(
             out[at] = fits[0]
             left.remove(fits[0])
     return out
+
+
+def _without(products: list[NamedProduct], used: Iterable[NamedProduct]) -> list[NamedProduct]:
+    left = list(products)
+    for product in used:
+        left.remove(product)
+    return left
 
 
 def _size(run: Run, at: int) -> _Size | None:

@@ -7,7 +7,6 @@ then the place on the gradient's path, and the name chooses among what is left.
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import pairwise
 from math import prod
 
@@ -20,6 +19,8 @@ from tracelens.gemm.inductor import parse_fused
 _UP = ("mlp.up", "mlp.gate")
 _NORM = frozenset({"norm", "norm_backward"})
 _SUMS = (1, 2, 3, 4, 6, 8)  # of the weights and biases of the norms in one kernel
+#: What has no weight: a sum over the tokens beside it is the gradient of a bias.
+_WITHOUT_WEIGHTS = ("mlp.activation", "dropout", "residual")
 _NEAR = 12  # units: how far a second stage stands behind its first
 
 
@@ -47,14 +48,20 @@ class _Between:
         #: widths between an MLP's products
         self.inner = {p.shape.k for p in products if p.label.component == "mlp.down"} - {hidden}
         on_stream = ("attention.output", "attention.qkv")
-        rows = Counter(p.shape.m for p in products if p.label.component in on_stream)
-        self.rows = rows.most_common(1)[0][0] if rows else 0
+        #: tokens of the stream; of an encoder's and a decoder's, each
+        self.tokens = {p.shape.m for p in products if p.label.component in on_stream}
+        self.rows = min(self.tokens, default=0)
         cores = {at for core in run.cores for at in (core.first, core.last)}
         self.path = [
             at
             for at in range(len(run))
             if (label := run.labels.get(at)) is not None and (label.role == "dgrad" or at in cores)
         ]
+
+        #: the stations on the path before and behind a position
+        self.around: dict[int, tuple[int, int]] = {}
+        for start, stop in pairwise([-1, *self.path, len(run)]):
+            self.around |= dict.fromkeys(range(start + 1, stop), (start, stop))
 
     def label(self) -> None:
         for start, stop in pairwise([-1, *self.path, len(self.run)]):
@@ -90,7 +97,7 @@ class _Between:
 
     def _streams(self, kind: Kind) -> int:
         """How many of its tensors have the shape of the residual stream."""
-        return sum(t[-1] == self.hidden and prod(t[:-1]) == self.rows for t in kind.tensors if len(t) > 1)
+        return sum(t[-1] == self.hidden and prod(t[:-1]) in self.tokens for t in kind.tensors if len(t) > 1)
 
     def _of_embedding(self, kind: Kind) -> Label | None:
         if kind.what == "embedding" or kind.name.startswith("convolution"):
@@ -158,14 +165,17 @@ class _Between:
             flat = [t[0] for t in other.tensors if len(t) == 1]
             wrote |= any(size in [many * prod(partial) for many in _SUMS] for size in flat)
             if reduces and wrote and label is not None and not label.candidates:
-                return Label(label.component, label.layer, label.components)
+                own = self._of_sum(at, kind) if label.component in _WITHOUT_WEIGHTS else None
+                return own or Label(label.component, label.layer, label.components)
         return None
 
     # --- where it stands -------------------------------------------------------------------------
 
     def _of_loss(self, at: int, kind: Kind, first: str | None, last: str | None) -> Label | None:
-        wide = any(len(t) >= 2 and self._is_vocabulary(t[-1]) for t in kind.tensors)
-        if wide and "sum" in kind.tags and not kind.tags & {"loss", "loss_backward"}:
+        found = [t for t in kind.tensors if len(t) >= 2 and self._is_vocabulary(t[-1])]
+        wide = bool(found)
+        adds_up = len(found) == 2 and len(kind.tensors) == 2 and prod(found[1]) == found[1][-1]
+        if wide and "sum" in kind.tags and (adds_up or not kind.tags & {"loss", "loss_backward"}):
             return Label("logits")  # the gradient of the head's bias
         if wide and "logits" in (first, last, None if first and last else "logits"):
             return Label("loss")
@@ -174,8 +184,8 @@ class _Between:
         return None
 
     def _is_vocabulary(self, size: int) -> bool:
-        """The vocabulary, or what it was before it was padded for its product."""
-        return self.vocab is not None and self.vocab - 64 < size <= self.vocab
+        """The vocabulary, or what it was before it was padded for its product; of a few classes no less."""
+        return self.vocab is not None and max(self.vocab - 64, self.vocab // 2) < size <= self.vocab
 
     def _on_stream(self, at: int, kind: Kind, first: str | None, layer: int | None) -> Label | None:
         """Normalizations and residuals read two tensors of the stream or more, sums of a bias only one."""
@@ -243,16 +253,34 @@ class _Between:
         if "sum" not in kind.tags or (kind.tags & _NORM and self._streams(kind) >= 2):
             return None
         widths = {size for t in kind.tensors for size in t if size > 1}
+        stations = self._summed_at(at, widths)
         behind = range(at - 1, max(-1, at - _NEAR), -1)
         ahead = range(at + 1, min(len(self.run), at + _NEAR))
-        for place in (*behind, *ahead):
-            label, shape = self.run.labels.get(place), self.run.shape(place)
-            if label is not None and shape is not None and label.role is not None and not label.candidates:
-                out = shape.k if label.role == "dgrad" else shape.m
-                if out in widths:
-                    parts = (label.component, "dropout") if "dropout_backward" in kind.tags else ()
-                    return Label(label.component, label.layer, parts or label.components)
+        for place in stations or (*behind, *ahead):
+            label = self.run.labels.get(place)
+            if label is not None and not label.candidates and self._gives(place) in widths:
+                parts = (label.component, "dropout") if "dropout_backward" in kind.tags else ()
+                return Label(label.component, label.layer, parts or label.components)
         return None
+
+    def _gives(self, place: int) -> int | None:
+        """How wide the result is whose gradient a product takes."""
+        label = self.run.labels.get(place)
+        shape = self.run.shape(place) if label is not None and label.role is not None else None
+        if label is None or shape is None:
+            return None
+        return shape.k if label.role == "dgrad" else shape.m
+
+    def _summed_at(self, at: int, widths: set[int]) -> list[int]:
+        """The product on the path whose gradient is summed between it and the next: that of the one behind is
+        there as soon as the normalization between is through."""
+        start, stop = self.around.get(at, (-1, len(self.run)))
+        fits = [place for place in (start, stop) if self._gives(place) in widths]
+        if len(fits) < 2:
+            return fits
+        between = (self.run.labels.get(place) for place in range(start + 1, at))
+        through = any(label is not None and label.component == "norm" for label in between)
+        return [stop if through else start]
 
     def _of_norm(self, kind: Kind, layer: int | None) -> Label | None:
         """A step of a norm that reads its statistics or makes the gradient of its weight."""

@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.structure.ahead import label_ahead
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.clipping import clipping
@@ -111,6 +112,7 @@ def infer(
         parts = [part for run in ahead for part in stretches(run, hidden)]
         for part in parts:
             label_forward(part.run, part.hidden)
+            label_ahead(part.run)
         models = [part.run for part in parts]
         for run in models:
             if run.phase == "recompute":

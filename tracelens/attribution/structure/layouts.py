@@ -9,7 +9,7 @@ there; and in all as many gradients of weights, in an order in which each part i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tracelens.attribution.names import kernel_component
@@ -17,44 +17,77 @@ from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.walk import loses
 
 _DGRAD, _WGRAD = "NN", "NT"
+_UP = ("mlp.up", "mlp.gate")
 _AROUND_CORES = frozenset({("attention.output", "attention.core"), ("attention.core", "attention.qkv")})
 
 
-def forward_order(run: Run, stop: int) -> list[list[Label]]:
-    """The named products before position ``stop``, cut at the cores: one list more than there are cores."""
+@dataclass(frozen=True)
+class Ahead:
+    """The named products of a forward, cut at the cores: one list more than there are cores."""
+
+    products: list[list[Label]]
+    in_parallel: bool  # does the MLP take what the attention takes, and not what that gives?
+
+    def going_back(self) -> list[list[Label]]:
+        """The same in the order of their gradients. Beside an attention the way into an MLP has its gradient
+        behind that of the core, where the products are that take the same input."""
+        out = [labels[::-1] for labels in reversed(self.products)]
+        if not self.in_parallel:
+            return out
+        ups = [[label for label in labels if label.component in _UP] for labels in out]
+        rest = [[label for label in labels if label.component not in _UP] for labels in out]
+        return [before + labels for before, labels in zip([[], *ups], rest, strict=False)]
+
+
+def forward_order(run: Run, stop: int) -> Ahead:
+    """What a forward names before position ``stop``."""
     out: list[list[Label]] = [[]]
     cores = {core.first for core in run.cores if core.first < stop}
+    beside = False
+    last = -1
     for at in range(stop):
         if at in cores:
             out.append([])
         label = run.labels.get(at)
         if label is not None and run.kinds[at].what == "gemm":
+            ends = last >= 0 and run.labels[last].component == "attention.output"
+            beside |= ends and label.component in _UP and not _joins(run, last, at)
             out[-1].append(label)
-    return out
+            last = at
+    return Ahead(out, beside)
+
+
+def _joins(run: Run, start: int, stop: int) -> bool:
+    """Is something added or normalized between two positions, or can be?"""
+    named = ("norm", "residual")
+    labels = (run.labels.get(at) for at in range(start + 1, stop))
+    found = any(label is not None and {label.component, *label.components} & {*named} for label in labels)
+    between = run.kinds[start + 1 : stop]
+    return found or any(kind.what in ("add", "norm", "fused", "kernel") for kind in between)
 
 
 def label_by_layout(
     run: Run,
     start: int,
-    ahead: list[list[Label]],
+    ahead: Ahead,
     layouts: Mapping[int, str | None],
     keys: Mapping[int, object],
 ) -> None:
-    """Name the products from position ``start`` on; ``ahead`` is ``forward_order``, ``layouts`` by place.
+    """Name the products from position ``start`` on; ``layouts`` is by place.
 
     ``keys``, by place too, are equal for equal kernels (name and launch configuration).
     """
     cores = [core for core in run.cores if core.backward and core.first >= start]
-    if len(cores) != len(ahead) - 1:
+    if len(cores) != len(ahead.products) - 1:
         return
-    for core, labels in zip(cores, reversed(ahead[:-1]), strict=True):
+    for core, labels in zip(cores, reversed(ahead.products[:-1]), strict=True):
         layer = labels[-1].layer if labels else None
         run.labels.update({at: Label(component, layer) for at, component in core.parts.items()})
     edges = [start - 1, *(core.first for core in cores), len(run)]
     products = [at for at in run.products(start) if at not in run.labels]
     gaps = [
-        ([at for at in products if begin < at < end], labels[::-1])
-        for (begin, end), labels in zip(pairwise(edges), reversed(ahead), strict=True)
+        ([at for at in products if begin < at < end], labels)
+        for (begin, end), labels in zip(pairwise(edges), ahead.going_back(), strict=True)
     ]
     usual = [[at for at in inside if layouts.get(at) == _DGRAD] for inside, _ in gaps]
     # weights that are stored the other way round
@@ -69,12 +102,12 @@ def label_by_layout(
                 continue
             run.labels.update(dict.fromkeys(here[:2], wanted[0]))
             here, wanted = here[2:], wanted[1:]
-        if len(here) == len(wanted):
+        if len(here) == len(wanted) and _bends_inside(run, here, wanted):
             run.labels.update(
                 {at: replace(label, role="dgrad") for at, label in zip(here, wanted, strict=True)}
             )
     weights = [at for at in products if layouts.get(at) == _WGRAD]
-    path = [label for labels in reversed(ahead) for label in reversed(labels)]
+    path = [label for labels in ahead.going_back() for label in labels]
     head = [label for label in path if label.component in ("logits", "other")]
     # a compiler puts off what nothing waits for: the head's gradient, of a table that is tied, comes last
     body = [label for label in path if label not in head]
@@ -99,6 +132,19 @@ def label_by_layout(
     if first is not None and first in run.labels and run.labels[first].component == "logits":
         for at in range(lost, first):  # the loss's gradient, to where the head takes it
             run.labels.setdefault(at, Label("loss"))
+
+
+def _bends_inside(run: Run, places: list[int], labels: list[Label]) -> bool:
+    """Is the activation's gradient between the products of the MLP, if it is among these at all?"""
+    acts = [at for at in range(places[0], places[-1]) if _unbends(run, at)] if places else []
+    pairs = zip(pairwise(places), pairwise(labels), strict=True)
+    mlps = [way for way, (one, other) in pairs if one.component == "mlp.down" and other.component in _UP]
+    return not acts or not mlps or any(start < at < stop for at in acts for start, stop in mlps)
+
+
+def _unbends(run: Run, at: int) -> bool:
+    kind = run.kinds[at]
+    return kind.what == "activation" or "activation_backward" in kind.tags
 
 
 def _alike(kernels: list[object], labels: list[Label]) -> bool:
