@@ -278,7 +278,8 @@ class _Between:
         fits = [place for place in (start, stop) if self._gives(place) in widths]
         if len(fits) < 2:
             return fits
-        between = (self.run.labels.get(place) for place in range(start + 1, at))
+        last = next(place for place in range(at - 1, -1, -1) if self.run.kinds[place].what in ("gemm", "bmm"))
+        between = (self.run.labels.get(place) for place in range(last + 1, at))
         through = any(label is not None and label.component == "norm" for label in between)
         return [stop if through else start]
 

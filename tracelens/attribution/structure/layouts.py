@@ -28,11 +28,11 @@ class Ahead:
     products: list[list[Label]]
     in_parallel: bool  # does the MLP take what the attention takes, and not what that gives?
 
-    def going_back(self) -> list[list[Label]]:
-        """The same in the order of their gradients. Beside an attention the way into an MLP has its gradient
-        behind that of the core, where the products are that take the same input."""
+    def going_back(self, *, beside: bool = False) -> list[list[Label]]:
+        """The same in the order of their gradients. ``beside`` an attention the way into an MLP can have its
+        gradient behind that of the core, where the products are that take the same input."""
         out = [labels[::-1] for labels in reversed(self.products)]
-        if not self.in_parallel:
+        if not beside:
             return out
         ups = [[label for label in labels if label.component in _UP] for labels in out]
         rest = [[label for label in labels if label.component not in _UP] for labels in out]
@@ -85,39 +85,17 @@ def label_by_layout(
         run.labels.update({at: Label(component, layer) for at, component in core.parts.items()})
     edges = [start - 1, *(core.first for core in cores), len(run)]
     products = [at for at in run.products(start) if at not in run.labels]
-    gaps = [
-        ([at for at in products if begin < at < end], labels)
-        for (begin, end), labels in zip(pairwise(edges), ahead.going_back(), strict=True)
-    ]
-    usual = [[at for at in inside if layouts.get(at) == _DGRAD] for inside, _ in gaps]
+    gaps = [[at for at in products if begin < at < end] for begin, end in pairwise(edges)]
+    usual = [[at for at in inside if layouts.get(at) == _DGRAD] for inside in gaps]
     # weights that are stored the other way round
-    turned = [[at for at in inside if layouts.get(at) not in (_WGRAD, None)] for inside, _ in gaps]
-    fits = [
-        sum(len(here) == len(path) for here, (_, path) in zip(x, gaps, strict=True)) for x in (usual, turned)
-    ]
-    for here, (_, wanted) in zip(turned if fits[1] > fits[0] else usual, gaps, strict=True):
-        # GEMMs in fp8 are TN whatever they compute: the head's two gradients, in either order
-        if wanted and wanted[0].component == "logits" and len(here) == len(wanted) + 1:
-            if any(run.kinds[at].name != "_scaled_mm" for at in here[:2]):
-                continue
-            run.labels.update(dict.fromkeys(here[:2], wanted[0]))
-            here, wanted = here[2:], wanted[1:]
-        if len(here) == len(wanted) and _bends_inside(run, here, wanted):
-            run.labels.update(
-                {at: replace(label, role="dgrad") for at, label in zip(here, wanted, strict=True)}
-            )
-    weights = [at for at in products if layouts.get(at) == _WGRAD]
-    path = [label for labels in ahead.going_back() for label in labels]
-    head = [label for label in path if label.component in ("logits", "other")]
-    # a compiler puts off what nothing waits for: the head's gradient, of a table that is tied, comes last
-    body = [label for label in path if label not in head]
-    late = [label for label in path if label.component == "logits"]
-    for wanted in (path, [label for label in path if label not in late] + late, body + head, body):
-        if len(wanted) == len(weights) and _alike([keys.get(at) for at in weights], wanted):
-            run.labels.update(
-                {at: replace(label, role="wgrad") for at, label in zip(weights, wanted, strict=True)}
-            )
-            break
+    turned = [[at for at in inside if layouts.get(at) not in (_WGRAD, None)] for inside in gaps]
+    way = ahead.going_back()
+    fits = [sum(len(here) == len(path) for here, path in zip(x, way, strict=True)) for x in (usual, turned)]
+    places = turned if fits[1] > fits[0] else usual
+    if ahead.in_parallel and not all(map(_bends_inside, [run] * len(way), places, way)):
+        way = ahead.going_back(beside=True)
+    _of_activations(run, places, way)
+    _of_weights(run, [at for at in products if layouts.get(at) == _WGRAD], way, keys)
     _between(run, start)
     for at in range(start + 1, len(run)):
         kind = run.kinds[at]  # the sum behind a product split along K, and no step of an attention
@@ -134,8 +112,40 @@ def label_by_layout(
             run.labels.setdefault(at, Label("loss"))
 
 
+def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -> None:
+    """Name the gradients of activations between cores, where they are as many as the forward's products."""
+    for here, wanted in zip(places, way, strict=True):
+        # GEMMs in fp8 are TN whatever they compute: the head's two gradients, in either order
+        if wanted and wanted[0].component == "logits" and len(here) == len(wanted) + 1:
+            if any(run.kinds[at].name != "_scaled_mm" for at in here[:2]):
+                continue
+            run.labels.update(dict.fromkeys(here[:2], wanted[0]))
+            here, wanted = here[2:], wanted[1:]
+        if len(here) == len(wanted) and _bends_inside(run, here, wanted):
+            run.labels.update(
+                {at: replace(label, role="dgrad") for at, label in zip(here, wanted, strict=True)}
+            )
+
+
+def _of_weights(run: Run, weights: list[int], way: list[list[Label]], keys: Mapping[int, object]) -> None:
+    """Name the gradients of weights, where they are as many in all, in an order that the kernels confirm."""
+    path = [label for labels in way for label in labels]
+    head = [label for label in path if label.component in ("logits", "other")]
+    # a compiler puts off what nothing waits for: the head's gradient, of a table that is tied, comes last
+    body = [label for label in path if label not in head]
+    late = [label for label in path if label.component == "logits"]
+    for wanted in (path, [label for label in path if label not in late] + late, body + head, body):
+        if len(wanted) == len(weights) and _alike([keys.get(at) for at in weights], wanted):
+            run.labels.update(
+                {at: replace(label, role="wgrad") for at, label in zip(weights, wanted, strict=True)}
+            )
+            break
+
+
 def _bends_inside(run: Run, places: list[int], labels: list[Label]) -> bool:
     """Is the activation's gradient between the products of the MLP, if it is among these at all?"""
+    if len(places) != len(labels):
+        return True
     acts = [at for at in range(places[0], places[-1]) if _unbends(run, at)] if places else []
     pairs = zip(pairwise(places), pairwise(labels), strict=True)
     mlps = [way for way, (one, other) in pairs if one.component == "mlp.down" and other.component in _UP]
