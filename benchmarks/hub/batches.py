@@ -1,4 +1,4 @@
-"""A batch for a model of `transformers`, on the meta device, from its forward's signature and configuration."""
+"""A batch for a model of `transformers`, on the meta device, from its signature and configuration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from torch import Tensor, nn
 from benchmarks.hub.inputs import GIVEN, LAYOUTS, Inputs, marked_ids
 
 _RECURRENT = ("jamba", "mamba", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm", "zamba")
+#: What some models take beside text without a configuration of its own.
+_BESIDE = (
+    "bbox", "pixel_values", "pixel_values_videos", "visual_feats", "visual_pos", "input_features",
+    "input_values",
+)  # fmt: skip
 #: What goes with what else: given where the first is and the forward takes it.
 _WITH = {
     "pixel_values": (
         "image_grid_thw", "image_sizes", "pixel_attention_mask", "spatial_shapes", "pixel_position_ids",
         "image_position_ids", "aspect_ratio_ids", "aspect_ratio_mask", "grid_thw", "image_grid_hw",
-        "mm_token_type_ids", "qformer_input_ids",
+        "mm_token_type_ids", "qformer_input_ids", "image_attention_mask",
     ),
     "input_features": ("input_features_mask", "feature_attention_mask"),
     "past_values": (
@@ -40,6 +45,8 @@ def batch_of(
     for name, others in _WITH.items():
         if name in out:
             _give(given, [other for other in others if other in parameters and other not in out], out)
+    if given.layout == "all" and pictures:
+        _give(given, [name for name in _BESIDE if name in parameters and name not in out], out)
     if not any(isinstance(value, Tensor) for value in out.values()):
         _give(given, [name for name in (main, *parameters) if name in parameters], out)
     return out
@@ -64,11 +71,11 @@ def _plain(given: Inputs, *, pictures: bool, labels: bool) -> dict[str, Any]:
     length = 64 if config.model_type in _RECURRENT else length
     ids = torch.zeros(4, length, dtype=torch.int64, device="meta")
     out: dict[str, Any] = {}
-    if pictures and (main == "pixel_values" or ("pixel_values" in names and "vision_config" in config.__dict__)):
+    if pictures and (main == "pixel_values" or ("pixel_values" in names and given.pictured)):
         out["pixel_values"] = given.pixel_values()
         ids = marked_ids(given, ids[:1].expand(len(given.rows), -1))
     if main == "input_values" or (main == "inputs" and "input_values" in names):
-        out["input_values"] = given.floats(4, 64000)
+        out["input_values"] = GIVEN["input_values"](given)
     if main == "input_features":
         out["input_features"] = given.input_features()
     if "input_ids" in names and not {"input_values", "input_features"} & out.keys():

@@ -18,7 +18,7 @@ Make = Callable[..., nn.Module]
 
 
 def makers(config: Any, task: str | None) -> Iterator[Make]:
-    """What makes a model of a configuration, the likeliest first: a task, the bare model, others of its module.
+    """What makes a model of a configuration, likeliest first: a task, the bare model, its module's others.
 
     Parts of models have configurations that no task knows: the class of the same module that is made for the
     configuration is theirs.
@@ -46,7 +46,7 @@ def _own(transformers: Any, config: type) -> list[Any]:
         and issubclass(made, transformers.PreTrainedModel)
         and getattr(made, "config_class", None) is config
         and not name.lower().endswith("pretrainedmodel")
-        and "forward" in vars(made)
+        and made.forward is not nn.Module.forward
     ]
 
 

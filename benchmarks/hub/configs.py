@@ -17,7 +17,7 @@ _LONGEST = 12
 #: No choice by chance: it needs numbers, which the meta device has not.
 _PLAINLY = {"apply_spec_augment": False, "mask_time_prob": 0.0, "mask_feature_prob": 0.0, "layerdrop": 0.0}
 _PLAINLY |= {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
-#: Architectures of the first lists: they stay as they were cut, four layers even where that is no whole period.
+#: Architectures of the first lists stay as they were cut: four layers even where that is no whole period.
 _FIRST = frozenset(
     name.partition("?")[0]
     for path in ("hub/names.txt", "fresh/hub.txt", "fresh/hub_2.txt")
@@ -25,16 +25,21 @@ _FIRST = frozenset(
 )
 
 
-def config_of(name: str, over: dict[str, Any]) -> Any:
-    """The configuration of an architecture, with what ``name`` says otherwise: ``llama?mlp_bias=true&...``."""
+def config_of(name: str, over: dict[str, Any], *, part: bool = False) -> Any:
+    """The configuration of an architecture, with what ``name`` says otherwise: ``llama?mlp_bias=true&...``.
+
+    ``part``: as the configuration of a whole model holds it, which may set what it leaves open.
+    """
     name, _, otherwise = name.partition("?")
     said = (setting.partition("=") for setting in otherwise.split("&") if setting)
     config = import_module("transformers").AutoConfig.for_model(
         name, **over, **{key: json.loads(text) for key, _, text in said}
     )
+    config = _held_by_another(config) if part else config
     _shallow(config, _LAYERS.get(name, 4), whole=name not in _FIRST)
     if name not in _FIRST:
         _joined(config)
+        _ours(config)
     for key, value in _PLAINLY.items():
         if hasattr(config, key):
             setattr(config, key, value)
@@ -54,6 +59,8 @@ def _shallow(config: Any, layers: int, *, whole: bool) -> None:
         layers = max([layers, *(_period(kinds) for kinds in lists)])
     for key, value in was.items():
         setattr(config, key, min(value, layers))
+    if whole and getattr(config, "num_kv_shared_layers", 0) in range(layers, 1000):
+        config.num_kv_shared_layers = 0  # none is left to take keys and values from
     for key, value in list(config.__dict__.items()):
         if isinstance(value, list) and len(value) in was.values() and len(value) > layers:
             setattr(config, key, value[:layers])
@@ -67,6 +74,27 @@ def _joined(config: Any) -> None:
     width = getattr(text, "hidden_size", None)
     if isinstance(width, int) and isinstance(getattr(vision, "out_hidden_size", None), int):
         vision.out_hidden_size = width
+
+
+def _ours(config: Any) -> None:
+    """A backbone of this library where another library would be asked for one."""
+    backbone = getattr(config, "backbone_config", None)
+    if getattr(backbone, "model_type", "") == "timm_backbone":
+        resnet = import_module("transformers").ResNetConfig
+        config.backbone_config = resnet(out_features=["stage2", "stage3", "stage4"][-_maps(backbone) :])
+
+
+def _maps(backbone: Any) -> int:
+    """How many maps of features a backbone is asked for."""
+    return min(3, len(getattr(backbone, "out_indices", None) or [4]))
+
+
+def _held_by_another(config: Any) -> Any:
+    for whole in vars(import_module(type(config).__module__)).values():
+        for key, kind in (getattr(whole, "sub_configs", None) or {}).items():
+            if kind is type(config):
+                return getattr(whole(), key)
+    raise LookupError("no configuration holds this one")
 
 
 def _heads(config: Any) -> None:

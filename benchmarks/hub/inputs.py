@@ -1,4 +1,4 @@
-"""Single inputs of models of `transformers`: pictures, clips, sounds, series, and what says how they are laid."""
+"""Single inputs of models of `transformers`: pictures, clips, sounds, series, and how they are laid."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from torch import Tensor, nn
 from benchmarks.hub.configs import inside
 from benchmarks.hub.values import known
 
-#: How pictures and sounds are laid: as most models take them, or as the others do.
-LAYOUTS = ("usual", "further")
+#: How pictures and sounds are laid: as most models take them, as others do, as the first and beside text even
+#: where no part of the configuration is for them, or as rows of patches.
+LAYOUTS = ("usual", "further", "all", "rows")
+_WIDTHS = (
+    "feature_projection_input_dim", "num_mel_bins", "input_feat_size", "input_dim", "feature_size", "n_mels",
+)  # fmt: skip
+_LISTED = ("spatial_shapes", "pixel_position_ids", "image_position_ids")
 #: Rows and columns of patches where pictures come as lists of patches.
 GRID = 16
 
@@ -53,6 +58,11 @@ class Inputs:
         return None
 
     @property
+    def pictured(self) -> bool:
+        """Are pictures taken beside text?"""
+        return "vision_config" in self.config.__dict__ or self.layout == "all"
+
+    @property
     def rows(self) -> range:
         """Pictures of a batch."""
         return range(4 if self.flat or self.listed or self.clips else 8)
@@ -60,7 +70,9 @@ class Inputs:
     @property
     def listed(self) -> bool:
         """Does each picture come as a list of patches?"""
-        return any(name in self.names for name in ("spatial_shapes", "pixel_position_ids", "image_position_ids"))
+        return any(
+            name in self.names for name in ("spatial_shapes", "pixel_position_ids", "image_position_ids")
+        )
 
     @property
     def clips(self) -> bool:
@@ -74,9 +86,11 @@ class Inputs:
             return self.floats(4 * GRID * GRID, self.patch_width())
         if self.flat:  # patches as small pictures
             return self.floats(4 * GRID * GRID, channels, *[self.patch_side()] * 2)
-        if self.listed and not further:
+        if (self.listed and not further) or self.layout == "rows":
             return self.floats(4, GRID * GRID, self.patch_width())
-        sides = side_of(_said(self.vision, "image_size") or 224)
+        sides = side_of(_said(self.vision, "image_size") or self.says("input_size", "crop_size") or 224)
+        if "prompt_pixel_values" in self.names:  # which the model puts above
+            sides = (sides[1], sides[1])
         frames = [int(self.vision.num_frames)] if self.clips else []
         if further and not frames:  # one picture for each row of text, or frame of a clip
             frames = [1]
@@ -99,7 +113,9 @@ class Inputs:
         config = self.config
         width: Any = getattr(config, "num_mel_bins", None)
         width = width or getattr(config, "feature_projection_input_dim", None)
-        width = width or self.says("num_mel_bins", "input_feat_size", "input_dim", "feature_size", "n_mels") or 80
+        width = (
+            width or self.says("num_mel_bins", "input_feat_size", "input_dim", "feature_size", "n_mels") or 80
+        )
         turned = "whisper" in config.model_type or self.layout == "further"
         shape = (4, width, 3000) if turned else (4, 600, width)
         return self.floats(*shape)
@@ -136,7 +152,13 @@ def _patches(given: Inputs) -> Tensor:
     """Patches of pictures, or frames of sound, for a part that is given no more than ``hidden_states``."""
     if given.flat:
         return given.floats(4 * GRID * GRID, given.patch_width())
-    return given.floats(4, 512, int(given.says("input_dim", "hidden_size", "d_model") or 768))
+    width = int(given.says("input_dim", "hidden_size", "d_model") or 768)
+    return given.floats(4, *((width, 512) if given.layout == "further" else (512, width)))
+
+
+def _waves(given: Inputs) -> Tensor:
+    channels = [1] if given.layout == "further" else []
+    return given.floats(4, *channels, 64000)
 
 
 def _clip(given: Inputs) -> Tensor:
@@ -165,12 +187,16 @@ def _series(given: Inputs) -> Tensor:
 
 
 def _marked(given: Inputs) -> Tensor:
+    return known(_marks(given))
+
+
+def _marks(given: Inputs) -> Tensor:
     """Which tokens stand for a picture: one run of them in each row of text."""
     length = 512
     merged = int(given.says("spatial_merge_size", "merge_size") or 2) ** 2
     marks = torch.zeros(4, length, dtype=torch.int64)
     marks[:, 16 : 16 + GRID * GRID // merged] = 1
-    return known(marks)
+    return marks
 
 
 def marked_ids(given: Inputs, ids: Tensor) -> Tensor:
@@ -178,8 +204,7 @@ def marked_ids(given: Inputs, ids: Tensor) -> Tensor:
     sign = given.says("image_token_id", "image_token_index")
     if not given.flat or not isinstance(sign, int) or ids.shape[1] < 512:
         return ids
-    marks = _marked(given)
-    return known(getattr(marks, "_held_values") * sign)
+    return known(_marks(given) * sign)
 
 
 def _future(given: Inputs) -> int:
@@ -194,7 +219,10 @@ GIVEN: dict[str, Callable[[Inputs], Any]] = {
     "input_ids": lambda given: given.ids(),
     "pixel_values": Inputs.pixel_values,
     "input_features": Inputs.input_features,
-    "input_values": lambda given: given.floats(4, 64000),
+    "input_values": _waves,
+    "audio_values": _waves,
+    "visual_feats": lambda given: given.floats(4, 36, int(given.says("visual_feat_dim") or 2048)),
+    "visual_pos": lambda given: given.floats(4, 36, int(given.says("visual_pos_dim") or 4)),
     "grid_thw": _grid,
     "image_grid_thw": _grid,
     "image_grid_hw": lambda given: known(torch.tensor([[GRID, GRID]] * 4)),
@@ -205,18 +233,22 @@ GIVEN: dict[str, Callable[[Inputs], Any]] = {
     "hidden_states": _patches,
     "pixel_values_videos": _clip,
     "image_sizes": _sizes,
-    "input_features_mask": _ones(4, 600),
-    "feature_attention_mask": _ones(4, 600),
+    "input_features_mask": lambda given: _heard(given),
+    "feature_attention_mask": lambda given: _heard(given),
     "past_values": _series,
     "past_time_features": lambda given: _times(given, _past(given)),
     "past_observed_mask": lambda given: torch.ones_like(_series(given)),
-    "future_values": lambda given: given.floats(4, _future(given)) if "past_time_features" in given.names else None,
+    "future_values": lambda given: (
+        given.floats(4, _future(given)) if "past_time_features" in given.names else None
+    ),
     "future_time_features": lambda given: _times(given, _future(given)),
     "mm_token_type_ids": lambda given: _marked(given) if given.flat else None,
     "qformer_input_ids": lambda given: given.ids(len(given.rows)),
     "prompt_pixel_values": Inputs.pixel_values,
     "prompt_masks": Inputs.pixel_values,
-    "flattened_patches": lambda given: given.floats(4, 512, int(given.says("patch_embed_hidden_size") or 768) + 2),
+    "flattened_patches": lambda given: given.floats(
+        4, 512, int(given.says("patch_embed_hidden_size") or 768) + 2
+    ),
     "query_embeds": lambda given: given.floats(4, 32, int(given.says("hidden_size") or 768)),
     "audio_mel": lambda given: given.floats(4, 600, int(given.says("input_feat_size") or 128)),
     "audio_mel_mask": lambda given: known(torch.zeros(4, 600, dtype=torch.bool)),
@@ -233,3 +265,13 @@ def _places() -> Tensor:
     """Column and row of every patch."""
     places = torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).flip(-1)
     return known(places[None].expand(4, -1, -1).contiguous())
+
+
+def _heard(given: Inputs) -> Tensor:
+    """All of a sound is to be heard."""
+    return known(torch.ones(4, max(given.input_features().shape[1:]), dtype=torch.int64))
+
+
+def _later(given: Inputs) -> Tensor | None:
+    """Values to be foretold, where the model knows the times of those that it is given."""
+    return given.floats(4, _future(given)) if "past_time_features" in given.names else None

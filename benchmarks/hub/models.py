@@ -20,6 +20,10 @@ SPECIAL: dict[str, tuple[str | None, dict[str, Any]]] = {
     "clip": ("", {}),
     "siglip": ("", {}),
     "altclip": ("", {}),
+    **{
+        name: (None, {"prediction_length": 24})
+        for name in ("informer", "autoformer", "time_series_transformer")
+    },
 }
 #: How a model is made, after one another.
 _MODELS: tuple[tuple[torch.dtype, tuple[str, ...]], ...] = (
@@ -42,22 +46,38 @@ def ways(name: str) -> Iterator[Built]:
     no labels (a loss may count what they hold); its text alone (pictures may be cut by what they show).
     Last in float32, where a part knows nothing else, and with attention written out.
     """
-    task, over = SPECIAL.get(name.partition("?")[0], (None, {}))
-    count = len(list(makers(config_of(name, over), task)))
     wrong: Exception | None = None
+    for part in (False, True):
+        made = 0
+        for model, batch in _ways(name, part=part):
+            if isinstance(batch, Exception):
+                wrong = wrong or batch
+                continue
+            made += 1
+            yield model, batch
+        if made:
+            return
+    raise wrong or LookupError("no model is made for the configuration")
+
+
+def _ways(name: str, *, part: bool) -> Iterator[tuple[Any, Any]]:
+    """A model and a batch, or None and what its library says of a configuration that it cannot make."""
+    task, over = SPECIAL.get(name.partition("?")[0], (None, {}))
+    try:
+        count = len(list(makers(config_of(name, over, part=part), task)))
+    except Exception as error:
+        yield None, error
+        return
     for at, (dtype, attentions) in product(range(min(count, 3)), _MODELS):
-        config = config_of(name, over)
         try:
+            config = config_of(name, over, part=part)
             model = _made(next(islice(makers(config, task), at, None)), config, dtype, attentions)
             model.train()
             batches = list(_batches(model, config, dtype))
-        except Exception as error:  # what a library says of a configuration that it cannot make
-            wrong = wrong or error
+        except Exception as error:
+            yield None, error
             continue
         yield from ((model, batch) for batch in batches)
-    if wrong is not None:
-        raise wrong
-    raise LookupError("no model is made for the configuration")
 
 
 def _batches(model: nn.Module, config: Any, dtype: torch.dtype) -> Iterator[dict[str, Any]]:
@@ -70,7 +90,9 @@ def _batches(model: nn.Module, config: Any, dtype: torch.dtype) -> Iterator[dict
             if not seen:  # the likeliest batch is to be known by its error
                 raise
             continue
-        text = repr({key: value.shape if isinstance(value, Tensor) else value for key, value in batch.items()})
+        text = repr(
+            {key: value.shape if isinstance(value, Tensor) else value for key, value in batch.items()}
+        )
         if text not in seen:
             seen.append(text)
             yield batch

@@ -56,14 +56,14 @@ class Values:
             if name in ("item", "__bool__", "__int__", "__index__", "__float__", "tolist"):
                 return getattr(value, name)()
             if name == "equal" and held(args[1]) is not None:
-                return torch.equal(value, args[1]._held_values)
+                return torch.equal(value, getattr(args[1], _HELD))
             return None
 
     def run(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """``func`` on the meta device, its results with their values where they can be told."""
         self.used = self.used or any(held(t) is not None for t in _tensors((args, kwargs)))
         if not self.used:
-            return func(*_counted(name, args), **kwargs)
+            return _called(func, _counted(name, args), kwargs)
         values = _valued(func, name, args, kwargs)
         try:
             if name == "__iter__":  # an iterator could not be given values
@@ -133,21 +133,30 @@ def _valued(func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, An
 
 
 def _counted(name: str, args: Any) -> Any:
-    """Positions in place of masks: as many as a known mask holds, all of one that is not known."""
-    if name != "__getitem__":
+    """Positions in place of masks: as many as a known mask holds, all of one that is not known.
+
+    A mask that something with a gradient is written by holds as many as that has rows.
+    """
+    written = name == "__setitem__" and isinstance(args[2], Tensor) and args[2].requires_grad
+    if name != "__getitem__" and not written:
         return args
     index = args[1] if isinstance(args[1], tuple) else (args[1],)
-    if not any(isinstance(i, Tensor) and i.dtype == torch.bool and i.dim() for i in index):
+    if not any(_is_mask(i) for i in index):
         return args
     places: list[Any] = []
     for i in index:
-        if isinstance(i, Tensor) and i.dtype == torch.bool and i.dim():
+        if _is_mask(i):
             value = held(i)
-            many = i.numel() if value is None else int(value.sum())
+            rows = args[2].shape[0] if written and args[2].dim() else i.numel()
+            many = rows if value is None else int(value.sum())
             places += [torch.empty(many, dtype=torch.int64, device="meta") for _ in range(i.dim())]
         else:
             places.append(i)
-    return args[0], tuple(places)
+    return (args[0], tuple(places), *args[2:])
+
+
+def _is_mask(index: object) -> bool:
+    return isinstance(index, Tensor) and index.dtype == torch.bool and index.dim() > 0
 
 
 def _called(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
@@ -161,8 +170,9 @@ def _called(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
 
 def _numbers(tree: Any) -> Any:
     """Sizes that come as tensors, as numbers."""
-    if isinstance(tree, Tensor) and not tree.dim() and held(tree) is not None:
-        return tree._held_values.item()  # type: ignore[attr-defined]
+    if isinstance(tree, Tensor) and not tree.dim():
+        value = held(tree)
+        return 1 if value is None else value.item()
     if isinstance(tree, (list, tuple)):
         return type(tree)(_numbers(item) for item in tree)
     if isinstance(tree, dict):
