@@ -12,10 +12,13 @@ from benchmarks.hub.inputs import GIVEN, LAYOUTS, Inputs, marked_ids
 
 _RECURRENT = ("jamba", "mamba", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm", "zamba")
 #: What some models take beside text without a configuration of its own.
-_BESIDE = (
-    "bbox", "pixel_values", "pixel_values_videos", "visual_feats", "visual_pos", "input_features",
-    "input_values",
-)  # fmt: skip
+_BESIDE = {
+    "all": (
+        "bbox", "pixel_values", "pixel_values_videos", "visual_feats", "visual_pos", "input_features",
+        "input_values",
+    ),
+    "marked": ("mm_token_type_ids", "token_type_ids", "bbox"),
+}  # fmt: skip
 #: What goes with what else: given where the first is and the forward takes it.
 _WITH = {
     "pixel_values": (
@@ -23,7 +26,7 @@ _WITH = {
         "image_position_ids", "aspect_ratio_ids", "aspect_ratio_mask", "grid_thw", "image_grid_hw",
         "mm_token_type_ids", "qformer_input_ids", "image_attention_mask",
     ),
-    "input_features": ("input_features_mask", "feature_attention_mask"),
+    "input_features": ("input_features_mask", "feature_attention_mask", "feature_lens"),
     "past_values": (
         "past_time_features", "past_observed_mask", "future_values", "future_time_features",
         "static_categorical_features",
@@ -32,21 +35,22 @@ _WITH = {
 
 
 def batch_of(
-    model: nn.Module, config: Any, *, labels: bool, pictures: str | None, dtype: torch.dtype
+    model: nn.Module, config: Any, *, labels: bool, layout: str, dtype: torch.dtype
 ) -> dict[str, Any]:
-    """Keywords for the model's forward. ``pictures``: how they are laid, None where only text is given."""
+    """Keywords for the model's forward. ``layout``: how pictures and sounds are laid, if there are any."""
     parameters = inspect.signature(model.forward).parameters
     needed = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in (2, 4)]
     main = getattr(model, "main_input_name", "input_ids")
     main = str(main[0] if isinstance(main, list) and main else main)
-    given = Inputs(model, config, main, tuple(parameters), dtype, pictures or LAYOUTS[0])
-    out = _plain(given, pictures=pictures is not None or not _text(given), labels=labels)
+    given = Inputs(model, config, main, tuple(parameters), dtype, layout)
+    alone = layout in ("text", "marked")
+    out = _plain(given, pictures=not alone or not _text(given), labels=labels)
     _give(given, [name for name in needed if name not in out], out)
     for name, others in _WITH.items():
         if name in out:
             _give(given, [other for other in others if other in parameters and other not in out], out)
-    if given.layout == "all" and pictures:
-        _give(given, [name for name in _BESIDE if name in parameters and name not in out], out)
+    beside = _BESIDE.get(layout, ())
+    _give(given, [name for name in beside if name in parameters and name not in out], out)
     if not any(isinstance(value, Tensor) for value in out.values()):
         _give(given, [name for name in (main, *parameters) if name in parameters], out)
     return out

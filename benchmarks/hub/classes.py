@@ -40,13 +40,12 @@ def _own(transformers: Any, config: type) -> list[Any]:
         return []
     return [
         made
-        for name, made in vars(module).items()
+        for made in vars(module).values()
         if inspect.isclass(made)
         and made.__module__ == module.__name__
         and issubclass(made, transformers.PreTrainedModel)
         and getattr(made, "config_class", None) is config
-        and not name.lower().endswith("pretrainedmodel")
-        and made.forward is not nn.Module.forward
+        and getattr(made, "forward", None) is not nn.Module.forward
     ]
 
 

@@ -40,9 +40,10 @@ def config_of(name: str, over: dict[str, Any], *, part: bool = False) -> Any:
     if name not in _FIRST:
         _joined(config)
         _ours(config)
-    for key, value in _PLAINLY.items():
-        if hasattr(config, key):
-            setattr(config, key, value)
+    for each in [config] if name in _FIRST else inside(config):
+        for key, value in _PLAINLY.items():
+            if hasattr(each, key):
+                setattr(each, key, value)
     return config
 
 
@@ -72,7 +73,7 @@ def _joined(config: Any) -> None:
     """Parts of one width: what a library fills in for pictures may be of another model than its text."""
     text, vision = (getattr(config, key, None) for key in ("text_config", "vision_config"))
     width = getattr(text, "hidden_size", None)
-    if isinstance(width, int) and isinstance(getattr(vision, "out_hidden_size", None), int):
+    if vision is not None and isinstance(width, int) and getattr(vision, "out_hidden_size", None):
         vision.out_hidden_size = width
 
 
@@ -92,7 +93,7 @@ def _maps(backbone: Any) -> int:
 def _held_by_another(config: Any) -> Any:
     for whole in vars(import_module(type(config).__module__)).values():
         for key, kind in (getattr(whole, "sub_configs", None) or {}).items():
-            if kind is type(config):
+            if kind is type(config) and getattr(whole(), key) is not None:
                 return getattr(whole(), key)
     raise LookupError("no configuration holds this one")
 

@@ -13,8 +13,9 @@ from benchmarks.hub.configs import inside
 from benchmarks.hub.values import known
 
 #: How pictures and sounds are laid: as most models take them, as others do, as the first and beside text even
-#: where no part of the configuration is for them, or as rows of patches.
-LAYOUTS = ("usual", "further", "all", "rows")
+#: where no part of the configuration is for them, as rows of patches; text alone, and text with its kinds.
+LAYOUTS = ("usual", "further", "all", "rows", "text", "marked")
+_SIDES = ("image_size", "input_size", "crop_size")
 _WIDTHS = (
     "feature_projection_input_dim", "num_mel_bins", "input_feat_size", "input_dim", "feature_size", "n_mels",
 )  # fmt: skip
@@ -65,7 +66,8 @@ class Inputs:
     @property
     def rows(self) -> range:
         """Pictures of a batch."""
-        return range(4 if self.flat or self.listed or self.clips else 8)
+        few = self.flat or self.listed or self.clips or self.layout in ("all", "rows")
+        return range(4 if few else 8)
 
     @property
     def listed(self) -> bool:
@@ -82,18 +84,20 @@ class Inputs:
     def pixel_values(self) -> Tensor:
         channels = channels_of(self)
         further = self.layout == "further"
+        if self.flat and self.layout == "rows":
+            return self.floats(1, 4 * GRID * GRID, channels, *[self.patch_side()] * 2)
         if self.flat and not further:
             return self.floats(4 * GRID * GRID, self.patch_width())
         if self.flat:  # patches as small pictures
             return self.floats(4 * GRID * GRID, channels, *[self.patch_side()] * 2)
         if (self.listed and not further) or self.layout == "rows":
             return self.floats(4, GRID * GRID, self.patch_width())
-        sides = side_of(_said(self.vision, "image_size") or self.says("input_size", "crop_size") or 224)
+        sides = side_of(_said(self.vision, "image_size") or self.says(*_SIDES) or 224)
         if "prompt_pixel_values" in self.names:  # which the model puts above
             sides = (sides[1], sides[1])
         frames = [int(self.vision.num_frames)] if self.clips else []
-        if further and not frames:  # one picture for each row of text, or frame of a clip
-            frames = [1]
+        if further and not frames:  # two pictures for each row of text, or frames of a clip
+            frames = [2]
         return self.floats(len(self.rows), *frames, channels, *sides)
 
     @property
@@ -102,7 +106,7 @@ class Inputs:
         return any(name in self.names for name in ("image_grid_thw", "grid_thw", "image_grid_hw"))
 
     def patch_width(self) -> int:
-        times = self.says("temporal_patch_size") or 1
+        times = self.says("temporal_patch_size") or (2 if self.layout == "all" else 1)
         return channels_of(self) * int(times) * self.patch_side() ** 2
 
     def patch_side(self) -> int:
@@ -152,13 +156,13 @@ def _patches(given: Inputs) -> Tensor:
     """Patches of pictures, or frames of sound, for a part that is given no more than ``hidden_states``."""
     if given.flat:
         return given.floats(4 * GRID * GRID, given.patch_width())
-    width = int(given.says("input_dim", "hidden_size", "d_model") or 768)
+    width = int(given.says("input_dim", "input_size", "hidden_size", "d_model") or 768)
     return given.floats(4, *((width, 512) if given.layout == "further" else (512, width)))
 
 
 def _waves(given: Inputs) -> Tensor:
     channels = [1] if given.layout == "further" else []
-    return given.floats(4, *channels, 64000)
+    return given.floats(4, *channels, 61440 if given.layout == "all" else 64000)
 
 
 def _clip(given: Inputs) -> Tensor:
@@ -171,9 +175,12 @@ def _ones(*shape: int) -> Callable[[Inputs], Tensor]:
     return lambda given: known(torch.ones(shape, dtype=torch.int64))
 
 
-def _sizes(given: Inputs) -> Tensor:
+def _sizes(given: Inputs) -> Tensor | None:
+    """Sides of each picture, for models that ask for them: others would cut by them."""
+    if given.layout == "usual":
+        return None
     height, width = side_of(given.says("image_size") or 224)[:2]
-    return known(torch.tensor([[height, width]] * 8))
+    return known(torch.tensor([[height, width]] * len(given.rows)))
 
 
 def _past(given: Inputs) -> int:
@@ -235,6 +242,8 @@ GIVEN: dict[str, Callable[[Inputs], Any]] = {
     "image_sizes": _sizes,
     "input_features_mask": lambda given: _heard(given),
     "feature_attention_mask": lambda given: _heard(given),
+    "feature_lens": lambda given: known(torch.tensor([600] * 4)),
+    "chunk_sample_lengths": lambda given: known(torch.tensor([600] * 4)),
     "past_values": _series,
     "past_time_features": lambda given: _times(given, _past(given)),
     "past_observed_mask": lambda given: torch.ones_like(_series(given)),
@@ -242,7 +251,8 @@ GIVEN: dict[str, Callable[[Inputs], Any]] = {
         given.floats(4, _future(given)) if "past_time_features" in given.names else None
     ),
     "future_time_features": lambda given: _times(given, _future(given)),
-    "mm_token_type_ids": lambda given: _marked(given) if given.flat else None,
+    "mm_token_type_ids": lambda given: _kinds(given),
+    "token_type_ids": lambda given: given.ids(4, 512),
     "qformer_input_ids": lambda given: given.ids(len(given.rows)),
     "prompt_pixel_values": Inputs.pixel_values,
     "prompt_masks": Inputs.pixel_values,
@@ -269,9 +279,16 @@ def _places() -> Tensor:
 
 def _heard(given: Inputs) -> Tensor:
     """All of a sound is to be heard."""
-    return known(torch.ones(4, max(given.input_features().shape[1:]), dtype=torch.int64))
+    return known(torch.ones(4, max(given.input_features().shape[-2:]), dtype=torch.int64))
 
 
 def _later(given: Inputs) -> Tensor | None:
     """Values to be foretold, where the model knows the times of those that it is given."""
     return given.floats(4, _future(given)) if "past_time_features" in given.names else None
+
+
+def _kinds(given: Inputs) -> Tensor | None:
+    """Of which kind each token is: none of a picture's in text alone."""
+    if given.layout == "marked":
+        return known(torch.zeros(4, 512, dtype=torch.int64))
+    return _marked(given) if given.flat else None

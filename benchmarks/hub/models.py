@@ -31,6 +31,8 @@ _MODELS: tuple[tuple[torch.dtype, tuple[str, ...]], ...] = (
     (torch.float32, ("sdpa", "eager")),
     (torch.bfloat16, ("eager",)),
 )
+#: What of layouts is tried once more where a model is made in another way.
+_FEW = ("usual", "text")
 Built = tuple[nn.Module, dict[str, Any]]
 
 
@@ -68,24 +70,27 @@ def _ways(name: str, *, part: bool) -> Iterator[tuple[Any, Any]]:
     except Exception as error:
         yield None, error
         return
-    for at, (dtype, attentions) in product(range(min(count, 3)), _MODELS):
+    for at, made in product(range(min(count, 3)), _MODELS):
+        dtype, attentions = made
         try:
             config = config_of(name, over, part=part)
             model = _made(next(islice(makers(config, task), at, None)), config, dtype, attentions)
             model.train()
-            batches = list(_batches(model, config, dtype))
+            batches = list(_batches(model, config, dtype, LAYOUTS if made == _MODELS[0] else _FEW))
         except Exception as error:
             yield None, error
             continue
         yield from ((model, batch) for batch in batches)
 
 
-def _batches(model: nn.Module, config: Any, dtype: torch.dtype) -> Iterator[dict[str, Any]]:
+def _batches(
+    model: nn.Module, config: Any, dtype: torch.dtype, layouts: tuple[str, ...]
+) -> Iterator[dict[str, Any]]:
     """Batches that differ."""
     seen: list[str] = []
-    for pictures, labels in product((*LAYOUTS, None), (True, False)):
+    for layout, labels in product(layouts, (True, False)):
         try:
-            batch = batch_of(model, config, pictures=pictures, labels=labels, dtype=dtype)
+            batch = batch_of(model, config, layout=layout, labels=labels, dtype=dtype)
         except Exception:
             if not seen:  # the likeliest batch is to be known by its error
                 raise

@@ -88,12 +88,12 @@ class Values:
 @contextmanager
 def _unseen() -> Iterator[None]:
     """What is computed on the side is no part of the recording."""
-    torch._C._autograd._enable_record_function(False)  # type: ignore[attr-defined]
+    torch._C._autograd._enable_record_function(False)
     try:
         with torch.no_grad():
             yield
     finally:
-        torch._C._autograd._enable_record_function(True)  # type: ignore[attr-defined]
+        torch._C._autograd._enable_record_function(True)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
