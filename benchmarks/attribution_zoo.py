@@ -7,7 +7,8 @@ names, drawn by hash, is set aside: ``--held`` judges that third alone. ``--fres
 written down before any of it was recorded (benchmarks/fresh): architectures in the order of a hash of their
 names, configurations of others, and families of `timm` that the list had not. ``--fresh --second`` is a later
 list: 15 architectures of `transformers` and 10 models of `timm` (one per module of its source, eight of them
-with attention) that no list held, in the order of a hash, those that could be recorded.
+with attention) that no list held, in the order of a hash, those that could be recorded. ``--fresh --third``
+is one half of all else of `transformers` that can be recorded, drawn by hash; with ``--held`` the other half.
 ``-v`` lists what is wrong and what is open, by truth, what was found and operator.
 """
 
@@ -56,6 +57,11 @@ class Score:
 def held(name: str) -> bool:
     """Is it of the third that is not looked at?"""
     return int(hashlib.sha256(name.encode()).hexdigest(), 16) % 3 == 0
+
+
+def held_half(name: str) -> bool:
+    """Is it of the half of the third list that is not looked at?"""
+    return int(hashlib.sha256(("h3 " + name).encode()).hexdigest(), 16) % 2 == 0
 
 
 def judge(folder: Path, made: Synthetic) -> Score:
@@ -115,17 +121,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--vision", action="store_true", help="models of timm and torchvision")
-    parser.add_argument("--held", action="store_true", help="judge the third that was set aside")
+    parser.add_argument("--held", action="store_true", help="judge what was set aside")
     parser.add_argument("--fresh", action="store_true", help="judge the list of benchmarks/fresh")
     parser.add_argument("--second", action="store_true", help="with --fresh: the second list there")
+    parser.add_argument("--third", action="store_true", help="with --fresh: half of the third list there")
     parser.add_argument("-v", action="store_true", help="list what is wrong and what is open")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
+    if given.third and (given.vision or given.second or not given.fresh):
+        parser.error("--third goes with --fresh alone: its list is of transformers")
     record, everyone = _source(vision=given.vision)
     chosen = [name for name in everyone if held(name) == given.held]
     if given.fresh:
-        which = ("vision" if given.vision else "hub") + "_2" * given.second
+        which = ("vision" if given.vision else "hub") + "_2" * given.second + "_3" * given.third
         chosen = FRESH.joinpath(f"{which}.txt").read_text().split()
+    if given.third:
+        chosen = [name for name in chosen if held_half(name) == given.held]
     logging.disable(logging.WARNING)
     rows: dict[str, dict[str, Any]] = {}
     for name in given.names or chosen:
