@@ -11,7 +11,7 @@ def label_ahead(run: Run) -> None:
     which are together exactly as wide as its keys and values; fills ``run.labels``."""
     before = 0
     for core in run.cores:
-        rows = _key_rows(run, core)
+        rows = key_rows(run, core)
         if rows is not None and rows != core.tokens and core.key_dim and core.value_dim:
             layer = run.labels[core.first].layer if core.first in run.labels else None
             heads = core.kv_heads or core.heads or 0
@@ -40,7 +40,7 @@ def _together(places: list[int], run: Run, wanted: int) -> list[int]:
     return []
 
 
-def _key_rows(run: Run, core: Core) -> int | None:
+def key_rows(run: Run, core: Core) -> int | None:
     """Rows of the keys that a core takes: batch times length."""
     fused, scores = run.kinds[core.first].core, run.shape(core.first)
     if fused is not None:

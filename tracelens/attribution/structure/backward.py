@@ -15,11 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tracelens.attribution.structure.ahead import key_rows
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.gemm import GemmShape
 from tracelens.words import Role
 
 _MOST_PAIRS = 4_000_000  # a second or two
+_MOSTLY = 0.9  # of the gradients of activations have that of the weight next to them
 _BRANCHES = frozenset({"attention.qkv", "mlp.up", "mlp.gate", "moe.experts"})
 _Size = tuple[int, int, int, int]  # batch, M, N, K
 
@@ -75,7 +77,9 @@ def label_products(run: Run, forward: Run, layouts: Mapping[int, str | None]) ->
     cores = [core for core in run.cores if core.backward]
     ahead = forward.cores
     same = len(cores) == len(ahead)
-    for core, twin in zip(cores, reversed(ahead), strict=False):
+    turn = _in_turn(run, forward, cores) if same else []
+    same = same and bool(turn or not cores)
+    for core, twin in zip(cores, turn or reversed(ahead), strict=False):
         for at, component in core.parts.items():
             run.labels[at] = Label(component, forward.labels[twin.first].layer if same else None)
     again = [core for core in run.cores if not core.backward]
@@ -120,16 +124,11 @@ def _path(run: Run, forward: Run, cores: list[Core] | None, weights: set[int]) -
     open_: list[int] = []
     inside = weights.union(*(core.parts for core in run.cores))
     edges = [-1, *(core.first for core in cores or []), len(run)]
-    bounds = [len(forward), *(core.first for core in reversed(forward.cores if cores else [])), -1]
-    for (start, stop), (end, begin) in zip(pairwise(edges), pairwise(bounds), strict=True):
+    turn = _in_turn(run, forward, cores or [])
+    nested = turn == forward.cores[::-1]
+    expected = _between_positions(forward, bool(cores)) if nested or not cores else _of_cores(forward, turn)
+    for (start, stop), ahead in zip(pairwise(edges), expected, strict=True):
         places = [at for at in range(start + 1, stop) if at not in inside and _size(run, at) is not None]
-        ahead = [
-            NamedProduct(label, shape)
-            for at in range(end - 1, begin, -1)
-            if (label := forward.labels.get(at)) is not None
-            and _is_product(forward, at, label)
-            and (shape := forward.shape(at)) is not None
-        ]
         found = dict(_in_order([(at, _size(run, at)) for at in places], ahead))
         found |= _beside([at for at in places if at not in found], run, ahead, list(found.values()))
         out |= found
@@ -137,6 +136,80 @@ def _path(run: Run, forward: Run, cores: list[Core] | None, weights: set[int]) -
         left += _without(ahead, found.values())
     # keys and values that the forward makes ahead of their layer have their gradients behind its core
     return out | _beside(open_, run, [p for p in left if p.label.component == "attention.qkv"], [])
+
+
+def _in_turn(run: Run, forward: Run, cores: list[Core]) -> list[Core]:
+    """The forward's cores in the order of their gradients: the last one first, but that of two models, or of
+    an encoder and a decoder, whose kernels a compiler mixes in the forward, each follows its own."""
+    left = list(forward.cores)
+    out = []
+    for core in cores:
+        fits = [other for other in left if _is_gradient_of(run, core, forward, other)]
+        if not fits:
+            return []
+        out.append(fits[-1])
+        left.remove(fits[-1])
+    return out
+
+
+def _is_gradient_of(run: Run, core: Core, forward: Run, other: Core) -> bool:
+    """Can it be, as far as their sizes are known?"""
+    pairs = (
+        (core.tokens, other.tokens),
+        (core.heads, other.heads),
+        (core.key_dim, other.key_dim),
+        (key_rows(run, core), key_rows(forward, other)),
+    )
+    return all(None in pair or pair[0] == pair[1] for pair in pairs)
+
+
+def _between_positions(forward: Run, cut: bool) -> list[list[NamedProduct]]:
+    """Between two cores of a forward, and outside all, the products, both reversed."""
+    bounds = [len(forward), *(core.first for core in reversed(forward.cores if cut else [])), -1]
+    return [
+        [
+            NamedProduct(label, shape)
+            for at in range(end - 1, begin, -1)
+            if (label := forward.labels.get(at)) is not None
+            and _is_product(forward, at, label)
+            and (shape := forward.shape(at)) is not None
+        ]
+        for end, begin in pairwise(bounds)
+    ]
+
+
+def _of_cores(forward: Run, turn: list[Core]) -> list[list[NamedProduct]]:
+    """The same in another ``turn`` of the cores: what makes a core's queries, keys and values goes back
+    behind it, all else of a layer before the core that it follows, and what is of no layer before all."""
+    out: list[list[NamedProduct]] = [[] for _ in range(len(turn) + 1)]
+    for at in range(len(forward) - 1, -1, -1):
+        label, shape = forward.labels.get(at), forward.shape(at)
+        if label is None or shape is None or not _is_product(forward, at, label):
+            continue
+        queries = label.component == "attention.qkv"
+        layer = [core for core in turn if label.layer is not None and _layer_of(forward, core) == label.layer]
+        rows = [
+            core for core in layer if shape.m in (core.tokens, key_rows(forward, core) if queries else None)
+        ]
+        own = rows or layer
+        behind, before = ([core for core in own if (core.first > at) == way] for way in (True, False))
+        chosen = (
+            min(behind or before, key=_first)
+            if queries and own
+            else max(before or behind, key=_first, default=None)
+        )
+        number = 0 if chosen is None else turn.index(chosen) + queries
+        out[number].append(NamedProduct(label, shape))
+    return out
+
+
+def _first(core: Core) -> int:
+    return core.first
+
+
+def _layer_of(forward: Run, core: Core) -> int | None:
+    label = forward.labels.get(core.first)
+    return label.layer if label is not None else None
 
 
 def _path_with_recompute(
@@ -246,9 +319,16 @@ def _common(places: list[tuple[int, _Size | None]], sizes: list[_Size]) -> list[
 def _weight_gradients(
     run: Run, forward: list[NamedProduct], taken: set[int], path: dict[int, NamedProduct]
 ) -> None:
-    """Name the gradients of weights: those of one size in the order of the path."""
+    """Name the gradients of weights: those beside the gradient of what they multiply, then those of one size
+    in the order of the path."""
     ready = _ready(run, path)
     inside = {at for core in run.cores for at in core.parts}
+    beside = _next_to_path(run, path, taken | inside)
+    taken = {*taken, *beside}
+    for at, product in beside.items():
+        run.labels[at] = product.named("wgrad")
+        if product in forward:
+            forward.remove(product)
     classes: dict[tuple[int, ...], list[int]] = {}
     of_size: dict[_Size, list[int]] = {}
     for index, product in enumerate(forward):
@@ -266,6 +346,29 @@ def _weight_gradients(
     for fits, places in classes.items():
         wanted = [forward[index] for index in reversed(fits)]
         _name_class(run, places, wanted, ready)
+
+
+def _next_to_path(run: Run, path: dict[int, NamedProduct], taken: set[int]) -> dict[int, NamedProduct]:
+    """Gradients of weights right before, or right behind, those of what they multiply, as autograd makes
+    them; none where a compiler puts them off, so that most stand elsewhere."""
+    rows = [at for at in range(len(run)) if _size(run, at) is not None]
+    index = {at: number for number, at in enumerate(rows)}
+    found: dict[int, dict[int, NamedProduct]] = {}
+    for way in (-1, 1):
+        near = (
+            (rows[index[at] + way : index[at] + way + 1], product)
+            for at, product in path.items()
+            if index[at] + way >= 0
+        )
+        found[way] = {
+            at: product
+            for places, product in near
+            for at in places
+            if at not in taken and _size(run, at) in product.wgrads
+        }
+    best = max(found.values(), key=len)
+    clear = len(found[-1]) != len(found[1]) and len(best) >= _MOSTLY * len(path)
+    return best if clear else {}
 
 
 def _name_class(

@@ -19,13 +19,15 @@ from tracelens.gemm.inductor import parse_fused
 _UP = ("mlp.up", "mlp.gate")
 _NORM = frozenset({"norm", "norm_backward"})
 _SUMS = (1, 2, 3, 4, 6, 8)  # of the weights and biases of the norms in one kernel
+_VOCABULARY = 256  # words or bytes, at least; less are classes
 #: What has no weight: a sum over the tokens beside it is the gradient of a bias.
 _WITHOUT_WEIGHTS = ("mlp.activation", "dropout", "residual")
 _NEAR = 12  # units: how far a second stage stands behind its first
 
 
-def label_gradients(run: Run, forward: Run, hidden: int, vocab: int | None) -> None:
-    """Name the units between the named products of a backward run; fills ``run.labels``."""
+def label_gradients(run: Run, forward: Run, hidden: set[int], vocab: int | None) -> None:
+    """Name the units between the named products of a backward run; ``hidden`` are the widths of its models'
+    streams. Fills ``run.labels``."""
     _Between(run, forward, hidden, vocab).label()
 
 
@@ -38,7 +40,7 @@ def _station(label: Label | None) -> str | None:
 
 
 class _Between:
-    def __init__(self, run: Run, forward: Run, hidden: int, vocab: int | None):
+    def __init__(self, run: Run, forward: Run, hidden: set[int], vocab: int | None):
         self.run, self.hidden, self.vocab = run, hidden, vocab
         products = products_of(forward)
         self.weights: dict[Dims, set[str]] = {}
@@ -46,7 +48,7 @@ class _Between:
             for shape in ((product.shape.n, product.shape.k), (product.shape.k, product.shape.n)):
                 self.weights.setdefault(shape, set()).add(product.label.component)
         #: widths between an MLP's products
-        self.inner = {p.shape.k for p in products if p.label.component == "mlp.down"} - {hidden}
+        self.inner = {p.shape.k for p in products if p.label.component == "mlp.down"} - hidden
         on_stream = ("attention.output", "attention.qkv")
         #: tokens of the stream; of an encoder's and a decoder's, each
         self.tokens = {p.shape.m for p in products if p.label.component in on_stream}
@@ -97,7 +99,7 @@ class _Between:
 
     def _streams(self, kind: Kind) -> int:
         """How many of its tensors have the shape of the residual stream."""
-        return sum(t[-1] == self.hidden and prod(t[:-1]) in self.tokens for t in kind.tensors if len(t) > 1)
+        return sum(t[-1] in self.hidden and prod(t[:-1]) in self.tokens for t in kind.tensors if len(t) > 1)
 
     def _of_embedding(self, kind: Kind) -> Label | None:
         if kind.what == "embedding" or kind.name.startswith("convolution"):
@@ -106,7 +108,7 @@ class _Between:
             return None
         if kind.tags & _NORM and self._streams(kind) >= 2 and not kind.name.startswith("triton_poi"):
             return Label("norm", None, ("norm", "embedding"))
-        if self.hidden not in {t[-1] for t in kind.tensors}:
+        if not self.hidden & {t[-1] for t in kind.tensors}:
             return Label("attention.softmax" if "softmax_backward" in kind.tags else "attention.other")
         return Label("embedding")
 
@@ -153,14 +155,14 @@ class _Between:
         if not kind.tensors or len(kind.tensors[0]) < 2:
             return None
         partial = kind.tensors[0]
-        if prod(partial) >= self.rows * self.hidden or partial in self.weights:
+        if prod(partial) >= self.rows * min(self.hidden) or partial in self.weights:
             return None
         reduces = kind.name in ("sum", "to", "_to_copy", "copy_") or kind.name.startswith("triton_")
         for place in range(at - 1, max(-1, at - _NEAR), -1):
             label, other = self.run.labels.get(place), self.run.kinds[place]
             if other.what in ("gemm", "bmm", "core"):
                 continue
-            wrote = partial in other.tensors[1:] or (prod(partial) == self.hidden and other.name == "sum")
+            wrote = partial in other.tensors[1:] or (prod(partial) in self.hidden and other.name == "sum")
             # Inductor lays the partial sums of a norm's weight and bias in one flat workspace
             flat = [t[0] for t in other.tensors if len(t) == 1]
             wrote |= any(size in [many * prod(partial) for many in _SUMS] for size in flat)
@@ -184,8 +186,10 @@ class _Between:
         return None
 
     def _is_vocabulary(self, size: int) -> bool:
-        """The vocabulary, or what it was before it was padded for its product; of a few classes no less."""
-        return self.vocab is not None and max(self.vocab - 64, self.vocab // 2) < size <= self.vocab
+        """The vocabulary, or what it was before it was padded for its product; classes are never padded."""
+        if self.vocab is None or self.vocab < _VOCABULARY:
+            return size == self.vocab
+        return self.vocab - 64 < size <= self.vocab
 
     def _on_stream(self, at: int, kind: Kind, first: str | None, layer: int | None) -> Label | None:
         """Normalizations and residuals read two tensors of the stream or more, sums of a bias only one."""
@@ -285,7 +289,7 @@ class _Between:
 
     def _of_norm(self, kind: Kind, layer: int | None) -> Label | None:
         """A step of a norm that reads its statistics or makes the gradient of its weight."""
-        small = all(prod(t) <= 64 * self.hidden or t[-1] == 1 for t in kind.tensors)
+        small = all(prod(t) <= 64 * max(self.hidden) or t[-1] == 1 for t in kind.tensors)
         return Label("norm", layer) if kind.tags & _NORM and (small or self._streams(kind)) else None
 
     def _of_neighbours(self, at: int) -> Label | None:

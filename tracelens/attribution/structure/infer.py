@@ -28,6 +28,7 @@ from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import label_by_order
 from tracelens.attribution.structure.passes import Weight, passes
 from tracelens.attribution.structure.runs import Core, Label, Run, split_runs
+from tracelens.attribution.structure.streams import streams
 from tracelens.attribution.structure.towers import further_models, stretches
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
 from tracelens.attribution.structure.walk import hidden_size
@@ -109,7 +110,8 @@ def infer(
             _without_shapes(trace, links, names, units, run)
     if hidden is not None:
         open_opaque(distinct, hidden)
-        parts = [part for run in ahead for part in stretches(run, hidden)]
+        apart = [stream for run in ahead for stream in streams(run)]
+        parts = [part for stream in apart for part in stretches(stream.run, _width(stream.run, hidden))]
         for part in parts:
             label_forward(part.run, part.hidden)
             label_ahead(part.run)
@@ -121,12 +123,12 @@ def infer(
         for part in parts:
             label_between(part.run, part.hidden, vocab)
             part.give_back()
-        for rest in rests:
-            rest.give_back()
+        for part in (*apart, *rests):
+            part.give_back()
         for run, forward in _with_forward(twins):
             if not run.labels:
                 label_products(run, forward, _layouts(trace, names, units, run)[0])
-                label_gradients(run, forward, hidden, vocab)
+                label_gradients(run, forward, {part.hidden for part in parts}, vocab)
     nameless = captured(twins) if hidden is not None else [*_with_forward(twins), *captured(twins)]
     for run, forward in nameless:
         if forward.labels and not run.labels:
@@ -297,6 +299,11 @@ def _carry(step: NodeArray) -> NodeArray:
         return step
     at = np.searchsorted(known, np.arange(len(step)), side="right") - 1
     return step[known[np.maximum(at, 0)]].astype(np.int32)
+
+
+def _width(run: Run, hidden: int) -> int:
+    """Of the stream of one model of several."""
+    return hidden_size([run]) or hidden
 
 
 def _vocabulary(runs: list[Run]) -> int | None:
