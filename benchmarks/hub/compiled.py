@@ -1,8 +1,8 @@
 """Compiled training steps of models that nobody here wrote: torch.compile's own graphs and kernels.
 
-TorchDynamo traces an architecture of `transformers` into one graph. What each of its calls is for says the
-table of ``truth.py``, by the modules around it; PyTorch carries that to the nodes of the joint graph, to their
-gradients and through Inductor's fusion, and the rest is the compiled recorder of the zoo (``tests/zoo``).
+TorchDynamo traces an architecture of `transformers` into one graph. The table of ``truth.py`` says what each
+call is for, by the modules around it; PyTorch carries that to the nodes of the joint graph, their gradients
+and through Inductor's fusion. The rest is the compiled recorder of the zoo (``tests/zoo``).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _said(node: Node, truth: Truth, weights: set[Node], seen: dict[str, str]) ->
     if name in ("view", "t", "transpose", "to", "getattr", "__getitem__") and inputs[:1]:
         weights |= {node} if inputs[0] in weights and name != "__getitem__" else set()
     sizes = [_size(one) for one in inputs]
-    equal = name in _SUMS and len(sizes) >= 2 and sizes[0] == sizes[1] is not None and len(sizes[0] or ()) >= 3
+    equal = name in _SUMS and len(sizes) >= 2 and sizes[0] == sizes[1] and len(sizes[0] or ()) >= 3
     attends = [at for at, kind in enumerate(classes) if "Atten" in kind or "Attn" in kind]
     block = paths[attends[-1]] if attends else None
     place = Place(classes, names, seen.get(block, "") if block else "")

@@ -7,6 +7,7 @@ stands between them or, in attention without one, nothing but work on the scores
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
@@ -26,7 +27,35 @@ def find_cores(run: Run) -> list[Core]:
     found = _with_softmax(run)
     for other in (_of_kernels, _factored, _without_softmax, _with_made_weights):
         found += other(run, {at for core in found for at in core.parts})
-    return sorted(found, key=lambda core: core.first)
+    return _in_one(run, sorted(found, key=lambda core: core.first))
+
+
+def _in_one(run: Run, cores: list[Core]) -> list[Core]:
+    """Cores that follow one another with nothing made between are one attention: called in a loop over windows
+    or pictures of different sizes, whose tokens lie behind one another."""
+    groups: list[list[Core]] = []
+    for core in cores:
+        if groups and _goes_on(run, groups[-1][-1], core):
+            groups[-1].append(core)
+        else:
+            groups.append([core])
+    return [_whole(run, group) if len(group) > 1 else group[0] for group in groups]
+
+
+def _goes_on(run: Run, last: Core, core: Core) -> bool:
+    between = run.kinds[last.last + 1 : core.first]
+    sizes = [(c.heads, c.kv_heads, c.key_dim, c.value_dim, c.backward) for c in (last, core)]
+    return sizes[0] == sizes[1] and all(kind.what == "copy" or kind.name in VIEWS for kind in between)
+
+
+def _whole(run: Run, group: list[Core]) -> Core:
+    """Of all tokens that a product before makes queries of, else of those of each."""
+    counts = [core.tokens for core in group if core.tokens]
+    made = next((s.m for at in range(group[0].first, -1, -1) if (s := run.shape(at)) and s.batch == 1), None)
+    same = len(set(counts)) == 1 and made != sum(counts)
+    tokens = (counts[0] if same else sum(counts)) if len(counts) == len(group) else None
+    parts = {at: part for core in group for at, part in core.parts.items()}
+    return replace(group[0], last=group[-1].last, parts=parts, tokens=tokens)
 
 
 def _with_softmax(run: Run) -> list[Core]:
@@ -197,7 +226,7 @@ def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
             cores.append(_fused(at, kind))
         elif kind.what == "bmm" and shape is not None and _size(shape) in scores:
             cores.append(_unfused_backward(run, at, turned))
-    return cores
+    return _in_one(run, cores)
 
 
 def _mixes_heads(run: Run, scores: int, at: int) -> bool:

@@ -20,12 +20,22 @@ def written_norms(run: Run) -> set[int]:
     """Positions of the units that are steps of a normalization which is written out."""
     out: set[int] = set()
     for root, kind in enumerate(run.kinds):
-        if _ROOTS & {kind.name, kind.what}:
+        if is_root(run, root):
             start = _start(run, root)
             divides = root + 1 < len(run) and run.kinds[root + 1].name == "div"
             if start < root and (kind.name != "sqrt" or divides):
                 out |= {*range(start, _stop(run, root))}
     return out
+
+
+def is_root(run: Run, at: int) -> bool:
+    """Of a mean square; also written as its power of a half, below one (Gemma 3n's)."""
+    kind = run.kinds[at]
+    if _ROOTS & {kind.name, kind.what}:
+        return True
+    before = [other.name for other in run.kinds[max(at - 2, 0) : at]]
+    small = not kind.tensors or kind.tensors[0][-1:] == (1,)
+    return kind.name == "pow" and small and before[-1:] in (["add"], ["mean"]) and "mean" in before
 
 
 def _start(run: Run, root: int) -> int:
@@ -112,7 +122,7 @@ def normalizes(run: Run, at: int, hidden: int) -> bool:
     if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
         wide = [t for t in kind.tensors if len(t) >= 2]
         return not kind.tensors or (any(t[-1] == hidden for t in wide) and not _of_heads(run, kind, hidden))
-    if kind.name == "rsqrt" or kind.what == "rsqrt":  # written out: pow, mean, add, rsqrt, mul
+    if kind.name != "sqrt" and is_root(run, at):  # written out: pow, mean, add, rsqrt, mul
         for before in reversed(run.kinds[max(0, at - 6) : at]):
             if before.name in ("mean", "pow", "square") or before.what in ("mean", "pow"):
                 wide = [t for t in before.tensors if len(t) >= 2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tracelens.attribution.structure.mixtures import GROUPED
+from tracelens.attribution.structure.norms import is_root
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import VIEWS, Kind
 from tracelens.attribution.structure.walk import follows, routes
@@ -155,7 +156,11 @@ def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
 def normalizations(run: Run, start: int, stop: int) -> list[int]:
     """Positions of normalizations between two, one for each."""
     kinds = ((at, run.kinds[at]) for at in range(start, stop))
-    return [at for at, k in kinds if {k.what, k.name} & {"norm", "rsqrt"} or "norm" in k.tags]
+    return [
+        at
+        for at, k in kinds
+        if k.what == "norm" or "norm" in k.tags or (k.name != "sqrt" and is_root(run, at))
+    ]
 
 
 def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
