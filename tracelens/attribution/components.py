@@ -128,6 +128,8 @@ def _from_vocabulary(s: Situation) -> Decision | None:
         return None
     if s.inner == "linear":
         return Decision("logits", "structure") if s.vocabulary == "weight" else None
+    if s.outer == "linear":
+        return Decision("logits", "structure")  # its bias, where one function adds it to the product
     return Decision("loss", "structure") if s.vocabulary == "logits" else None
 
 

@@ -68,7 +68,7 @@ def _sum_adapters(run: Run, hidden: int) -> None:
 def _positions(run: Run, hidden: int) -> Iterator[int]:
     """What makes the indices of a lookup: right before it, on numbers of its tokens and of nothing else."""
     for lookup, kind in enumerate(run.kinds):
-        if not looks_up(kind, hidden):
+        if not looks_up(run, kind, hidden):
             continue
         tokens = {1, *kind.tensors[1]}
         if len(kind.tensors[1]) == 1:  # flattened
@@ -237,7 +237,7 @@ class _Placed(Gap):
         started = (opens or self.before == "embedding") and self.run.phase != "recompute"
         for at in (at for at in self.gap if at >= start):
             kind = self.run.kinds[at]  # of a decoder behind its encoder, of a second tower
-            started |= looks_up(kind, self.hidden) or (self.before is None and kind.what == "convolution")
+            started |= looks_up(self.run, kind, self.hidden) or (self.before is None and kind.what == "convolution")
             label = self._opening(at) if started else self._stream(at)
             if kind.what in ("elementwise", "add", "copy", "activation") and self._of_next_heads(at):
                 label = Label("attention.other", self.next_layer)
