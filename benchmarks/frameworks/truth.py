@@ -171,6 +171,8 @@ def _in_attention(place: Place, function: str) -> str:
 
 def _in_layer(place: Place, function: str, *, equal: bool) -> str:
     own = place.classes[-1]
+    if equal and own.endswith("StreamBlock"):
+        return "residual attention.*"  # flux/model/layers.py: it rotates queries and keys itself
     if equal and _LAYER.search(own):
         return "residual"
     if own == "MTPTransformerBlock" or own == "MultiTokenPredictionLayer":

@@ -227,6 +227,8 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         r"conv(olution)?_?(layer|block|stem)(_\d+)?$",
         "feature_?(extractor|encoder)$",
         r"^resnet_?stage$|^bottleneckblock$",
+        # what is said of time and text, for all tokens (AdaLN): torchtitan/models/flux/model/layers.py
+        r"^(ada_?ln_?)?modulation$",
     ),
     # of T5's a layer and not its MLP, which lies in it
     ("layer", r"(?<!base_)(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$", "layerff$"),

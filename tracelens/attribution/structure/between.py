@@ -161,7 +161,11 @@ class _Placed(Gap):
     def _in_attention(self) -> list[tuple[int, Label]] | None:
         cores = ("attention.core", "attention.scores")
         if self.before in ("attention.core", "attention.values") and self.after == "attention.output":
-            return self._all("attention.other")
+            beside = self._beside_core()
+            return [
+                (at, Label("mlp.activation", self.layer)) if at in beside else label
+                for at, label in zip(self.gap, self._all("attention.other"), strict=True)
+            ]
         if self.before == "attention.qkv" and self.after in ("attention.qkv", *cores):
             turns = self.after in cores and rotates([self.run.kinds[at] for at in self.gap])
             added = self._adapter_sum()
@@ -175,6 +179,22 @@ class _Placed(Gap):
                 for at in self.gap
             ]
         return None
+
+    def _beside_core(self) -> set[int]:
+        """An MLP beside the core whose second product is one with that of the core's result: it takes both
+        side by side (arXiv 2302.05442)."""
+        core = next((core for core in reversed(self.run.cores) if core.last < self.gap[0]), None)
+        behind = (self.run.shape(at) for at in range(self.gap[-1] + 1, len(self.run)))
+        product = next((shape for shape in behind if shape is not None), None)
+        width = product.k - (core.out_width or product.k) if core is not None and product is not None else 0
+        kinds = ((at, self.run.kinds[at]) for at in self.gap)
+        bends = ("activation", "elementwise")
+        return {
+            at
+            for at, kind in kinds
+            if width > 0 and core is not None and width != core.out_width
+            if kind.what in bends and kind.tensors and kind.tensors[0][-1:] == (width,)
+        }
 
     def _before_core(self, at: int, *, rotates: bool) -> Label:
         kind = self.run.kinds[at]
