@@ -1,1 +1,1 @@
-"""Training steps of models as training frameworks write them: megatron-core and torchtitan, on the meta device."""
+"""Training steps of models as frameworks write them: megatron-core and torchtitan, on the meta device."""

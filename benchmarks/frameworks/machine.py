@@ -57,6 +57,8 @@ ANSWERS: tuple[tuple[str, str, Any], ...] = (
     ("torch", "Tensor.cuda", lambda self, *_, **__: self),
     ("torch", "Tensor.cpu", lambda self, *_, **__: self),  # counts of tokens: they have no values
 )
+
+
 def _core() -> Callable[..., None]:
     """The constructor of megatron-core's unfused attention, which takes no widths of MLA as of 0.16.1."""
     kind = import_module("megatron.core.transformer.dot_product_attention").DotProductAttention
@@ -72,7 +74,7 @@ def varlen(
     q: Tensor, k: Tensor, v: Tensor, ends: Tensor, _ends: Tensor, _most: int, _longest: int,
     *, return_aux: object = None, **_: object,
 ) -> Any:  # fmt: skip
-    """torch.nn.attention.varlen.varlen_attn of samples of one length: its operator around the flash kernel."""
+    """torch.nn.attention.varlen.varlen_attn of samples of one length: its operator around a fused kernel."""
     samples = ends.numel() - 1
     q, k, v = (x.view(samples, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
     with parts.call("torch_attn::_varlen_attn", q, k, v):
@@ -130,7 +132,7 @@ def _patched(home: str, name: str, answer: Any) -> Any:
 
 def _one_rank() -> None:
     """megatron-core asks its process groups for their sizes."""
-    distributed = torch.distributed
+    distributed: Any = torch.distributed
     state = import_module("megatron.core.parallel_state")
     if not distributed.is_initialized():
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)

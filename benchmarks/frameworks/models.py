@@ -1,7 +1,7 @@
 """Builds models of megatron-core and torchtitan on the meta device, and says what a training step computes.
 
-megatron-core has no configurations of whole models: those here are what its own examples and papers train, in
-its ``local`` layers, which need no TransformerEngine. torchtitan's are of its own registry, a few layers deep.
+megatron-core has no configurations of whole models: those here are kinds that its options make, of its
+``local`` layers, which need no TransformerEngine. torchtitan's are of its own registry, a few layers deep.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ TORCHTITAN: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama3_tied": ("llama3", "1B", {"attn_backend": "varlen"}),
     "qwen3": ("qwen3", "4B", {"attn_backend": "varlen"}),
     "qwen3_separate": ("qwen3", "debugmodel_non_fused_qkv", {"attn_backend": "varlen"}),
-    "qwen3_moe": ("qwen3", "30B-A3B", {"attn_backend": "varlen"}),
+    "qwen3_moe": ("qwen3", "30B-A3B", {"attn_backend": "varlen", "moe_comm_backend": "standard"}),
     "deepseek_v3": ("deepseek_v3", "16B", {"attn_backend": "varlen"}),
     "deepseek_mtp": ("deepseek_v3", "16B", {"attn_backend": "varlen", "num_mtp_layers": 1}),
     "gpt_oss": ("gpt_oss", "20b", {"attn_backend": "varlen"}),
@@ -289,27 +289,19 @@ TORCHTITAN: dict[str, tuple[str, str, dict[str, Any]]] = {
 def _torchtitan(name: str) -> Built:
     package, flavour, keywords = TORCHTITAN[name]
     registry = import_module(f"torchtitan.models.{package}").model_registry
-    if package == "qwen3" and "A3B" in flavour:
-        keywords = {**keywords, "moe_comm_backend": "standard"}
     config = registry(flavour, **keywords).model
-    if package == "flux":
-        return _flux(config)
+    return _flux(config) if package == "flux" else _decoder(name, config)
+
+
+def _decoder(name: str, config: Any) -> Built:
     config.layers = config.layers[:LAYERS]
     model = config.build().to(torch.bfloat16)
-    losses = import_module("torchtitan.components.loss")
+    loss = _loss_of(name, model)
     ids = _ids()
-    places = torch.arange(ids.shape[1], device="meta").expand(_BATCH, -1)
+    places = torch.arange(_SEQUENCE, device="meta").expand(_BATCH, -1)
     ends = torch.zeros(_BATCH + 1, dtype=torch.int32, device="meta")
     metadata = import_module("torchtitan.models.common.attention").VarlenMetadata
-    masks = metadata(ends, ends, ids.shape[1], ids.shape[1])
-    given = {"positions": places, "attention_masks": masks}
-    loss = losses.CrossEntropyLoss.Config().build()
-    if name.endswith("mtp"):
-        loss = import_module("torchtitan.models.deepseek_v3.mtp").MTPLoss.Config().build()
-    if name.endswith("chunked"):
-        loss = losses.ChunkedLossWrapper.Config().build()
-        loss.set_lm_head(model.lm_head)
-        model._skip_lm_head = True
+    given = {"positions": places, "attention_masks": metadata(ends, ends, _SEQUENCE, _SEQUENCE)}
     tokens = torch.tensor(float(ids.numel()), device="meta")
 
     def run() -> Tensor:
@@ -317,6 +309,18 @@ def _torchtitan(name: str) -> Built:
         return found
 
     return Built(model, run)
+
+
+def _loss_of(name: str, model: Any) -> Any:
+    losses = import_module("torchtitan.components.loss")
+    if name.endswith("mtp"):
+        return import_module("torchtitan.models.deepseek_v3.mtp").MTPLoss.Config().build()
+    if not name.endswith("chunked"):
+        return losses.CrossEntropyLoss.Config().build()
+    loss = losses.ChunkedLossWrapper.Config().build()
+    loss.set_lm_head(model.lm_head)
+    model._skip_lm_head = True
+    return loss
 
 
 def _flux(config: Any) -> Built:

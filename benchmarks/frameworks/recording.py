@@ -56,11 +56,11 @@ class FrameworkMarks(Marks):
 
         self._patch = mock.patch.object(torch.autograd.Function, "apply", classmethod(marked))
         self._patch.start()
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._patch.stop()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

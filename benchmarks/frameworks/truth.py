@@ -1,8 +1,8 @@
 """What each piece of a model of megatron-core or torchtitan is for: by the framework's own names.
 
 As in ``benchmarks.hub.truth`` a truth is the words that are right, the usual one first; an empty one is not
-judged. A row of a table is (classes, attribute under which the module is held, truth, where its source is). Of
-what an autograd function of a framework runs, all is what the function is for.
+judged. The table follows the public source, named in each row. All that an autograd function of a framework
+runs is what the function is for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ class Row(NamedTuple):
 
 #: Products by the attribute that holds their module, inside a module of the class.
 _PRODUCTS = (
-    Row("(Self|Cross)Attention", "linear_(qkv|q|kv)", "attention.qkv", "megatron/core/transformer/attention.py"),
+    Row(
+        "(Self|Cross)Attention",
+        "linear_(qkv|q|kv)",
+        "attention.qkv",
+        "megatron/core/transformer/attention.py",
+    ),
     Row(
         "MLASelfAttention",
         "linear_(q_proj|(q|kv)_(down|up)_proj)",
@@ -32,13 +37,13 @@ _PRODUCTS = (
         "megatron/core/transformer/multi_latent_attention.py",
     ),
     Row(".*Attention", "linear_proj", "attention.output", "megatron/core/transformer/attention.py"),
-    Row("GatedDeltaNet", "(in|out)_proj", "ssm.projection", "megatron/core/ssm/gated_delta_net.py"),
     Row("MLP", "linear_fc1", "mlp.up mlp.gate", "megatron/core/transformer/mlp.py: halves of a gated one"),
     Row("MLP", "linear_fc2", "mlp.down", "megatron/core/transformer/mlp.py"),
     Row("", "output_layer", "logits", "megatron/core/models/gpt/gpt_model.py, bert/, T5/"),
-    Row("BertLMHead|Pooler", "dense", "logits other", "megatron/core/models/bert/bert_lm_head.py, pooler.py"),
     Row("", "binary_head", "logits other", "megatron/core/models/bert/bert_model.py"),
-    Row("", "eh_proj", "other embedding", "transformer/multi_token_prediction.py: of both; torchtitan mtp.py"),
+    Row(
+        "", "eh_proj", "other embedding", "transformer/multi_token_prediction.py: of both; torchtitan mtp.py"
+    ),
     Row(".*QKVLinear", "w(q|k|v|qkv)", "attention.qkv", "torchtitan/models/common/attention.py"),
     Row("Attention", "wq(_[ab])?|wkv_[ab]", "attention.qkv", "torchtitan/models/deepseek_v3/model.py"),
     Row(".*Attention", "wo", "attention.output", "torchtitan/models/common/attention.py"),
@@ -58,17 +63,34 @@ _PRODUCTS = (
 
 #: All that runs in a module of the class and in none of its own that a row further up is about.
 _ALL_OF = (
-    Row("Rotary\\w*|Yarn\\w*|(Complex|CosSin)RoPE|EmbedND", "", "attention.rope", "rotary_pos_embedding.py, rope.py"),
+    Row(
+        "Rotary\\w*|Yarn\\w*|(Complex|CosSin)RoPE|EmbedND",
+        "",
+        "attention.rope",
+        "rotary_pos_embedding.py, rope.py",
+    ),
     Row(
         "RelativePositionEmbedding",
         "",
         "attention.other embedding attention.softmax",
         "megatron/core/models/common/embeddings/relative_pos_embedding.py",
     ),
-    Row("\\w*(Layer|RMS|L2|QK)Norm", "", "norm", "torch.nn, megatron/core/transformer/torch_norm.py, torchtitan"),
+    Row(
+        "\\w*(Layer|RMS|L2|QK)Norm",
+        "",
+        "norm",
+        "torch.nn, megatron/core/transformer/torch_norm.py, torchtitan",
+    ),
     Row("Dropout", "", "dropout", "torch.nn"),
-    Row("Modulation|MLPEmbedder", "", "other embedding mlp.*", "flux/model/layers.py: of the time, for all tokens"),
-    Row("(VocabParallel|LanguageModel)?Embedding", "", "embedding", "megatron/core/tensor_parallel/layers.py"),
+    Row(
+        "Modulation|MLPEmbedder",
+        "",
+        "other embedding mlp.*",
+        "flux/model/layers.py: of the time, for all tokens",
+    ),
+    Row(
+        "(VocabParallel|LanguageModel)?Embedding", "", "embedding", "megatron/core/tensor_parallel/layers.py"
+    ),
     Row("TopKRouter|TokenChoiceTopKRouter", "", "moe.router moe.dispatch", "moe/router.py; common/moe.py"),
     Row("BertLMHead|Pooler", "", "logits other", "megatron/core/models/bert/"),
 )
@@ -96,11 +118,10 @@ _MOVES = (
     "__floordiv__", "floor_divide", "zeros_like", "zeros",
 )  # fmt: skip
 _ATTENTION = re.compile(r"Attention$")
-_STATE_SPACE = re.compile(r"GatedDeltaNet$")
 _MLP = re.compile(r"^(MLP|FeedForward)$")
 _MIXTURE = re.compile(r"^(MoELayer|MoE|GptOssMoE)$")
 _EXPERTS = re.compile(r"^(SequentialMLP|(GptOss)?GroupedExperts)$")
-_SHARED = re.compile(r"^(SharedExpertMLP|SigmoidGatedFeedForward)$|^shared_experts$")
+_SHARED = re.compile(r"^SharedExpertMLP$|^shared_experts$")
 _LAYER = re.compile(r"(TransformerLayer|TransformerBlock|StreamBlock)$")
 _ACTIVATION = re.compile(r"GELU|SiLU")
 
@@ -121,8 +142,6 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return _in_mixture(place, function, weighted=weighted, shared=max(shared, place.within(_SHARED)) >= 0)
     if function in _LINEAR and weighted:
         return next((row.truth for row in _PRODUCTS if _holds(row, place)), "")
-    if place.within(_STATE_SPACE) >= 0:
-        return "ssm.conv" if function == "conv1d" else "ssm.scan ssm.conv"
     if place.within(_ATTENTION) >= 0:
         return _in_attention(place, function)
     if place.within(_MLP) >= 0 or _ACTIVATION.search(place.classes[-1]):
@@ -151,7 +170,7 @@ def _holds(row: Row, place: Place) -> bool:
 
 def _in_mixture(place: Place, function: str, *, weighted: bool, shared: bool) -> str:
     if shared:
-        gate = weighted and place.names[-1] in ("gate", "shared_experts") and function == "linear"
+        gate = weighted and place.names[-1] == "shared_experts" and function == "linear"
         return "moe.experts mlp.*" + (" moe.router" if gate else "")
     experts = place.within(_EXPERTS) >= 0
     if function == "_grouped_mm" or (experts and function in _LINEAR and weighted):
@@ -175,11 +194,11 @@ def _in_layer(place: Place, function: str, *, equal: bool) -> str:
         return "residual attention.*"  # flux/model/layers.py: it rotates queries and keys itself
     if equal and _LAYER.search(own):
         return "residual"
-    if own == "MTPTransformerBlock" or own == "MultiTokenPredictionLayer":
+    if own in ("MTPTransformerBlock", "MultiTokenPredictionLayer"):
         return "other embedding"  # of the next token's embedding and what came before
     if own == "TransformerLayer" and function in ("add", "__add__"):
         # megatron/core/fusions/fused_bias_dropout.py: the bias of the product before
         return "residual attention.* mlp.* moe.*"
-    if own == "CLIPViTModel" or function in ("conv2d",):
+    if own == "CLIPViTModel" or function == "conv2d":
         return "embedding other"  # megatron/core/models/vision/clip_vit_model.py
     return ""

@@ -228,7 +228,9 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "feature_?(extractor|encoder)$",
         r"^resnet_?stage$|^bottleneckblock$",
         # what is said of time and text, for all tokens (AdaLN): torchtitan/models/flux/model/layers.py
-        r"^(ada_?ln_?)?modulation$",
+        r"^(ada_?ln_?)?modulation$|^(img|txt)_mod$",
+        # the next token's embedding onto the stream: transformer/multi_token_prediction.py of Megatron-LM
+        "^eh_proj$",
     ),
     # of T5's a layer and not its MLP, which lies in it
     ("layer", r"(?<!base_)(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$", "layerff$"),

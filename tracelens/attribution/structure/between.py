@@ -257,7 +257,9 @@ class _Placed(Gap):
         started = (opens or self.before == "embedding") and self.run.phase != "recompute"
         for at in (at for at in self.gap if at >= start):
             kind = self.run.kinds[at]  # of a decoder behind its encoder, of a second tower
-            started |= looks_up(self.run, kind, self.hidden) or (self.before is None and kind.what == "convolution")
+            started |= looks_up(self.run, kind, self.hidden) or (
+                self.before is None and kind.what == "convolution"
+            )
             label = self._opening(at) if started else self._stream(at)
             if kind.what in ("elementwise", "add", "copy", "activation") and self._of_next_heads(at):
                 label = Label("attention.other", self.next_layer)
