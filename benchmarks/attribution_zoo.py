@@ -3,12 +3,12 @@
 Architectures of `transformers` (benchmarks/hub), or with ``--vision`` of `timm` and `torchvision`
 (benchmarks/vision), or with ``--frameworks`` models as megatron-core and torchtitan write them
 (benchmarks/frameworks), recorded with shapes, are judged with module names given and hidden against the
-table of the ``truth.py`` there: shares of the judged GPU time that are right, wrong and unattributed. A third of the
-names, drawn by hash, is set aside: ``--held`` judges that third alone. ``--fresh`` judges a list that was
-written down before any of it was recorded (benchmarks/fresh): architectures in the order of a hash of their
-names, configurations of others, and families of `timm` that the list had not. ``--fresh --second`` is a later
-list: 15 architectures of `transformers` and 10 models of `timm` (one per module of its source, eight of them
-with attention) that no list held, in the order of a hash, those that could be recorded. ``--no-shapes``
+table of the ``truth.py`` there: shares of the judged GPU time that are right, wrong and unattributed. A third
+of the names, drawn by hash, is set aside: ``--held`` judges that third alone. ``--fresh`` judges a list that
+was written down before any of it was recorded (benchmarks/fresh): architectures in the order of a hash of
+their names, configurations of others, and families of `timm` that the list had not. ``--fresh --second`` is a
+later list: 15 architectures of `transformers` and 10 models of `timm` (one per module of its source, eight of
+them with attention) that no list held, in the order of a hash, those that could be recorded. ``--no-shapes``
 judges recordings without shapes.
 ``-v`` lists what is wrong and what is open, by truth, what was found and operator.
 """
