@@ -90,7 +90,7 @@ _AROUND_ACTIVATION = {
     "ssm": "ssm.conv",
     "mixer": "other",
 }
-_MIXTURES = frozenset({"experts", "moe", "router"})
+_MIXTURES = frozenset({"experts", "shared", "moe", "router"})
 _ACTIVATIONS = ("activation", "nonlinearity")
 #: Modules that add to the residual stream behind their own product: BertSelfOutput, BertOutput, a layer.
 _ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
@@ -236,9 +236,11 @@ def _of_role(
     s: Situation, role: str, outer: tuple[str | None, ...], inner: tuple[str | None, ...] = ()
 ) -> str | None:
     is_linear = s.inner == "linear" or s.inner == "bmm"
-    if not s.experts and role in ("router", "experts", "moe"):
+    if not s.experts and role in ("router", "experts", "shared", "moe"):
         return None  # one word proves no mixture
-    if s.experts and role in _OF_EXPERT and ("experts" in outer or "moe" in outer):
+    if role == "shared":
+        return "moe.experts"
+    if s.experts and role in _OF_EXPERT and not {"experts", "shared", "moe"}.isdisjoint(outer):
         return "moe.experts"
     if role == "ssm":
         return _of_state_space(s)

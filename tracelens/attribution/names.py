@@ -162,6 +162,8 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$", "drop_?path$", "stochastic_?depth"),
     ("router", "router", "topkgate", "gating", "moegate"),
     ("gate", "^gate$"),
+    # of all tokens, and an MLP throughout: moe/shared_experts.py of Megatron-LM, modeling_qwen2_moe.py
+    ("shared", r"^shared_?experts?(mlp)?$"),
     ("experts", r"experts?(_\d+)?$", "expert_?mlp", "groupedmlp"),
     ("moe", "moe(_?(block|layer|ffn))?$", "^moe_", "mixture", "sparse_?(moe|mlp)"),
     (

@@ -229,6 +229,11 @@ class _Placed(Gap):
                 routes = kind.what == "softmax" or kind.name in _ROUTES or kind.tags & {"router", "softmax"}
                 out.append((at, Label("moe.router" if routes else "moe.dispatch", self.layer)))
             return out
+        if self.before == "moe.experts" and self.after == "moe.router" and self.first_on_stream is None:
+            # the gate of a shared expert that runs before the router
+            weighed = max((at for at in self.gap if self.run.kinds[at].name in ("mul", "mul_")), default=-1)
+            gates = [(at, Label("moe.experts", self.layer)) for at in self.gap if at <= weighed]
+            return [*gates, *self._on_stream(weighed + 1)] if gates else None
         if self.before == "moe.experts" and self.after == "moe.experts":
             # behind the product that comes back to the hidden size results are weighed and put back
             back = self.product is not None and self.product.n == self.hidden != self.product.k
