@@ -114,7 +114,7 @@ def without_gpu(framework: str) -> Iterator[None]:
         for home, name, answer in ANSWERS:
             stack.enter_context(_patched(home, name, answer))
         if framework == "megatron":
-            _one_rank()
+            stack.enter_context(_one_rank())
             core = "megatron.core.transformer.dot_product_attention"
             stack.enter_context(_patched(core, "DotProductAttention.__init__", _core()))
         for home, name, answer in OF_FRAMEWORK[framework]:
@@ -130,11 +130,18 @@ def _patched(home: str, name: str, answer: Any) -> Any:
     return mock.patch.object(owner, attribute, answer, create=True)
 
 
-def _one_rank() -> None:
+@contextmanager
+def _one_rank() -> Iterator[None]:
     """megatron-core asks its process groups for their sizes."""
     distributed: Any = torch.distributed
     state = import_module("megatron.core.parallel_state")
-    if not distributed.is_initialized():
+    began = not distributed.is_initialized()
+    if began:
         distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    if not state.is_initialized():
-        state.initialize_model_parallel()
+    state.initialize_model_parallel()
+    try:
+        yield
+    finally:
+        state.destroy_model_parallel()
+        if began:
+            distributed.destroy_process_group()

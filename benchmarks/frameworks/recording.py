@@ -9,8 +9,8 @@ their own, is marked too: an autograd node belongs to the function that made it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -26,17 +26,6 @@ from tests.kept import kept, of_package, sources
 from tests.zoo.capture import Capture, Note, State
 
 _PACKAGES = {"megatron": "megatron-core", "torchtitan": "torchtitan"}
-#: Elements that a mask chooses: a map of tokens to experts is true for the experts of each token.
-_CHOSEN = {"share": 0.0}
-_SELECTIONS = torch.library.Library("aten", "IMPL", "Meta")
-
-
-def _selected(x: Tensor, mask: Tensor) -> Tensor:
-    every = torch.broadcast_shapes(x.shape, mask.shape).numel()
-    return x.new_empty(round(every * _CHOSEN["share"]))
-
-
-_SELECTIONS.impl("masked_select", _selected, allow_override=True)
 
 
 class FrameworkMarks(Marks):
@@ -94,11 +83,24 @@ def record_framework(name: str) -> Recorded:
     return kept("frameworks", name, made, lambda: _recorded(name))
 
 
+@contextmanager
+def _selecting(share: float) -> Iterator[None]:
+    """How many a mask selects a meta device does not know: a map of tokens to experts is true for the experts
+    of each token."""
+
+    def selected(x: Tensor, mask: Tensor) -> Tensor:
+        return x.new_empty(round(torch.broadcast_shapes(x.shape, mask.shape).numel() * share))
+
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("masked_select", selected, "Meta", allow_override=True)
+        yield
+
+
 def _recorded(name: str) -> Recorded:
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(without_gpu(name.partition("/")[0]))
         built = build(name)
-        stack.enter_context(mock.patch.dict(_CHOSEN, share=built.chosen))
+        stack.enter_context(_selecting(built.chosen))
         return recorded(name, built.model, built.loss, truth_of, partial(FrameworkMarks, built=built))
