@@ -3,7 +3,7 @@
 The recorder is that of ``benchmarks.hub``; what frameworks do beside calling functions, autograd functions of
 their own, is marked too: an autograd node belongs to the function that made it.
 
-Recorded with megatron-core 0.16.1 and torchtitan 0.3.0, installed without what they depend on; their imports ask
+Recorded with megatron-core 0.16.1 and torchtitan 0.3.0, installed without what they depend on; imports ask
 for triton, spmd_types, tyro and docstring_parser, those of flux for datasets, torchdata and pillow too.
 """
 
