@@ -1,14 +1,17 @@
 """Attribution of architectures that nobody here wrote: python -m benchmarks.attribution_zoo [NAME ...]
 
 Architectures of `transformers` (benchmarks/hub), or with ``--vision`` of `timm` and `torchvision`
-(benchmarks/vision), recorded with shapes, are judged with module names given and hidden against the table of
-the ``truth.py`` there: shares of the judged GPU time that are right, wrong and unattributed. A third of the
-names, drawn by hash, is set aside: ``--held`` judges that third alone. ``--fresh`` judges a list that was
-written down before any of it was recorded (benchmarks/fresh): architectures in the order of a hash of their
-names, configurations of others, and families of `timm` that the list had not. ``--fresh --second`` is a later
-list: 15 architectures of `transformers` and 10 models of `timm` (one per module of its source, eight of them
-with attention) that no list held, in the order of a hash, those that could be recorded. ``--fresh --third``
-is one half of all else of `transformers` that can be recorded, drawn by hash; with ``--held`` the other half.
+(benchmarks/vision), or with ``--frameworks`` models as megatron-core and torchtitan write them
+(benchmarks/frameworks), recorded with shapes, are judged with module names given and hidden against the
+table of the ``truth.py`` there: shares of the judged GPU time that are right, wrong and unattributed. A third
+of the names, drawn by hash, is set aside: ``--held`` judges that third alone. ``--fresh`` judges a list that
+was written down before any of it was recorded (benchmarks/fresh): architectures in the order of a hash of
+their names, configurations of others, and families of `timm` that the list had not. ``--fresh --second`` is a
+later list: 15 architectures of `transformers` and 10 models of `timm` (one per module of its source, eight of
+them with attention) that no list held, in the order of a hash, those that could be recorded. ``--fresh
+--third`` is one half of all else of `transformers` that can be recorded, drawn by hash; with ``--held`` the
+other half. ``--no-shapes`` judges recordings without shapes, ``--compiled`` those of `transformers` under
+torch.compile (half a minute each), which hold no names.
 ``-v`` lists what is wrong and what is open, by truth, what was found and operator.
 """
 
@@ -39,6 +42,7 @@ from tracelens.words import COMPONENTS, EVIDENCE
 #: Architectures; those unlike a plain decoder first.
 NAMES = Path(__file__).with_name("hub").joinpath("names.txt").read_text().split()
 VISION = Path(__file__).with_name("vision").joinpath("names.txt").read_text().split()
+FRAMEWORKS = Path(__file__).with_name("frameworks").joinpath("names.txt").read_text().split()
 FRESH = Path(__file__).with_name("fresh")
 
 
@@ -121,6 +125,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--vision", action="store_true", help="models of timm and torchvision")
+    parser.add_argument("--frameworks", action="store_true", help="models of megatron-core and torchtitan")
+    parser.add_argument("--compiled", action="store_true", help="models of transformers under torch.compile")
+    parser.add_argument("--no-shapes", action="store_true", help="judge recordings without shapes")
     parser.add_argument("--held", action="store_true", help="judge what was set aside")
     parser.add_argument("--fresh", action="store_true", help="judge the list of benchmarks/fresh")
     parser.add_argument("--second", action="store_true", help="with --fresh: the second list there")
@@ -130,7 +137,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.third and (given.vision or given.second or not given.fresh):
         parser.error("--third goes with --fresh alone: its list is of transformers")
-    record, everyone = _source(vision=given.vision)
+    record, everyone = _source(vision=given.vision, frameworks=given.frameworks, compiled=given.compiled)
     chosen = [name for name in everyone if held(name) == given.held]
     if given.fresh:
         which = ("vision" if given.vision else "hub") + "_2" * given.second + "_3" * given.third
@@ -147,8 +154,10 @@ def main(arguments: list[str] | None = None) -> None:
             continue
         rows[name] = {}
         with tempfile.TemporaryDirectory() as folder:
-            for names in ("none", "frames"):
-                rows[name][names] = vars(judge(Path(folder), recorded.trace(names)))
+            for names in ("none",) if given.compiled else ("none", "frames"):
+                rows[name][names] = vars(
+                    judge(Path(folder), recorded.trace(names, shapes=not given.no_shapes))
+                )
         print(f"{name:24} " + "   ".join(_line(rows[name][names]) for names in rows[name]), flush=True)
         if given.v:
             for names, score in rows[name].items():
@@ -160,11 +169,17 @@ def main(arguments: list[str] | None = None) -> None:
     _summary(rows)
 
 
-def _source(*, vision: bool) -> tuple[Callable[[str], Any], list[str]]:
+def _source(
+    *, vision: bool, frameworks: bool = False, compiled: bool = False
+) -> tuple[Callable[[str], Any], list[str]]:
     """What records an architecture, and the names of all."""
+    if frameworks:
+        return import_module("benchmarks.frameworks.recording").record_framework, FRAMEWORKS
     if vision:
         return import_module("benchmarks.vision.recording").record_vision, VISION
     import_module("transformers").logging.set_verbosity_error()
+    if compiled:
+        return import_module("benchmarks.hub.compiled").record_compiled_hub, NAMES
     return import_module("benchmarks.hub.recording").record_hub, NAMES
 
 
@@ -174,8 +189,8 @@ def _line(score: dict[str, Any]) -> str:
 
 def _summary(rows: dict[str, dict[str, Any]]) -> None:
     for names, least in (("none", 0.99), ("frames", 0.995)):
-        scores = [row[names] for row in rows.values() if not row[names]["plain"]]
-        plain = [row[names]["wrong"] for row in rows.values() if row[names]["plain"]]
+        scores = [row[names] for row in rows.values() if names in row and not row[names]["plain"]]
+        plain = [row[names]["wrong"] for row in rows.values() if names in row and row[names]["plain"]]
         if plain:
             over = sum(wrong > 0.005 for wrong in plain)
             print(f"names {names}: {len(plain)} without attention; wrong > 0.5%: {over}")

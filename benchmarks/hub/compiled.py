@@ -11,6 +11,7 @@ import logging
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,16 +42,27 @@ class _Loss(nn.Module):
         return first_loss(self.model(**batch))
 
 
-def record_compiled_hub(name: str, *, shapes: bool = True) -> Synthetic:
-    """Two steps of the compiled architecture ``name``, compiled once and kept. Raises what its library or
-    torch.compile raises; ``torch._dynamo.exc.Unsupported`` where the model breaks into several graphs."""
+@dataclass(frozen=True)
+class CompiledHub:
+    """Two steps of a compiled model: with the shapes of operators' inputs, and without."""
+
+    steps: dict[bool, Synthetic]
+
+    def trace(self, names: str = "none", *, shapes: bool = True) -> Synthetic:
+        """The recording; ``names`` are "none", as no module's name reaches a compiled graph."""
+        assert names == "none"
+        return self.steps[shapes]
+
+
+def record_compiled_hub(name: str) -> CompiledHub:
+    """The compiled architecture ``name``, compiled once and kept. Raises what its library or torch.compile
+    raises; ``torch._dynamo.exc.Unsupported`` where the model breaks into several graphs."""
     made = f"{of_package('torch')} {of_package('transformers')} "
     made += sources("tests/zoo", "tests/synthetic", "benchmarks/hub")
-    return kept("hub-compiled", name, made, lambda: _recorded(name))[shapes]
+    return CompiledHub(kept("hub-compiled", name, made, lambda: _recorded(name)))
 
 
 def _recorded(name: str) -> dict[bool, Synthetic]:
-    """With the shapes of operators' inputs, and without."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, batch = build(name)

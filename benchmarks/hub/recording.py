@@ -277,11 +277,14 @@ def _loss(model: nn.Module, batch: dict[str, Any]) -> Tensor:
     return first_loss(model(**batch))
 
 
-def recorded(name: str, model: nn.Module, loss: Callable[[], Tensor], truth: Callable[..., str]) -> Recorded:
+def recorded(
+    name: str, model: nn.Module, loss: Callable[[], Tensor], truth: Callable[..., str],
+    marks: Callable[[Capture, Callable[..., str]], Marks] = Marks,
+) -> Recorded:  # fmt: skip
     """A training step of a model on the meta device, what each call is for said by ``truth``."""
     capture = HubCapture(names={module: path for path, module in model.named_modules()})
     capture.modules = capture.names
-    capture.marks = Marks(capture, truth)
+    capture.marks = marks(capture, truth)
     first = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
     with ExitStack() as stack:
         stack.enter_context(capture.listening())

@@ -39,7 +39,7 @@ ROLES = {
     "Qwen3NextGatedDeltaNet GatedDeltaNet linear_attn RecurrentGemmaRglru RecurrentGemmaRecurrentBlock",
     "mixer": "ShortConv RwkvSelfAttention",
     "stem": "Wav2Vec2NoLayerNormConvLayer feature_extractor ResNetStage BottleneckBlock SplitAttn "
-    "ChannelAttn LightSpatialAttn SelectiveKernelAttn",
+    "ChannelAttn LightSpatialAttn SelectiveKernelAttn Modulation txt_mod eh_proj",
     "mlp_down": "down_proj fc2 fc_out w2 dense_4h_to_h linear_fc2 lin2",
     "gate_up": "gate_up_proj",
     "router": "router MixtralTopKRouter TopKGate",
@@ -47,7 +47,8 @@ ROLES = {
     "grad_clip": "clip_grad_norm_ grad_norm torch/nn/utils/clip_grad.py(38):_get_total_norm",
     "optimizer": "Optimizer.step#AdamW.step torch/optim/adamw.py(243):step optimizer_step",
     "communication": "FSDP::all_gather nccl:all_reduce",
-    "experts": "experts shared_expert GroupedMLP Qwen3MoeExperts",
+    "experts": "experts GroupedMLP Qwen3MoeExperts",
+    "shared": "shared_expert shared_experts SharedExpertMLP",
     "moe": "block_sparse_moe MixtralSparseMoeBlock Qwen2MoeSparseMoeBlock DeepseekV2MoE moe MoELayer",
     "layer": "h layers blocks Block LlamaDecoderLayer BertLayer GPT2Block Qwen2MoeDecoderLayer "
     "TransformerBlock SelfAttnBlock",

@@ -223,7 +223,7 @@ def _among_experts(trace: Trace, attribution: Attribution, rows: IntArray) -> Bo
 
 def _of_experts(text: str) -> bool:
     parts = split_counter(text.removeprefix("nn.Module: "))[0].split(".")
-    return any(element_role(part) in ("experts", "moe", "router") for part in parts if part)
+    return any(element_role(part) in ("experts", "shared", "moe", "router") for part in parts if part)
 
 
 def _tensor_sizes(trace: Trace, links: Links) -> tuple[set[int], set[int]]:

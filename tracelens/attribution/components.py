@@ -90,7 +90,7 @@ _AROUND_ACTIVATION = {
     "ssm": "ssm.conv",
     "mixer": "other",
 }
-_MIXTURES = frozenset({"experts", "moe", "router"})
+_MIXTURES = frozenset({"experts", "shared", "moe", "router"})
 _ACTIVATIONS = ("activation", "nonlinearity")
 #: Modules that add to the residual stream behind their own product: BertSelfOutput, BertOutput, a layer.
 _ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
@@ -128,6 +128,8 @@ def _from_vocabulary(s: Situation) -> Decision | None:
         return None
     if s.inner == "linear":
         return Decision("logits", "structure") if s.vocabulary == "weight" else None
+    if s.outer == "linear":
+        return Decision("logits", "structure")  # its bias, where one function adds it to the product
     return Decision("loss", "structure") if s.vocabulary == "logits" else None
 
 
@@ -234,9 +236,11 @@ def _of_role(
     s: Situation, role: str, outer: tuple[str | None, ...], inner: tuple[str | None, ...] = ()
 ) -> str | None:
     is_linear = s.inner == "linear" or s.inner == "bmm"
-    if not s.experts and role in ("router", "experts", "moe"):
+    if not s.experts and role in ("router", "experts", "shared", "moe"):
         return None  # one word proves no mixture
-    if s.experts and role in _OF_EXPERT and ("experts" in outer or "moe" in outer):
+    if role == "shared":
+        return "moe.experts"
+    if s.experts and role in _OF_EXPERT and not {"experts", "shared", "moe"}.isdisjoint(outer):
         return "moe.experts"
     if role == "ssm":
         return _of_state_space(s)

@@ -162,6 +162,8 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$", "drop_?path$", "stochastic_?depth"),
     ("router", "router", "topkgate", "gating", "moegate"),
     ("gate", "^gate$"),
+    # of all tokens, and an MLP throughout: moe/shared_experts.py of Megatron-LM, modeling_qwen2_moe.py
+    ("shared", r"^shared_?experts?(mlp)?$"),
     ("experts", r"experts?(_\d+)?$", "expert_?mlp", "groupedmlp"),
     ("moe", "moe(_?(block|layer|ffn))?$", "^moe_", "mixture", "sparse_?(moe|mlp)"),
     (
@@ -227,6 +229,10 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         r"conv(olution)?_?(layer|block|stem)(_\d+)?$",
         "feature_?(extractor|encoder)$",
         r"^resnet_?stage$|^bottleneckblock$",
+        # what is said of time and text, for all tokens (AdaLN): torchtitan/models/flux/model/layers.py
+        r"^(ada_?ln_?)?modulation$|^(img|txt)_mod$",
+        # the next token's embedding onto the stream: transformer/multi_token_prediction.py of Megatron-LM
+        "^eh_proj$",
     ),
     # of T5's a layer and not its MLP, which lies in it
     ("layer", r"(?<!base_)(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$", "layerff$"),

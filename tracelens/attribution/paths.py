@@ -182,7 +182,7 @@ def _with_experts(paths: list[Path], outer: list[int]) -> frozenset[int]:
     holders = frozenset(
         at
         for at, roles in zip(outer, inside, strict=True)
-        if at >= 0 and roles & {"experts", "router", "moe"}
+        if at >= 0 and roles & {"experts", "shared", "router", "moe"}
     )
     plain = {at for at, path in enumerate(paths) if outer[at] in holders and path.roles()[-1] is None}
     return holders | plain

@@ -106,7 +106,9 @@ def _makes_queries_keys_and_values(paths: Paths, rule: IntArray, outermost: IntA
 
 def _experts(paths: Paths, rule: IntArray) -> bool:
     """Are experts named, and a choice of them too: a router, what moves tokens, or all in one operator?"""
-    mixture = np.array([bool({"experts", "moe"} & {*path.roles()}) for path in paths.paths] + [False])
+    mixture = np.array(
+        [bool({"experts", "shared", "moe"} & {*path.roles()}) for path in paths.paths] + [False]
+    )
     chooses = any({"router", "gate"} & {*path.roles()} for path in paths.paths)
     moves = np.isin(rule, [_RULE_CODE[name] for name in ("topk", "dispatch", "experts")])
     return bool(mixture.any() and (chooses or mixture[paths.of_node[moves]].any()))

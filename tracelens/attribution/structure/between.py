@@ -68,7 +68,7 @@ def _sum_adapters(run: Run, hidden: int) -> None:
 def _positions(run: Run, hidden: int) -> Iterator[int]:
     """What makes the indices of a lookup: right before it, on numbers of its tokens and of nothing else."""
     for lookup, kind in enumerate(run.kinds):
-        if not looks_up(kind, hidden):
+        if not looks_up(run, kind, hidden):
             continue
         tokens = {1, *kind.tensors[1]}
         if len(kind.tensors[1]) == 1:  # flattened
@@ -161,7 +161,11 @@ class _Placed(Gap):
     def _in_attention(self) -> list[tuple[int, Label]] | None:
         cores = ("attention.core", "attention.scores")
         if self.before in ("attention.core", "attention.values") and self.after == "attention.output":
-            return self._all("attention.other")
+            beside = self._beside_core()
+            return [
+                (at, Label("mlp.activation", self.layer)) if at in beside else label
+                for at, label in zip(self.gap, self._all("attention.other"), strict=True)
+            ]
         if self.before == "attention.qkv" and self.after in ("attention.qkv", *cores):
             turns = self.after in cores and rotates([self.run.kinds[at] for at in self.gap])
             added = self._adapter_sum()
@@ -175,6 +179,22 @@ class _Placed(Gap):
                 for at in self.gap
             ]
         return None
+
+    def _beside_core(self) -> set[int]:
+        """An MLP beside the core whose second product is one with that of the core's result: it takes both
+        side by side (arXiv 2302.05442)."""
+        core = next((core for core in reversed(self.run.cores) if core.last < self.gap[0]), None)
+        behind = (self.run.shape(at) for at in range(self.gap[-1] + 1, len(self.run)))
+        product = next((shape for shape in behind if shape is not None), None)
+        width = product.k - (core.out_width or product.k) if core is not None and product is not None else 0
+        kinds = ((at, self.run.kinds[at]) for at in self.gap)
+        bends = ("activation", "elementwise")
+        return {
+            at
+            for at, kind in kinds
+            if width > 0 and core is not None and width != core.out_width
+            if kind.what in bends and kind.tensors and kind.tensors[0][-1:] == (width,)
+        }
 
     def _before_core(self, at: int, *, rotates: bool) -> Label:
         kind = self.run.kinds[at]
@@ -209,6 +229,11 @@ class _Placed(Gap):
                 routes = kind.what == "softmax" or kind.name in _ROUTES or kind.tags & {"router", "softmax"}
                 out.append((at, Label("moe.router" if routes else "moe.dispatch", self.layer)))
             return out
+        if self.before == "moe.experts" and self.after == "moe.router" and self.first_on_stream is None:
+            # the gate of a shared expert that runs before the router
+            weighed = max((at for at in self.gap if self.run.kinds[at].name in ("mul", "mul_")), default=-1)
+            gates = [(at, Label("moe.experts", self.layer)) for at in self.gap if at <= weighed]
+            return [*gates, *self._on_stream(weighed + 1)] if gates else None
         if self.before == "moe.experts" and self.after == "moe.experts":
             # behind the product that comes back to the hidden size results are weighed and put back
             back = self.product is not None and self.product.n == self.hidden != self.product.k
@@ -237,7 +262,9 @@ class _Placed(Gap):
         started = (opens or self.before == "embedding") and self.run.phase != "recompute"
         for at in (at for at in self.gap if at >= start):
             kind = self.run.kinds[at]  # of a decoder behind its encoder, of a second tower
-            started |= looks_up(kind, self.hidden) or (self.before is None and kind.what == "convolution")
+            started |= looks_up(self.run, kind, self.hidden) or (
+                self.before is None and kind.what == "convolution"
+            )
             label = self._opening(at) if started else self._stream(at)
             if kind.what in ("elementwise", "add", "copy", "activation") and self._of_next_heads(at):
                 label = Label("attention.other", self.next_layer)

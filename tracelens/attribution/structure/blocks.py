@@ -165,7 +165,7 @@ class BlockWalk(Walk):
         back = [
             at for at in found if (s := self.run.shape(at)) and s.n == self.hidden and {s.k, 2 * s.k} & widths
         ]
-        gates = [at for at in found if (s := self.run.shape(at)) and (s.n, s.k) == (1, self.hidden)]
+        gates = [at for at in found if self._gates_tokens(at)]
         moved = any(
             kind.what == "dispatch" and kind.width == self.hidden for kind in self.run.kinds[router:edge]
         ) or any(shape.batch > 1 or shape.m != self.rows for shape in shapes)
@@ -177,15 +177,23 @@ class BlockWalk(Walk):
         """Name a router and the products of its experts; returns the index behind them."""
         run = self.run
         before = max((at for at in products[:index] if at in run.labels), default=0)
+        added = any(map(self._sums_up, run.kinds[before : products[index]]))
         # where nothing was added to the stream since, the MLP before is of the same layer: a shared expert
-        if self.after_mlp and any(map(self._sums_up, run.kinds[before : products[index]])):
+        if self.after_mlp and added:
             self.layer += 1
+        gates = [] if added or not self.after_mlp else [at for at in products[:index] if at > before]
         self.after_mlp = True
         layer = max(self.layer, 0)
+        run.labels.update({at: Label("moe.experts", layer) for at in gates if self._gates_tokens(at)})
         run.labels[products[index]] = Label("moe.router", layer)
         experts = self._experts_of(products, index, router, stop)
         run.labels.update({at: Label("moe.experts", layer) for at in experts})
         return index + 1 + len(experts)
+
+    def _gates_tokens(self, at: int) -> bool:
+        """One number for each token, which its shared expert is weighed by?"""
+        shape = self.run.shape(at)
+        return shape is not None and (shape.n, shape.k) == (1, self.hidden)
 
     def _whole_mixture(self, start: int, stop: int) -> None:
         """Name a mixture of experts that is one operator, and the router whose results it takes."""

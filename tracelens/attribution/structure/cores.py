@@ -31,8 +31,8 @@ def find_cores(run: Run) -> list[Core]:
 
 
 def _in_one(run: Run, cores: list[Core]) -> list[Core]:
-    """Cores that follow one another with nothing made between are one attention: called in a loop over windows
-    or pictures of different sizes, whose tokens lie behind one another."""
+    """Cores that follow one another with nothing made between are one attention: called in a loop over
+    windows or pictures of different sizes, whose tokens lie behind one another."""
     groups: list[list[Core]] = []
     for core in cores:
         if groups and _goes_on(run, groups[-1][-1], core):

@@ -335,11 +335,19 @@ def _rows(tensor: Dims) -> set[int]:
     return {prod(tensor[:-1]), prod(tensor[:-2]) if len(tensor) == 4 else prod(tensor[:-1])}
 
 
-def looks_up(kind: Kind, hidden: int) -> bool:
+def looks_up(run: Run, kind: Kind, hidden: int) -> bool:
     """In a table as wide as the stream: one of distances, with a number for each head, is of attention."""
     looks = kind.what == "embedding" or kind.name == "index_select"
     two = kind.tensors[:2]
-    return looks and len(two) == 2 and len(two[0]) == 2 and two[0][-1] == hidden
+    table = looks and len(two) == 2 and len(two[0]) == 2 and two[0][-1] == hidden
+    return table and (kind.what == "embedding" or not _goes_to_experts(run, *two))
+
+
+def _goes_to_experts(run: Run, rows: Dims, index: Dims) -> bool:
+    """Rows of the stream itself, or something for each of more rows than there are tokens: a token goes to
+    several experts, and so do their biases."""
+    tokens = {core.tokens for core in run.cores if core.tokens}
+    return bool(tokens) and (rows[0] in tokens or prod(index) > max(tokens))
 
 
 def rotates(kinds: list[Kind]) -> bool:

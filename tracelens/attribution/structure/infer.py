@@ -19,6 +19,7 @@ from tracelens.attribution.structure.cores import find_backward_cores, find_core
 from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
+from tracelens.attribution.structure.heads import label_heads
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
 from tracelens.attribution.structure.lone_mlps import label_lone_mlps
 from tracelens.attribution.structure.maps import label_maps, linear_convolutions, open_convolutions
@@ -108,6 +109,10 @@ def infer(
         unshaped = hidden is None and run.phase == "forward" and not any(map(run.shape, run.products()))
         if run.cores and (unshaped or (run.phase == "graph" and not goes_back(run))):
             _without_shapes(trace, links, names, units, run)
+        elif unshaped and any(other.cores for other in ahead):
+            label_heads(run)  # of a chunk of the tokens, behind the backward of the chunk before
+            if run.labels:
+                label_between(run, 0, None)
     if hidden is not None:
         open_opaque(distinct, hidden)
         apart = [stream for run in ahead for stream in streams(run)]
@@ -191,6 +196,7 @@ def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units
         label_forward(run, hidden)
     else:
         label_by_order(run, _layouts(trace, names, units, run)[1])
+        label_heads(run)
     label_between(run, hidden or 0, None)
     behind = [core.first for core in run.cores if core.backward]
     heads = [at for at, label in run.labels.items() if label.component == "logits"]

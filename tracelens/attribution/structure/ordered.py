@@ -124,7 +124,8 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
     """
     read = [read_gap(run, places) for places in between]
     merged = [
-        pattern is not None and _merges(run, p[0], p[-1]) for p, pattern in zip(between, read, strict=True)
+        pattern is not None and _merges(run, places, pattern)
+        for places, pattern in zip(between, read, strict=True)
     ]
     times = Counter(_brief(pattern) for pattern in read if pattern is not None)
     alone = len(times) == 1
@@ -154,12 +155,14 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
     return [pattern for pattern in _without_more_queries([*out]) if pattern is not None]
 
 
-def _merges(run: Run, start: int, stop: int) -> bool:
+def _merges(run: Run, places: list[int], pattern: Pattern) -> bool:
     """Is what is normalized put together first, by patches that are merged or by another stage? Its product
-    makes no queries. A token is put before a stream that comes as the MLP gives it, and normalized once."""
+    makes no queries. A token is put before a stream that comes as the MLP gives it, and normalized once; of
+    latent attention queries can be put together before its keys are normalized."""
+    start, stop = places[0], places[-1]
     norms = normalizations(run, start, stop)
     put = next((at - 1 for at in norms if run.kinds[at - 1].name == "cat"), None)
-    if put is None:
+    if put is None or [c for at, c in zip(places, pattern, strict=False) if at < put][-1:] == [QUERIES]:
         return False
     bent = max((at for at in range(start, put) if run.kinds[at].what == "activation"), default=start)
     return put + 1 != norms[-1] or len(run.products(bent, put)) != 1
