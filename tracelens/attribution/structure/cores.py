@@ -85,7 +85,8 @@ def _core_of(found: Match) -> Core:
     """The core of a grammar's match, by the names of its sizes; how many heads the softmax's tensor tells, or
     that of the scores."""
     sizes, batch = found.sizes, found.sizes.get("batch", 0)
-    weighs = next((kind for kind in found.units if kind.what == "softmax"), found.units[0])
+    units = found.kinds[found.start : found.stop]
+    weighs = next((kind for kind in units if kind.what == "softmax"), units[0])
     wide = next((tensor for tensor in weighs.tensors if len(tensor) > 3), None)
     heads = wide[1] if wide and batch and batch % wide[1] == 0 else None
     tokens = batch // heads * sizes["queries"] if heads and "queries" in sizes else None

@@ -122,10 +122,12 @@ class Match:
     components: dict[int, str] = field(default_factory=dict)  # by position, of all that are of something
     sizes: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def units(self) -> Sequence[Kind]:
-        """All of it."""
-        return self.kinds[self.start : self.stop]
+    def __getitem__(self, size: str) -> int:
+        return self.sizes[size]
+
+    def count(self, test: Test) -> int:
+        """How many of its units pass a test."""
+        return sum(map(test, self.kinds[self.start : self.stop]))
 
 
 def matches(run: Run, *grammars: Grammar, taken: Container[int] = ()) -> Iterator[Match]:

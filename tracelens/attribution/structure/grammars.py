@@ -66,15 +66,11 @@ def _in_mixer(kinds: Sequence[Kind], at: int) -> str:
     return own.get(kinds[at].what) or ("ssm.conv" if kinds[at - 1].what == "convolution" else "ssm.scan")
 
 
-def _decays(found: Match) -> bool:
-    return any(kind.name in ("exp", "exp_") for kind in found.units)
-
-
-def _is_wide_and_decays(found: Match) -> bool:
+def _is_wide(it: Match) -> bool:
     """Is one of the GEMMs that open it as wide as the convolution at least?"""
-    opens, (conv,) = (found.kinds[at].gemm for at in found.places[0]), found.places[1]
-    channels = next(t[1] for t in found.kinds[conv].tensors if len(t) == 3)
-    return _decays(found) and any(shape is not None and shape.n >= channels for shape in opens)
+    opens, (conv,) = (it.kinds[at].gemm for at in it.places[0]), it.places[1]
+    channels = next(t[1] for t in it.kinds[conv].tensors if len(t) == 3)
+    return any(shape is not None and shape.n >= channels for shape in opens)
 
 
 def _is_added(kinds: Sequence[Kind], at: int) -> bool:
@@ -84,6 +80,7 @@ def _is_added(kinds: Sequence[Kind], at: int) -> bool:
     return next(behind, "") == "add" and next(behind, "") != "activation"
 
 
+_DECAYS = named("exp", "exp_")
 _NO_MIXER = what("core", "embedding", "loss", "fused_logits_loss", "optimizer")
 _NOT_AHEAD = either(_NO_MIXER, what("gemm", "bmm", "norm", "softmax", "activation"))
 _AHEAD = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels))
@@ -97,7 +94,7 @@ MIXER = Grammar(
         one(_in_mixer, _of_channels, _AHEAD),
         one(_in_mixer, what("gemm"), _SCAN, n="hidden"),
     ),
-    where=_is_wide_and_decays,
+    where=lambda it: it.count(_DECAYS) > 0 and _is_wide(it),
     shaped=True,
 )
 MIXER_WITHOUT_SHAPES = Grammar(
@@ -107,7 +104,7 @@ MIXER_WITHOUT_SHAPES = Grammar(
         one(_in_mixer, _over_sequence, _AHEAD_UNSHAPED),
         one(_in_mixer, what("gemm"), _SCAN, where=_is_added),
     ),
-    where=_decays,
+    where=lambda it: it.count(_DECAYS) > 0,
 )
 
 #: Layers that take the place of attention: what is left without them is read as a transformer.
@@ -124,16 +121,17 @@ _WEIGHS = ("gather", "sigmoid", "softmax", "div", "div_")  # the scores of the c
 _SCORES = either(what("copy", "add", "softmax"), named(*_WEIGHS, "mul", "mul_", "add", "sub"))
 _EXPERT = either(named(*GROUPED), what("experts"))
 _PUTS_BACK = what("dispatch", "topk")
+_ROWS_BACK = either(_PUTS_BACK, named("sum", "mul", "mul_"))
 _EDGES = what("gemm", "bmm", "core", "norm", "loss", "embedding")
 
 
-def _routes(found: Match) -> bool:
+def _routes(it: Match) -> bool:
     """Is the choice among the columns of the GEMM? Without shapes: only scores are made between them."""
-    (product,), choice = found.places[0], found.places[1][-1]
-    kind, among = found.kinds[product], {tensor[-1] for tensor in found.kinds[choice].tensors}
+    (product,), choice = it.places[0], it.places[1][-1]
+    kind, among = it.kinds[product], {tensor[-1] for tensor in it.kinds[choice].tensors}
     if kind.gemm is not None:
         return kind.gemm.n in among and kind.gemm.n <= MOST_EXPERTS
-    return not among and kind.what == "gemm" and all(map(_SCORES, found.kinds[product + 1 : choice]))
+    return not among and kind.what == "gemm" and all(map(_SCORES, it.kinds[product + 1 : choice]))
 
 
 def _are_back(kinds: Sequence[Kind], at: int) -> bool:
@@ -148,12 +146,7 @@ _ROUTER = (
 )
 _EXPERTS = (  # behind the first: nothing between them but what stands between the GEMMs of an MLP
     many("moe.experts", _EXPERT, Gap("moe.experts", no(_EDGES))),
-    many(
-        "moe.dispatch",
-        either(_PUTS_BACK, named("sum", "mul", "mul_")),
-        Gap("moe.dispatch", no(_EDGES)),
-        where=_are_back,
-    ),
+    many("moe.dispatch", _ROWS_BACK, Gap("moe.dispatch", no(_EDGES)), where=_are_back),
 )
 _BEHIND_ROUTER = one("moe.experts", _EXPERT, Gap("moe.dispatch", no(_EDGES, named("topk"))))
 _BEHIND_SHARED = one("moe.experts", _EXPERT, Gap("", no(named("topk"))))  # an expert of all tokens runs first
@@ -170,12 +163,6 @@ MIXTURES = (
 # Two linear layers up and back with an activation between, whose result is added to what they were made of,
 # are an MLP in any model that has attention somewhere.
 
-
-def _goes_up_and_is_added(found: Match) -> bool:
-    size = found.sizes
-    return size["inner"] > size["hidden"] and size["sum"] == size["tokens"] * size["hidden"] * size["batch"]
-
-
 _LINEAR = what("gemm", "bmm")
 _IN_MLP = Gap(
     unless("mlp.activation", dropout="dropout", norm="norm"),
@@ -191,7 +178,7 @@ LONE_MLP = Grammar(
         one("mlp.down", _LINEAR, _IN_MLP, batch="batch", m="tokens", n="hidden", k="inner"),
         one("residual", adds, _TO_SUM, elements="sum"),
     ),
-    where=_goes_up_and_is_added,
+    where=lambda it: it["inner"] > it["hidden"] and it["sum"] == it["batch"] * it["tokens"] * it["hidden"],
     shaped=True,
 )
 
@@ -225,12 +212,6 @@ KERNELS = Grammar(
 # Efficient attention (arXiv 1812.01243): a softmax of the keys, their GEMM with the values, and that of the
 # queries with what came of it.
 
-
-def _weighs_keys(found: Match) -> bool:
-    size = found.sizes
-    return size["batch"] > 1 and size["weights"] == size["batch"] * size["queries"] * size["key_dim"]
-
-
 _OTHER = Gap("attention.other", _TO_SOFTMAX)
 _TO_QUERIES = Gap("attention.other", no(PRODUCT))
 
@@ -241,7 +222,7 @@ FACTORED = Grammar(
         one("attention.scores", PRODUCT, _OTHER, batch="batch", m="key_dim", n="value_dim", k="queries"),
         one("attention.values", PRODUCT, _TO_QUERIES, batch="batch", m="queries", n="value_dim", k="key_dim"),
     ),
-    where=_weighs_keys,
+    where=lambda it: it["weights"] == it["batch"] * it["queries"] * it["key_dim"] and it["batch"] > 1,
     shaped=True,
 )
 
@@ -258,11 +239,11 @@ def _is_first(kinds: Sequence[Kind], at: int) -> bool:
     return not any(map(_sums, _back_to(_ENDS_HEADS, kinds, at - 1)))
 
 
-def _works_on_scores(found: Match) -> bool:
-    size, first, last = found.sizes, found.places[0][0], found.places[2][0]
-    scores = size["batch"] * size["rows"] * size["keys"]
-    alone = all(kind.tensors and prod(kind.tensors[0]) == scores for kind in found.kinds[first + 1 : last])
-    return alone and size["key_dim"] == size["value_dim"]
+def _works_on_scores(it: Match) -> bool:
+    """Is all between the two GEMMs as large as the scores, and does the second give the heads' width back?"""
+    scores, between = it["batch"] * it["rows"] * it["keys"], it.kinds[it.places[0][0] + 1 : it.places[2][0]]
+    alone = all(kind.tensors and prod(kind.tensors[0]) == scores for kind in between)
+    return alone and it["key_dim"] == it["value_dim"]
 
 
 _ENDS_HEADS = what("gemm", "core", "softmax", "loss")
@@ -282,13 +263,6 @@ LINEAR = Grammar(
 
 # A linear layer makes the weights by itself, without keys (VOLO, arXiv 2106.13112).
 
-
-def _makes_weights(found: Match) -> bool:
-    size = found.sizes
-    taken = size["batch"] * size["rows"] * size["keys"]
-    return size["tokens"] * size["made"] == size["weights"] == taken and size["keys"] > 1
-
-
 _MADE = Gap(unless("attention.scores", dropout="dropout"), _TO_SOFTMAX)
 _WEIGHED = Gap(unless("attention.softmax", dropout="dropout"), no(PRODUCT))
 
@@ -299,7 +273,9 @@ MADE_WEIGHTS = Grammar(
         one("attention.softmax", what("softmax"), _MADE, elements="weights"),
         one("attention.values", what("bmm"), _WEIGHED, batch="batch", m="rows", n="value_dim", k="keys"),
     ),
-    where=_makes_weights,
+    where=lambda it: (
+        it["tokens"] * it["made"] == it["weights"] == it["batch"] * it["rows"] * it["keys"] and it["keys"] > 1
+    ),
     shaped=True,
 )
 
@@ -310,27 +286,21 @@ CORES = (KERNELS, FACTORED, LINEAR, MADE_WEIGHTS)
 # Gradient clipping (``torch.nn.utils.clip_grad_norm_``), of all units of a step: norms of all gradients, then
 # their common scale. Only the scaling proves that something is clipped.
 
-_NORMS = ("_foreach_norm", "linalg_vector_norm", "norm")
-_OF_NORMS = (
+_NORM = named("_foreach_norm", "linalg_vector_norm", "norm")
+_OF_NORMS = named(
     *("stack", "cat", "add", "reciprocal", "mul", "div", "clamp", "clamp_max", "minimum", "to", "copy_"),
     *("_to_copy", "isfinite", "isnan", "isinf", "logical_or", "lift_fresh", "expand", "item", "fill_"),
     "_local_scalar_dense",
 )
 
-
-def _takes_many_norms(found: Match) -> bool:
-    """The gradients' norms are many, or one call of all of them."""
-    names = [kind.name for kind in found.units]
-    return names[0] == "_foreach_norm" or sum(name in _NORMS for name in names) > 1
-
-
 CLIPPING = Grammar(
     "gradient clipping",
     (
-        one("grad_clip", named(*_NORMS)),
-        many("grad_clip", named(*_NORMS, *_OF_NORMS)),
+        one("grad_clip", _NORM),
+        many("grad_clip", either(_NORM, _OF_NORMS)),
         some("grad_clip", named("_foreach_mul_", "mul_")),
     ),
-    where=_takes_many_norms,
+    # the gradients' norms are many, or one call of all of them
+    where=lambda it: it.count(_NORM) > 1 or it.kinds[it.start].name == "_foreach_norm",
     new=no(),
 )
