@@ -13,6 +13,7 @@ from tracelens.attribution.structure.grammar import (
     PRODUCT,
     Gap,
     Grammar,
+    InPlace,
     Match,
     Test,
     either,
@@ -35,6 +36,11 @@ def _back_to(stop: Test, kinds: Sequence[Kind], at: int) -> Iterator[Kind]:
         if stop(kinds[place]):
             return
         yield kinds[place]
+
+
+def _first(test: Test, stop: Test) -> InPlace:
+    """Places that no such unit stands before, back to the first that stops."""
+    return lambda kinds, at: not any(map(test, _back_to(stop, kinds, at - 1)))
 
 
 # State-space mixers (Mamba, Mamba-2, gated DeltaNet): GEMMs of the stream, a short causal convolution of each
@@ -235,10 +241,6 @@ def _sums(kind: Kind) -> bool:
     return kind.what == "bmm" and kind.gemm is not None and kind.gemm.k > 1
 
 
-def _is_first(kinds: Sequence[Kind], at: int) -> bool:
-    return not any(map(_sums, _back_to(_ENDS_HEADS, kinds, at - 1)))
-
-
 def _works_on_scores(it: Match) -> bool:
     """Is all between the two GEMMs as large as the scores, and does the second give the heads' width back?"""
     scores, between = it["batch"] * it["rows"] * it["keys"], it.kinds[it.places[0][0] + 1 : it.places[2][0]]
@@ -247,12 +249,13 @@ def _works_on_scores(it: Match) -> bool:
 
 
 _ENDS_HEADS = what("gemm", "core", "softmax", "loss")
+_OPENS = _first(_sums, _ENDS_HEADS)
 _ON_SCORES = Gap("attention.scores", no(_ENDS_HEADS, _sums))
 
 LINEAR = Grammar(
     "linear attention",
     (
-        one("attention.scores", _sums, where=_is_first, batch="batch", m="rows", n="keys", k="key_dim"),
+        one("attention.scores", _sums, where=_OPENS, batch="batch", m="rows", n="keys", k="key_dim"),
         one("attention.scores", what("elementwise"), _ON_SCORES),
         one("attention.values", _sums, _ON_SCORES, batch="batch", m="rows", n="value_dim", k="keys"),
         many("attention.values", _sums, Gap("attention.other", no(_ENDS_HEADS))),
@@ -296,7 +299,7 @@ _OF_NORMS = named(
 CLIPPING = Grammar(
     "gradient clipping",
     (
-        one("grad_clip", _NORM),
+        one("grad_clip", _NORM, where=_first(_NORM, no(_NORM, _OF_NORMS))),
         many("grad_clip", either(_NORM, _OF_NORMS)),
         some("grad_clip", named("_foreach_mul_", "mul_")),
     ),
