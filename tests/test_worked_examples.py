@@ -31,6 +31,10 @@ PAGES = {
         "tracelens/gemm/gemm_readers.py",
         "tracelens/gemm/gemm_rules.py",
     },
+    "add-a-layer": {
+        "tests/attribution/test_grammar_gated_convolution.py",
+        "tracelens/attribution/structure/grammars.py",
+    },
     "add-a-page-section": {
         "templates/slow_steps.html.j2",
         "tests/render/test_render_slow_steps.py",
@@ -58,7 +62,8 @@ def test_the_examples_apply_together_and_their_tests_pass(tmp_path: Path) -> Non
     files = [name for page in PAGES.values() for name in page]
     for part in ("tracelens", "templates", "docs/rules", "tests/advice", "tests/render", "tests/hardware"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "golden"))
-    (tmp_path / "tests" / "gemm").mkdir()
+    for part in ("attribution", "gemm"):
+        (tmp_path / "tests" / part).mkdir()
     shutil.copy(ROOT / "docs" / "kernel-names.md", tmp_path / "docs")
     (tmp_path / "tests" / "__init__.py").touch()
     git = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}

@@ -6,11 +6,11 @@ stands between them or, in attention without one, nothing but work on the scores
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from math import prod
 
+from tracelens.attribution.structure.grammar import Match, matches
+from tracelens.attribution.structure.grammars import CORES
 from tracelens.attribution.structure.runs import Core, Run
 from tracelens.attribution.structure.units import VIEWS, Kind
 from tracelens.gemm import GemmShape
@@ -22,11 +22,11 @@ _OWN = {"dropout": "dropout", "norm": "norm"}  # what a unit is wherever it stan
 
 
 def find_cores(run: Run) -> list[Core]:
-    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, also of kernels alone,
-    softmax -> bmm -> bmm, linear attention, and linear layer -> softmax -> bmm."""
+    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, and ``grammars.CORES``."""
     found = _with_softmax(run)
-    for other in (_of_kernels, _factored, _without_softmax, _with_made_weights):
-        found += other(run, {at for core in found for at in core.parts})
+    for grammar in CORES:
+        taken = {at for core in found for at in core.parts}
+        found += map(_core_of, matches(run, grammar, taken=taken))
     return _in_one(run, sorted(found, key=lambda core: core.first))
 
 
@@ -110,99 +110,17 @@ def _weighs(run: Run, scores: int, at: int) -> bool:
     return _PADDED * prod(given[0]) >= first.batch * first.m * first.n
 
 
-def _of_kernels(run: Run, taken: set[int]) -> Iterator[Core]:
-    """Kernels without operators: a softmax between two products of as many batches, as their grids say.
-
-    A sum that is split over blocks in z has a kernel behind it that adds them up.
-    """
-    products = [at for at, kind in enumerate(run.kinds) if kind.what in ("bmm", "gemm", "core")]
-    for scores, values in pairwise(products):
-        first, second = run.kinds[scores], run.kinds[values]
-        softmax = next((at for at in range(scores, values) if run.kinds[at].what == "softmax"), None)
-        behind = [run.kinds[at].what for at in (scores + 1, values + 1) if at < len(run)]
-        batched = first.what == second.what == "gemm" and first.depth == second.depth > 1
-        if softmax is not None and batched and "helper" not in behind and not {scores, values} & taken:
-            yield _unfused(run, scores, softmax, values)
-
-
-def _factored(run: Run, taken: set[int]) -> Iterator[Core]:
-    """Efficient attention (arXiv 1812.01243): a softmax of the keys, their product with the values, and that
-    of the queries with what came of it."""
-    products = [at for at, kind in enumerate(run.kinds) if kind.what in ("bmm", "gemm", "core")]
-    for first, second in pairwise(products):
-        keys, queries = run.shape(first), run.shape(second)
-        if keys is None or queries is None or {first, second} & taken or keys.batch == 1:
-            continue
-        if (keys.batch, keys.k, keys.m, keys.n) != (queries.batch, queries.m, queries.k, queries.n):
-            continue
-        before = max((at for at in products if at < first), default=-1)
-        softmax = next((at for at in range(first - 1, before, -1) if run.kinds[at].what == "softmax"), None)
-        given = run.kinds[softmax].tensors[:1] if softmax is not None else ()
-        if softmax is None or not given or prod(given[0]) != keys.batch * keys.k * keys.m:
-            continue
-        heads = given[0][1] if len(given[0]) == 4 and keys.batch % given[0][1] == 0 else None
-        parts = dict.fromkeys(range(softmax, second), "attention.other")
-        parts |= {softmax: "attention.softmax", first: "attention.scores", second: "attention.values"}
-        tokens = keys.batch // heads * queries.m if heads else None
-        yield Core(softmax, second, parts, tokens, heads, None, keys.m, keys.n)
-
-
-def _with_made_weights(run: Run, taken: set[int]) -> Iterator[Core]:
-    """A linear layer makes the weights by itself, without keys (VOLO, arXiv 2106.13112)."""
-    products = [at for at, kind in enumerate(run.kinds) if kind.what in ("bmm", "gemm", "core")]
-    for makes, values in pairwise(products):
-        first, second = run.shape(makes), run.shape(values)
-        softmax = next((at for at in range(makes, values) if run.kinds[at].what == "softmax"), None)
-        if run.kinds[makes].what != "gemm" or run.kinds[values].what != "bmm" or softmax is None:
-            continue
-        given = run.kinds[softmax].tensors[:1]
-        if first is None or second is None or not given or {makes, values} & taken:
-            continue
-        size = prod(given[0])
-        if (first.m * first.n, second.batch * second.m * second.k) == (size, size) and second.k > 1:
-            heads = given[0][1] if second.batch % given[0][1] == 0 else None
-            parts = dict.fromkeys(range(makes, softmax), "attention.scores")
-            parts |= dict.fromkeys(range(softmax, values), "attention.softmax")
-            parts |= {at: "dropout" for at in parts if run.kinds[at].what == "dropout"}
-            yield Core(makes, values, parts | {values: "attention.values"}, None, heads, None, None, second.n)
-
-
-def _without_softmax(run: Run, taken: set[int]) -> Iterator[Core]:
-    """Linear attention: all products between two linear layers, the first two of them scores and values."""
-    chain: list[int] = []
-    for at in range(len(run) + 1):
-        kind = run.kinds[at] if at < len(run) else None
-        if kind is not None and kind.what == "bmm" and at not in taken:
-            shape = run.shape(at)
-            chain += [at] if shape is not None and shape.k > 1 else []
-        elif kind is None or kind.what in ("gemm", "core", "softmax", "loss") or at in taken:
-            if len(chain) >= 2 and _scores_and_values(run, chain[0], chain[1]):
-                yield _linear(run, chain)
-            chain = []
-
-
-def _scores_and_values(run: Run, scores: int, values: int) -> bool:
-    """Does the one take back to the heads' width what the other made of it, with work on each of its results
-    and on nothing else between?"""
-    first, second = run.shape(scores), run.shape(values)
-    assert first is not None and second is not None
-    if (first.batch, first.m, first.n, first.k) != (second.batch, second.m, second.k, second.n):
-        return False
-    size = first.batch * first.m * first.n
-    between = run.kinds[scores + 1 : values]
-    whole = all(kind.tensors and prod(kind.tensors[0]) == size for kind in between)
-    return whole and any(kind.what == "elementwise" for kind in between)
-
-
-def _linear(run: Run, chain: list[int]) -> Core:
-    first, second = run.shape(chain[0]), run.shape(chain[1])
-    assert first is not None and second is not None
-    parts = dict.fromkeys(range(chain[0], chain[1]), "attention.scores")
-    parts |= dict.fromkeys(range(chain[1], chain[-1]), "attention.other")
-    parts |= dict.fromkeys(chain[1:], "attention.values")
-    wide = next((t for t in run.kinds[chain[0]].tensors if len(t) == 4), None)
-    heads = wide[1] if wide and first.batch % wide[1] == 0 else None
-    return Core(chain[0], chain[-1], parts, None, heads, None, first.k, second.n)
+def _core_of(found: Match) -> Core:
+    """The core of a grammar's match, by the names of its sizes; how many heads the softmax's tensor tells, or
+    that of the scores."""
+    sizes, batch = found.sizes, found.sizes.get("batch", 0)
+    units = found.kinds[found.start : found.stop]
+    weighs = next((kind for kind in units if kind.what == "softmax"), units[0])
+    wide = next((tensor for tensor in weighs.tensors if len(tensor) > 3), None)
+    heads = wide[1] if wide and batch and batch % wide[1] == 0 else None
+    tokens = batch // heads * sizes["queries"] if heads and "queries" in sizes else None
+    key_dim, value_dim = sizes.get("key_dim"), sizes.get("value_dim")
+    return Core(found.start, found.stop - 1, found.components, tokens, heads, None, key_dim, value_dim)
 
 
 def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:

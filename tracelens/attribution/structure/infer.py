@@ -14,17 +14,15 @@ import numpy.typing as npt
 from tracelens.attribution.structure.ahead import label_ahead
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
-from tracelens.attribution.structure.clipping import clipping
 from tracelens.attribution.structure.cores import find_backward_cores, find_cores
 from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
 from tracelens.attribution.structure.heads import label_heads
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
-from tracelens.attribution.structure.lone_mlps import label_lone_mlps
+from tracelens.attribution.structure.local import clipping, label_local
 from tracelens.attribution.structure.maps import label_maps, linear_convolutions, open_convolutions
 from tracelens.attribution.structure.mixers import without_mixers
-from tracelens.attribution.structure.mixtures import label_mixtures
 from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import label_by_order
 from tracelens.attribution.structure.passes import Weight, passes
@@ -140,8 +138,7 @@ def infer(
             ahead_of = forward_order(forward, len(forward))
             label_by_layout(run, 0, ahead_of, *_layouts(trace, names, units, run))
     for run in ahead:
-        label_mixtures(run)
-        label_lone_mlps(run)
+        label_local(run)
         label_maps(run, hidden)
         open_convolutions(run)
     for rest in rests:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 
-from tracelens.attribution.structure.mixtures import GROUPED
+from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.readings import (
     EXPERTS,
     ONE_ADAPTER,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tracelens.attribution.structure.mixtures import GROUPED
+from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import is_root
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import VIEWS, Kind

@@ -1,0 +1,151 @@
+"""Each grammar of single layers, on the fewest units that it rests on, and what is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelens.attribution.structure.grammar import Grammar, matches
+from tracelens.attribution.structure.grammars import CLIPPING, LONE_MLP, MIXERS, MIXTURES
+from tracelens.attribution.structure.runs import Run
+from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.gemm import GemmShape
+
+TOKENS, HIDDEN = 128, 256
+
+
+def _gemm(n: int, k: int, m: int = TOKENS) -> Kind:
+    return Kind("gemm", "linear", gemm=GemmShape(m, n, k, 1, None, None, None), tensors=((m, k), (n, k)))
+
+
+def _unit(name: str, *tensors: Dims, what: str = "elementwise") -> Kind:
+    return Kind(what, name, tensors=tensors)
+
+
+def _found(kinds: list[Kind], *grammars: Grammar, shaped: bool = True) -> list[str | None]:
+    if not shaped:
+        kinds = [Kind(kind.what, kind.name, tags=kind.tags) for kind in kinds]
+    components: dict[int, str] = {}
+    for match in matches(Run("forward", [*range(len(kinds))], kinds), *grammars):
+        components |= match.components
+    return [components.get(at) for at in range(len(kinds))]
+
+
+STREAM = ((2, 64, HIDDEN), (2, 64, HIDDEN))
+SUM = _unit("add", *STREAM, what="add")
+NORM = _unit("layer_norm", (2, 64, HIDDEN), (HIDDEN,), what="norm")
+SILU = _unit("silu", (TOKENS, 1024), what="activation")
+CONVOLUTION = _unit("conv1d", (2, 512, 64), (512, 1, 4), what="convolution")
+#: state-spaces/mamba mamba_ssm/modules/mamba_simple.py: in_proj, conv1d, x_proj, dt_proj, scan, out_proj.
+MAMBA = [
+    *(_gemm(1024, HIDDEN), CONVOLUTION, _unit("silu", (2, 512, 64), what="activation")),
+    *(_gemm(48, 512), _gemm(512, 16), _unit("exp", (2, 512, 64, 16)), _unit("mul", (2, 512, 64, 16))),
+    _gemm(HIDDEN, 512),
+]
+OF_MAMBA = [
+    *("ssm.projection", "ssm.conv", "ssm.conv", "ssm.projection", "ssm.projection", "ssm.scan", "ssm.scan"),
+    "ssm.projection",
+]
+
+
+@pytest.mark.parametrize("shaped", [True, False])
+def test_a_state_space_mixer_runs_from_the_stream_back_to_it(shaped: bool) -> None:
+    assert _found([NORM, *MAMBA, SUM], *MIXERS, shaped=shaped) == [None, *OF_MAMBA, None]
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [kind for kind in MAMBA if kind.name != "exp"],  # nothing decays
+        [_gemm(256, HIDDEN), *MAMBA[1:]],  # narrower than the convolution
+        [*MAMBA[:-1], _gemm(512, 512)],  # it does not come back
+        [*MAMBA[:3], Kind("core", "attention"), *MAMBA[3:]],
+        [MAMBA[0], NORM, *MAMBA[1:]],
+        [MAMBA[0], _unit("conv2d", (2, 512, 8, 8), (512, 1, 3, 3), what="convolution"), *MAMBA[2:]],
+        [
+            MAMBA[0],
+            _unit("conv1d", (2, 512, 64), (512, 1, 31), what="convolution"),
+            *MAMBA[2:],
+        ],  # Conformer's
+    ],
+)
+def test_what_is_no_state_space_mixer(kinds: list[Kind]) -> None:
+    assert not any(_found([*kinds, SUM], *MIXERS))
+
+
+def test_a_sum_with_a_bias_before_an_activation_is_no_way_back() -> None:
+    kinds = [*MAMBA[:3], _gemm(48, 512), _unit("add", what="add"), SILU, *MAMBA[4:]]
+    found = _found([*kinds, SUM], *MIXERS, shaped=False)
+    assert found[-2] == "ssm.projection" and found[-1] is None
+
+
+ROUTER = [
+    _gemm(8, HIDDEN),
+    _unit("softmax", (TOKENS, 8), what="softmax"),
+    _unit("topk", (TOKENS, 8), what="topk"),
+]
+CHOSEN = _unit("div", (TOKENS, 2))
+SORT = _unit("sort", (TOKENS * 2,), what="dispatch")
+EXPERTS = [_unit("_grouped_mm", (256, HIDDEN)), SILU, _unit("_grouped_mm", (256, 1024))]
+BACK = [_unit("index_copy_", (256, HIDDEN), what="dispatch"), _unit("mul"), _unit("sum")]
+
+
+@pytest.mark.parametrize("shaped", [True, False])
+def test_a_mixture_is_its_choice_its_ways_and_its_experts(shaped: bool) -> None:
+    kinds = [NORM, *ROUTER, CHOSEN, SORT, *EXPERTS, *BACK, SUM]
+    parts = ["moe.router"] * 4 + ["moe.dispatch"] + ["moe.experts"] * 3 + ["moe.dispatch"] * 3
+    assert _found(kinds, *MIXTURES, shaped=shaped) == [None, *parts, None]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "parts"),
+    [
+        (
+            [_gemm(512, HIDDEN), *ROUTER[1:], SORT, *EXPERTS],
+            [None] * 4 + ["moe.experts"] * 3,
+        ),  # chosen among 8
+        ([*ROUTER, SORT, _gemm(64, HIDDEN), *EXPERTS], ["moe.router"] * 3 + [None] * 2 + ["moe.experts"] * 3),
+        ([*EXPERTS, _unit("mul"), _unit("sum")], ["moe.experts"] * 3 + [None] * 2),  # nothing was put back
+        ([*EXPERTS, NORM, *BACK], ["moe.experts"] * 3 + [None] * 4),
+        (ROUTER, [None] * 3),  # a choice without experts
+    ],
+)
+def test_of_a_mixture_is_said_what_its_neighbours_show(kinds: list[Kind], parts: list[str | None]) -> None:
+    assert _found(kinds, *MIXTURES) == parts
+
+
+MLP = [_gemm(1024, HIDDEN), SILU, _unit("native_dropout", what="dropout"), _gemm(HIDDEN, 1024)]
+OF_MLP = ["mlp.up", "mlp.activation", "dropout", "mlp.down"]
+
+
+def test_a_lone_mlp_is_added_to_what_it_was_made_of() -> None:
+    assert _found([*MLP, _unit("mul"), SUM], LONE_MLP) == [*OF_MLP, None, "residual"]
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        MLP,  # never added
+        [*MLP, _unit("add", (4, 64, HIDDEN), (4, 64, HIDDEN), what="add"), SUM],  # to something else
+        [*MLP, *[_unit("mul")] * 7, SUM],  # too far away
+        [MLP[0], MLP[3], SUM],  # without an activation
+        [_gemm(128, HIDDEN), SILU, _gemm(HIDDEN, 128), SUM],  # down and up: an adapter
+        [MLP[0], SILU, _gemm(HIDDEN, 1024, m=64), SUM],  # of other tokens
+    ],
+)
+def test_what_is_no_lone_mlp(kinds: list[Kind]) -> None:
+    assert not any(_found(kinds, LONE_MLP))
+    assert not any(_found([*MLP, SUM], LONE_MLP, shaped=False))
+
+
+@pytest.mark.parametrize(
+    ("names", "clips"),
+    [
+        (["linalg_vector_norm"] * 3 + ["stack", "linalg_vector_norm", "clamp", "mul_", "mul_"], True),
+        (["_foreach_norm", "_foreach_mul_"], True),
+        (["linalg_vector_norm", "clamp", "mul_"], False),  # of one gradient
+        (["linalg_vector_norm"] * 3 + ["stack"], False),  # only logged
+        (["linalg_vector_norm"] * 3 + ["stack", "exp", "mul_"], False),
+    ],
+)
+def test_gradients_are_clipped_where_their_common_norm_scales_them(names: list[str], clips: bool) -> None:
+    assert _found([_unit(name) for name in names], CLIPPING) == ["grad_clip" if clips else None] * len(names)

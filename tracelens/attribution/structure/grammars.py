@@ -1,0 +1,309 @@
+"""The grammars of what can be told wherever it stands, whatever the model is: one value for each.
+
+A new kind of layer is one grammar here, in the row of those that it is looked for with, and its test
+(docs/add-a-layer.md). The words are those of ``grammar.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from tracelens.attribution.structure.grammar import (
+    PRODUCT,
+    Gap,
+    Grammar,
+    InPlace,
+    Match,
+    Test,
+    either,
+    many,
+    named,
+    no,
+    one,
+    some,
+    unless,
+    what,
+)
+from tracelens.attribution.structure.norms import adds
+from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.walk import MOST_EXPERTS
+
+
+def _back_to(stop: Test, kinds: Sequence[Kind], at: int) -> Iterator[Kind]:
+    """Units from a place back to the first that stops."""
+    for place in range(at, -1, -1):
+        if stop(kinds[place]):
+            return
+        yield kinds[place]
+
+
+def _first(test: Test, stop: Test) -> InPlace:
+    """Places that no such unit stands before, back to the first that stops."""
+    return lambda kinds, at: not any(map(test, _back_to(stop, kinds, at - 1)))
+
+
+# State-space mixers (Mamba, Mamba-2, gated DeltaNet): GEMMs of the stream, a short causal convolution of each
+# channel by itself, a scan along the sequence whose state decays (an exponential), and a GEMM that comes back
+# to the stream (state-spaces/mamba mamba_ssm/modules/mamba2.py, fla-org/flash-linear-attention at
+# fla/layers/gated_deltanet.py). A short convolution without a decay is none of them, and neither is one with
+# a window over pictures.
+
+_TAPS = range(2, 9)  # all public models take 3 or 4
+
+
+def _of_channels(kind: Kind) -> bool:
+    """A short convolution over the sequence, of each channel by itself: weight [channels, 1, taps]."""
+    wide = [t for t in kind.tensors if len(t) == 3]
+    if kind.what != "convolution" or len(wide) < 2:
+        return False
+    channels, within, taps = wide[1]
+    return within == 1 and wide[0][1] == channels > 1 and taps in _TAPS
+
+
+def _over_sequence(kind: Kind) -> bool:
+    """Without shapes any convolution over one dimension."""
+    return not kind.tensors and kind.what == "convolution" and kind.name == "conv1d"
+
+
+def _in_mixer(kinds: Sequence[Kind], at: int) -> str:
+    """A norm that is written out is part of the scan: queries and keys are normed in it, and its output."""
+    own = {"norm": "norm", "gemm": "ssm.projection", "convolution": "ssm.conv", "bmm": "ssm.scan"}
+    return own.get(kinds[at].what) or ("ssm.conv" if kinds[at - 1].what == "convolution" else "ssm.scan")
+
+
+def _is_wide(it: Match) -> bool:
+    """Is one of the GEMMs that open it as wide as the convolution at least?"""
+    opens, (conv,) = (it.kinds[at].gemm for at in it.places[0]), it.places[1]
+    channels = next(t[1] for t in it.kinds[conv].tensors if len(t) == 3)
+    return any(shape is not None and shape.n >= channels for shape in opens)
+
+
+def _is_added(kinds: Sequence[Kind], at: int) -> bool:
+    """Is its result added to something, scaled or not, and that no bias before an activation?"""
+    aside = ("copy", "dropout")
+    behind = (kind.what for kind in kinds[at + 1 :] if kind.what not in aside and kind.name != "mul")
+    return next(behind, "") == "add" and next(behind, "") != "activation"
+
+
+_DECAYS = named("exp", "exp_")
+_NO_MIXER = what("core", "embedding", "loss", "fused_logits_loss", "optimizer")
+_NOT_AHEAD = either(_NO_MIXER, what("gemm", "bmm", "norm", "softmax", "activation"))
+_AHEAD = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels))
+_AHEAD_UNSHAPED = Gap(_in_mixer, no(_NOT_AHEAD, _over_sequence, what("add")))  # a sum is of what is before
+_SCAN = Gap(_in_mixer, no(_NO_MIXER))
+
+MIXER = Grammar(
+    "state-space mixer",
+    (
+        some(_in_mixer, what("gemm"), _AHEAD, m="tokens", k="hidden"),
+        one(_in_mixer, _of_channels, _AHEAD),
+        one(_in_mixer, what("gemm"), _SCAN, n="hidden"),
+    ),
+    where=lambda it: it.count(_DECAYS) > 0 and _is_wide(it),
+    shaped=True,
+)
+MIXER_WITHOUT_SHAPES = Grammar(
+    "state-space mixer without shapes",
+    (
+        some(_in_mixer, what("gemm"), _AHEAD_UNSHAPED),
+        one(_in_mixer, _over_sequence, _AHEAD_UNSHAPED),
+        one(_in_mixer, what("gemm"), _SCAN, where=_is_added),
+    ),
+    where=lambda it: it.count(_DECAYS) > 0,
+)
+
+#: Layers that take the place of attention: what is left without them is read as a transformer.
+MIXERS = (MIXER, MIXER_WITHOUT_SHAPES)
+
+
+# Mixtures of experts: a GEMM over groups of rows (``torch._grouped_mm``) multiplies the tokens of each expert
+# with that expert's weight, and has no other use in a model. What leads to it is a choice over a small GEMM's
+# results (router), then sorts and moves of rows (dispatch); behind it rows go back to their places and are
+# summed.
+
+GROUPED = ("_grouped_mm", "_scaled_grouped_mm")
+_WEIGHS = ("gather", "sigmoid", "softmax", "div", "div_")  # the scores of the chosen
+_SCORES = either(what("copy", "add", "softmax"), named(*_WEIGHS, "mul", "mul_", "add", "sub"))
+_EXPERT = either(named(*GROUPED), what("experts"))
+_PUTS_BACK = what("dispatch", "topk")
+_ROWS_BACK = either(_PUTS_BACK, named("sum", "mul", "mul_"))
+_EDGES = what("gemm", "bmm", "core", "norm", "loss", "embedding")
+
+
+def _routes(it: Match) -> bool:
+    """Is the choice among the columns of the GEMM? Without shapes: only scores are made between them."""
+    (product,), choice = it.places[0], it.places[1][-1]
+    kind, among = it.kinds[product], {tensor[-1] for tensor in it.kinds[choice].tensors}
+    if kind.gemm is not None:
+        return kind.gemm.n in among and kind.gemm.n <= MOST_EXPERTS
+    return not among and kind.what == "gemm" and all(map(_SCORES, it.kinds[product + 1 : choice]))
+
+
+def _are_back(kinds: Sequence[Kind], at: int) -> bool:
+    """Are rows back in their places there?"""
+    return any(map(_PUTS_BACK, _back_to(_EXPERT, kinds, at)))
+
+
+_ROUTER = (
+    one("moe.router", _EDGES),
+    some("moe.router", named("topk"), Gap("moe.router", no(_EDGES, _EXPERT))),
+    many("moe.router", named(*_WEIGHS)),
+)
+_EXPERTS = (  # behind the first: nothing between them but what stands between the GEMMs of an MLP
+    many("moe.experts", _EXPERT, Gap("moe.experts", no(_EDGES))),
+    many("moe.dispatch", _ROWS_BACK, Gap("moe.dispatch", no(_EDGES)), where=_are_back),
+)
+_BEHIND_ROUTER = one("moe.experts", _EXPERT, Gap("moe.dispatch", no(_EDGES, named("topk"))))
+_BEHIND_SHARED = one("moe.experts", _EXPERT, Gap("", no(named("topk"))))  # an expert of all tokens runs first
+
+#: Mixtures of experts, what tells the most first.
+MIXTURES = (
+    Grammar("mixture of experts", (*_ROUTER, _BEHIND_ROUTER, *_EXPERTS), where=_routes, new=_EXPERT),
+    Grammar("mixture behind others", (*_ROUTER, _BEHIND_SHARED, *_EXPERTS), where=_routes, new=_EXPERT),
+    Grammar("experts", (one("moe.experts", _EXPERT), *_EXPERTS), new=_EXPERT),
+)
+
+
+# MLPs that no attention is beside: of blocks of convolutions, of positions, before and between the layers.
+# Two linear layers up and back with an activation between, whose result is added to what they were made of,
+# are an MLP in any model that has attention somewhere.
+
+_LINEAR = what("gemm", "bmm")
+_IN_MLP = Gap(
+    unless("mlp.activation", dropout="dropout", norm="norm"),
+    what("activation", "elementwise", "copy", "dropout", "norm", "add"),
+)
+_TO_SUM = Gap("", no(adds, PRODUCT, what("convolution", "norm")), most=6)
+
+LONE_MLP = Grammar(
+    "MLP",
+    (
+        one("mlp.up", _LINEAR, batch="batch", m="tokens", n="inner", k="hidden"),
+        one("mlp.activation", what("activation"), _IN_MLP),
+        one("mlp.down", _LINEAR, _IN_MLP, batch="batch", m="tokens", n="hidden", k="inner"),
+        one("residual", adds, _TO_SUM, elements="sum"),
+    ),
+    where=lambda it: it["inner"] > it["hidden"] and it["sum"] == it["batch"] * it["tokens"] * it["hidden"],
+    shaped=True,
+)
+
+
+# Attention cores other than scores, softmax and values with shapes (``cores.py``), which reads these sizes of
+# them: batch (of all heads), queries, key_dim, value_dim.
+
+
+def _in_blocks(kind: Kind) -> bool:
+    """A GEMM's kernel whose grid has several blocks in z."""
+    return kind.what == "gemm" and kind.depth > 1
+
+
+def _is_whole(kinds: Sequence[Kind], at: int) -> bool:
+    """Are the blocks batches? Behind those of a sum that is split a kernel adds them up."""
+    return not any(kind.what == "helper" for kind in kinds[at + 1 : at + 2])
+
+
+_IN_HEADS = unless("attention.softmax", dropout="dropout", copy="attention.other")
+_TO_SOFTMAX = no(PRODUCT, what("softmax"))
+
+KERNELS = Grammar(
+    "attention of kernels without operators",
+    (
+        one("attention.scores", _in_blocks, where=_is_whole, depth="depth"),
+        one("attention.softmax", what("softmax"), Gap(_IN_HEADS, _TO_SOFTMAX)),
+        one("attention.values", _in_blocks, Gap(_IN_HEADS, no(PRODUCT)), where=_is_whole, depth="depth"),
+    ),
+)
+
+# Efficient attention (arXiv 1812.01243): a softmax of the keys, their GEMM with the values, and that of the
+# queries with what came of it.
+
+_OTHER = Gap("attention.other", _TO_SOFTMAX)
+_TO_QUERIES = Gap("attention.other", no(PRODUCT))
+
+FACTORED = Grammar(
+    "efficient attention",
+    (
+        one("attention.softmax", what("softmax"), elements="weights"),
+        one("attention.scores", PRODUCT, _OTHER, batch="batch", m="key_dim", n="value_dim", k="queries"),
+        one("attention.values", PRODUCT, _TO_QUERIES, batch="batch", m="queries", n="value_dim", k="key_dim"),
+    ),
+    where=lambda it: it["weights"] == it["batch"] * it["queries"] * it["key_dim"] and it["batch"] > 1,
+    shaped=True,
+)
+
+# Linear attention: GEMMs between two linear layers, the first two of them scores and values, with work on the
+# scores and on nothing else between.
+
+
+def _sums(kind: Kind) -> bool:
+    """A GEMM that sums over something: what is multiplied with a table or a mask does not."""
+    return kind.what == "bmm" and kind.gemm is not None and kind.gemm.k > 1
+
+
+def _works_on_scores(it: Match) -> bool:
+    """Is all between the two GEMMs as large as the scores, and does the second give the heads' width back?"""
+    scores, between = it["batch"] * it["rows"] * it["keys"], it.kinds[it.places[0][0] + 1 : it.places[2][0]]
+    alone = all(kind.tensors and prod(kind.tensors[0]) == scores for kind in between)
+    return alone and it["key_dim"] == it["value_dim"]
+
+
+_ENDS_HEADS = what("gemm", "core", "softmax", "loss")
+_OPENS = _first(_sums, _ENDS_HEADS)
+_ON_SCORES = Gap("attention.scores", no(_ENDS_HEADS, _sums))
+
+LINEAR = Grammar(
+    "linear attention",
+    (
+        one("attention.scores", _sums, where=_OPENS, batch="batch", m="rows", n="keys", k="key_dim"),
+        one("attention.scores", what("elementwise"), _ON_SCORES),
+        one("attention.values", _sums, _ON_SCORES, batch="batch", m="rows", n="value_dim", k="keys"),
+        many("attention.values", _sums, Gap("attention.other", no(_ENDS_HEADS))),
+    ),
+    where=_works_on_scores,
+    shaped=True,
+)
+
+# A linear layer makes the weights by itself, without keys (VOLO, arXiv 2106.13112).
+
+_MADE = Gap(unless("attention.scores", dropout="dropout"), _TO_SOFTMAX)
+_WEIGHED = Gap(unless("attention.softmax", dropout="dropout"), no(PRODUCT))
+
+MADE_WEIGHTS = Grammar(
+    "attention without keys",
+    (
+        one("attention.scores", what("gemm"), m="tokens", n="made"),
+        one("attention.softmax", what("softmax"), _MADE, elements="weights"),
+        one("attention.values", what("bmm"), _WEIGHED, batch="batch", m="rows", n="value_dim", k="keys"),
+    ),
+    where=lambda it: (
+        it["tokens"] * it["made"] == it["weights"] == it["batch"] * it["rows"] * it["keys"] and it["keys"] > 1
+    ),
+    shaped=True,
+)
+
+#: Attention cores, in the order in which they are looked for.
+CORES = (KERNELS, FACTORED, LINEAR, MADE_WEIGHTS)
+
+
+# Gradient clipping (``torch.nn.utils.clip_grad_norm_``), of all units of a step: norms of all gradients, then
+# their common scale. Only the scaling proves that something is clipped.
+
+_NORM = named("_foreach_norm", "linalg_vector_norm", "norm")
+_OF_NORMS = named(
+    *("stack", "cat", "add", "reciprocal", "mul", "div", "clamp", "clamp_max", "minimum", "to", "copy_"),
+    *("_to_copy", "isfinite", "isnan", "isinf", "logical_or", "lift_fresh", "expand", "item", "fill_"),
+    "_local_scalar_dense",
+)
+
+CLIPPING = Grammar(
+    "gradient clipping",
+    (
+        one("grad_clip", _NORM, where=_first(_NORM, no(_NORM, _OF_NORMS))),
+        many("grad_clip", either(_NORM, _OF_NORMS)),
+        some("grad_clip", named("_foreach_mul_", "mul_")),
+    ),
+    # the gradients' norms are many, or one call of all of them
+    where=lambda it: it.count(_NORM) > 1 or it.kinds[it.start].name == "_foreach_norm",
+    new=no(),
+)

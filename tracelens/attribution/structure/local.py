@@ -1,0 +1,30 @@
+"""What can be told of a run without the whole model, by the grammars of single layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tracelens.attribution.structure.grammar import PRODUCT, matches
+from tracelens.attribution.structure.grammars import CLIPPING, LONE_MLP, MIXTURES
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Units
+
+
+def label_local(run: Run) -> None:
+    """Name the units of mixtures of experts and of lone MLPs that have no name yet; fills ``run.labels``.
+
+    Two linear layers are surely an MLP only where there is attention somewhere.
+    """
+    for grammars in (MIXTURES, (LONE_MLP,) if run.cores else ()):
+        taken = run.labels.keys() | {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
+        for found in matches(run, *grammars, taken=taken):
+            for at, component in found.components.items():
+                run.labels.setdefault(at, Label(component, evidence="local"))
+
+
+def clipping(units: Units, phase: Sequence[str]) -> Iterator[int]:
+    """Units of gradient clipping: outside forward and backward, from norms to scaling."""
+    kinds = [units.kinds[kind] for kind in units.kind.tolist()]
+    inside = {row for row, name in enumerate(phase) if name not in ("other", "optimizer")}
+    for found in matches(Run("optimizer", [*range(len(kinds))], kinds), CLIPPING, taken=inside):
+        yield from found.components
