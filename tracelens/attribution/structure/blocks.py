@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label
 from tracelens.attribution.structure.walk import LARGEST_RANK, MOST_EXPERTS, Walk, activates, embeds, loses
@@ -107,6 +108,10 @@ class BlockWalk(Walk):
         # of the stream: what comes from less is an adapter's
         up = [at for at in self._ups(open_, down) if (s := run.shape(at)) and s.k == self.hidden]
         layer = max(self.layer, 0)
+        if run.kinds[down].name in GROUPED:  # experts, whatever chose them
+            grouped = [at for at in up if run.kinds[at].name in GROUPED]
+            run.labels |= {at: Label("moe.experts", layer) for at in (*grouped, down)}
+            return
         open_ = [at for at in open_ if at in up or self._is_adapter(at, open_)]
         for at in open_:  # adapters take the name of what they adapt
             run.labels[at] = Label("mlp.up", layer)

@@ -126,8 +126,10 @@ def infer(
         for part in parts:
             label_between(part.run, part.hidden, vocab)
             part.give_back()
-        for part in (*apart, *rests):
-            part.give_back()
+        for stream in apart:
+            stream.give_back()
+        for rest in rests:
+            rest.give_back()
         for run, forward in _with_forward(twins):
             if not run.labels:
                 label_products(run, forward, _layouts(trace, names, units, run)[0])

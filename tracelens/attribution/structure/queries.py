@@ -6,6 +6,7 @@ from itertools import pairwise
 from math import prod
 
 from tracelens.attribution.structure.cores import of_distances, query_rows, weighs_pairs
+from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import is_step
 from tracelens.attribution.structure.runs import Core, Label
 from tracelens.attribution.structure.walk import LARGEST_RANK, Walk, activates, follows, takes_heads
@@ -187,6 +188,8 @@ class Queries(Walk):
         fits: list[int] = []
         for index, at in enumerate(here):
             shape = run.shape(at)
+            if run.kinds[at].name in GROUPED:
+                break  # experts: the layer's attention is behind
             if shape is None:  # no shapes anywhere: the first product behind a core takes its output
                 return index
             if fits and (at > edge or (shape.n, shape.k) != self._sizes(here[fits[0]])):
