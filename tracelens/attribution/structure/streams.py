@@ -51,8 +51,9 @@ def streams(run: Run) -> Iterator[Stream]:
     known = {count for count in counts if count is not None}
     places: dict[int, list[int]] = {count: [] for count in known}
     current = tokens[0]
+    of_core = {at: core.tokens for core in run.cores for at in core.parts}
     for at, kind in enumerate(run.kinds):
-        found = _rows(kind) & known
+        found = {of_core[at]} if at in of_core else _rows(kind) & known
         current = found.pop() if len(found) == 1 else current
         places[current or 0].append(at)
     for count, kept in places.items():
