@@ -11,7 +11,7 @@ their rows along m (NT in cuBLAS's letters), however the weight is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -323,7 +323,9 @@ def _weight_gradients(
     in the order of the path."""
     ready = _ready(run, path)
     inside = {at for core in run.cores for at in core.parts}
-    beside = _next_to_path(run, path, taken | inside)
+    left = {at: size for at in range(len(run)) if (size := _size(run, at)) and at not in taken | inside}
+    forms = _forms(forward, left.values())
+    beside = _next_to_path(run, path, left, forms)
     taken = {*taken, *beside}
     for at, product in beside.items():
         run.labels[at] = product.named("wgrad")
@@ -332,7 +334,7 @@ def _weight_gradients(
     classes: dict[tuple[int, ...], list[int]] = {}
     of_size: dict[_Size, list[int]] = {}
     for index, product in enumerate(forward):
-        for wgrad in set(product.wgrads):
+        for wgrad in {product.wgrads[form] for form in forms}:
             of_size.setdefault(wgrad, []).append(index)
     for at in range(len(run)):
         size = _size(run, at)
@@ -348,7 +350,17 @@ def _weight_gradients(
         _name_class(run, places, wanted, ready)
 
 
-def _next_to_path(run: Run, path: dict[int, NamedProduct], taken: set[int]) -> dict[int, NamedProduct]:
+def _forms(forward: list[NamedProduct], sizes: Collection[_Size]) -> tuple[int, ...]:
+    """How gradients of weights are stored, as far as their sizes tell: a program does it in one way. That
+    tells the two layers of an MLP apart, whose weights are one another turned."""
+    ways = [{product.wgrads[form] for product in forward} for form in (0, 1)]
+    seen = [sum(size in ways[form] - ways[1 - form] for size in sizes) for form in (0, 1)]
+    return (0,) if not seen[1] else (1,) if not seen[0] else (0, 1)
+
+
+def _next_to_path(
+    run: Run, path: dict[int, NamedProduct], left: Mapping[int, _Size], forms: tuple[int, ...]
+) -> dict[int, NamedProduct]:
     """Gradients of weights right before, or right behind, those of what they multiply, as autograd makes
     them; none where a compiler puts them off, so that most stand elsewhere."""
     rows = [at for at in range(len(run)) if _size(run, at) is not None]
@@ -364,7 +376,7 @@ def _next_to_path(run: Run, path: dict[int, NamedProduct], taken: set[int]) -> d
             at: product
             for places, product in near
             for at in places
-            if at not in taken and _size(run, at) in product.wgrads
+            if left.get(at) in [product.wgrads[form] for form in forms]
         }
     best = max(found.values(), key=len)
     clear = len(found[-1]) != len(found[1]) and len(best) >= _MOSTLY * len(path)

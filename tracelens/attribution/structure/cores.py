@@ -39,7 +39,7 @@ def _in_one(run: Run, cores: list[Core]) -> list[Core]:
             groups[-1].append(core)
         else:
             groups.append([core])
-    return [_whole(run, group) if len(group) > 1 else group[0] for group in groups]
+    return [core for group in groups for core in (_whole(run, group) if len(group) > 1 else group)]
 
 
 def _goes_on(run: Run, last: Core, core: Core) -> bool:
@@ -48,14 +48,18 @@ def _goes_on(run: Run, last: Core, core: Core) -> bool:
     return sizes[0] == sizes[1] and all(kind.what == "copy" or kind.name in VIEWS for kind in between)
 
 
-def _whole(run: Run, group: list[Core]) -> Core:
-    """Of all tokens that a product before makes queries of, else of those of each."""
+def _whole(run: Run, group: list[Core]) -> list[Core]:
+    """One core of all tokens that a product before makes queries of, or of the same tokens again; those of two
+    models, which a compiler puts beside one another, stay apart."""
     counts = [core.tokens for core in group if core.tokens]
     made = next((s.m for at in range(group[0].first, -1, -1) if (s := run.shape(at)) and s.batch == 1), None)
-    same = len(set(counts)) == 1 and made != sum(counts)
-    tokens = (counts[0] if same else sum(counts)) if len(counts) == len(group) else None
+    whole, same = made == sum(counts), len(set(counts)) == 1
+    compiled = any(kind.what == "fused" for kind in run.kinds)
+    if compiled and not whole and (len(counts) < len(group) or not same):
+        return group
+    tokens = (sum(counts) if whole or not same else counts[0]) if len(counts) == len(group) else None
     parts = {at: part for core in group for at, part in core.parts.items()}
-    return replace(group[0], last=group[-1].last, parts=parts, tokens=tokens)
+    return [replace(group[0], last=group[-1].last, parts=parts, tokens=tokens)]
 
 
 def _with_softmax(run: Run) -> list[Core]:
