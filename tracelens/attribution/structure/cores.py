@@ -49,8 +49,8 @@ def _goes_on(run: Run, last: Core, core: Core) -> bool:
 
 
 def _whole(run: Run, group: list[Core]) -> list[Core]:
-    """One core of all tokens that a product before makes queries of, or of the same tokens again; those of two
-    models, which a compiler puts beside one another, stay apart."""
+    """One core of all tokens that a product before makes queries of, or of the same tokens again; those of
+    two models, which a compiler puts beside one another, stay apart."""
     counts = [core.tokens for core in group if core.tokens]
     made = next((s.m for at in range(group[0].first, -1, -1) if (s := run.shape(at)) and s.batch == 1), None)
     whole, same = made == sum(counts), len(set(counts)) == 1

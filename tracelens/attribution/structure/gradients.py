@@ -54,6 +54,7 @@ class _Between:
         self.tokens = {p.shape.m for p in products if p.label.component in on_stream}
         self.rows = min(self.tokens, default=0)
         cores = {at for core in run.cores for at in (core.first, core.last)}
+        self.heads = {core.key_dim for core in run.cores} - {None}
         self.path = [
             at
             for at in range(len(run))
@@ -249,14 +250,22 @@ class _Between:
         if first == "attention.core" or (first == last == "attention.qkv"):
             if "rope" in kind.tags:
                 return Label("attention.rope", layer, ("attention.rope", "norm") if kind.tags & _NORM else ())
-            return self._of_sum(at, kind) or Label("attention.other", layer)
+            own = self._of_sum(at, kind)
+            if own is None and "sum" in kind.tags and self.heads & {*kind.tensors[-1][-2:]}:
+                return Label("norm", layer)  # its weight, one number for each of a head's
+            return own or Label("attention.other", layer)
         return None
 
     def _of_sum(self, at: int, kind: Kind) -> Label | None:
         """A sum over the tokens: the gradient of a bias, part of the product whose output it follows."""
         if "sum" not in kind.tags or (kind.tags & _NORM and self._streams(kind) >= 2):
             return None
-        widths = {size for t in kind.tensors for size in t if size > 1}
+        given = kind.tensors
+        if (
+            kind.what == "fused"
+        ):  # what it reads says nothing of the sum; a number for each row is a statistic
+            given = tuple(t for t in given if prod(t) < self.rows * min(self.hidden) and t[-1] > 1)
+        widths = {size for t in given for size in t if size > 1}
         stations = self._summed_at(at, widths)
         behind = range(at - 1, max(-1, at - _NEAR), -1)
         ahead = range(at + 1, min(len(self.run), at + _NEAR))
