@@ -251,7 +251,8 @@ class _Between:
             if "rope" in kind.tags:
                 return Label("attention.rope", layer, ("attention.rope", "norm") if kind.tags & _NORM else ())
             own = self._of_sum(at, kind)
-            if own is None and "sum" in kind.tags and self.heads & {*kind.tensors[-1][-2:]}:
+            sums = [t for t in kind.tensors if len(t) > 1 and prod(t) < self.rows * min(self.hidden)]
+            if own is None and "sum" in kind.tags and any(self.heads & {*t[-2:]} for t in sums):
                 return Label("norm", layer)  # its weight, one number for each of a head's
             return own or Label("attention.other", layer)
         return None
