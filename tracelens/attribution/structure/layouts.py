@@ -188,6 +188,8 @@ def _between(run: Run, start: int) -> None:
                 continue
             if kind.tags >= {"sum", "activation_backward", "norm_backward"}:
                 continue  # a sum over tokens, of one source with those of other parts and named after one
+            if kind.tags >= {"sum", "norm_backward"} and (first.component, last.component) in _AROUND_CORES:
+                continue  # as likely the gradient of a bias there
             if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
                 run.labels[at] = Label("norm", last.layer)
             elif kind.what == "activation" or kind.tags & {"activation_backward"}:
