@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.cores import find_backward_cores, find_cores
 from tracelens.attribution.structure.layouts import Ahead, label_by_layout
 from tracelens.attribution.structure.readings import read_gap
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
+from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import parse_fused
 
 DGRAD, WGRAD = Kind("gemm", "mm"), Kind("gemm", "addmm")
@@ -139,3 +143,64 @@ def test_an_activation_that_keeps_its_mask_is_one() -> None:
     relu = _fused("poi_fused_relu_threshold_backward_view")
     run = Run("forward", [*range(8)], [linear, norm, linear, relu, linear, norm, linear, linear])
     assert read_gap(run, [0, 2, 4, 6, 7]) == (OUTPUT, UP, DOWN, QUERIES, QUERIES)
+
+
+LOSS = _fused("red_fused__log_softmax_backward_data_view")
+LOSS_SUM = _fused("red_fused__log_softmax_backward_data_sum_view")
+
+
+def test_a_backward_begins_with_the_head_whatever_follows() -> None:
+    kinds = [LOSS, LOSS_SUM, DGRAD, WGRAD, SUM, NORM, *[DGRAD] * 3, CORE, DGRAD]
+    found = _label(_backward(*kinds), [QUERIES], [OUTPUT, UP, DOWN, "logits"])
+    assert [found[at] for at in range(5)] == ["loss", *["logits"] * 4]
+
+
+def test_in_a_backward_that_begins_with_a_normalization_nothing_is_the_head() -> None:
+    found = _label(_backward(NORM, DGRAD, WGRAD, CORE, DGRAD), [QUERIES], [OUTPUT, "logits"])
+    assert 1 not in found
+
+
+@pytest.mark.parametrize("router_first", [True, False])
+def test_a_router_beside_an_expert_of_all_tokens_is_told_by_the_activation(router_first: bool) -> None:
+    bent = _fused("poi_fused_mul_silu_silu_backward")
+    shared = [DGRAD, bent, DGRAD]
+    kinds = [DGRAD, *shared] if router_first else [*shared, DGRAD]
+    found = _label(_backward(*kinds, CORE, DGRAD), [QUERIES], ["moe.experts", "moe.experts", "moe.router"])
+    assert (found.get(0) == "moe.router") == router_first
+    assert ("moe.router" in found.values()) == router_first
+
+
+def test_a_mask_of_all_heads_does_not_say_how_many_there_are() -> None:
+    shape = GemmShape(64, 64, 16, 8, None, None, None)
+    scores, softmax = Kind("bmm", "bmm", gemm=shape), _fused("per_fused__softmax_view")
+    values = Kind("bmm", "bmm", gemm=GemmShape(64, 16, 64, 8, None, None, None))
+    for mask, heads in (((2, 1, 64, 64), None), ((2, 4, 64, 64), 4), ((8, 1, 64, 64), 1)):
+        run = Run("forward", [0, 1, 2], [scores, replace(softmax, tensors=((8, 64, 64), mask)), values])
+        assert find_cores(run)[0].heads == heads
+
+
+def _order(*sizes: tuple[int, int]) -> tuple[Run, Run]:
+    """A forward of queries of 64, keys of 32 and an output; a backward with weights' gradients at its end."""
+    made = [("attention.qkv", 64), ("attention.qkv", 32), ("attention.output", 64)]
+    gemms = [Kind("gemm", "mm", gemm=GemmShape(128, n, 64, 1, None, None, None)) for _, n in made]
+    forward = Run("forward", [*range(4)], [*gemms[:2], Kind("core", "flash"), gemms[2]])
+    forward.cores = find_cores(forward)
+    forward.labels = {at: Label(made[min(at, 2)][0], 0) for at in (0, 1, 3)} | {2: Label("attention.core", 0)}
+    path = [GemmShape(128, 64, n, 1, None, None, None) for n in (64, 32, 64)]
+    steps = [Kind("gemm", "mm", gemm=one) for one in path]
+    late = [Kind("gemm", "mm", gemm=GemmShape(n, k, 128, 1, None, None, None)) for n, k in sizes]
+    kinds = [steps[0], CORE, *late[:-2], *steps[1:], *late[-2:]]
+    backward = Run("backward", [*range(len(kinds))], kinds)
+    backward.cores = find_backward_cores(backward, [forward])
+    return forward, backward
+
+
+def test_of_equal_gradients_put_off_alone_nothing_tells_the_order() -> None:
+    forward, backward = _order((32, 64), (64, 64), (64, 64))
+    label_products(backward, forward, {})
+    last = [backward.labels[at] for at in (5, 6)]
+    assert [(one.component, one.candidates) for one in last] == [("unattributed", (OUTPUT, QUERIES))] * 2
+
+
+def test_a_kernel_that_only_draws_by_chance_is_dropout() -> None:
+    assert parse_fused("triton_poi_fused_add_floor_rand_7").tags >= {"dropout", "random"}  # type: ignore[union-attr]

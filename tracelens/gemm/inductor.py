@@ -263,6 +263,8 @@ def _written_out(has: frozenset[str], *, optimizer: bool) -> set[str]:
         tags.add("norm")
     if not optimizer and {"add", "div", "expand", "mul", "pow"} <= has:  # of x * rsqrt(mean(x ** 2))
         tags.add("norm_backward")
+    if {"rand", "floor"} <= has or "bernoulli" in has:  # of stochastic depth: floor(keep + rand)
+        tags.add("dropout")
     if {"exp", "sub", "sum", "div"} <= has and has & {"amax", "max"}:
         tags.add("softmax")
     if {"erf", "mul"} <= has:  # the derivative of erf is an exponential of a square

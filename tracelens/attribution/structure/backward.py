@@ -345,9 +345,17 @@ def _weight_gradients(
             classes.setdefault(fits, []).append(at)
         else:
             _same_as_forward(run, at, forward, size)
+    end = max(path, default=-1)
+    last = {index for fits, places in classes.items() for index in fits[: sum(at > end for at in places)]}
     for fits, places in classes.items():
         wanted = [forward[index] for index in reversed(fits)]
         _name_class(run, places, wanted, ready)
+        late = [at for at in places if at > end and run.labels[at].component != "unattributed"]
+        mixed = {run.labels[at].component for at in late}
+        if len(mixed) > 1 and last != {*range(len(last))}:
+            # behind all gradients of activations, and some that come later in their order are not there
+            several = Label("unattributed", candidates=tuple(sorted(mixed)), role="wgrad")
+            run.labels.update(dict.fromkeys(late, several))
 
 
 def _forms(forward: list[NamedProduct], sizes: Collection[_Size]) -> tuple[int, ...]:

@@ -350,6 +350,8 @@ class _Placed(Gap):
         wide = self.hidden in widths(kind.tensors) or not (kind.tensors or kind.tags - {"add", "dropout"})
         adds = "add" in kind.tags and self.before in _STREAM
         parts: list[str] = []
+        if self._draws(kind):
+            return Label("dropout", self.layer)
         if "dropout" in kind.tags:
             parts.append("dropout")
         if adds:

@@ -357,7 +357,11 @@ def _over_channels(run: Run, first: GemmShape, second: GemmShape, heads: int, va
 
 def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
     first, second = run.shape(scores), run.shape(values)
-    weights = next((t for t in run.kinds[softmax].tensors if len(t) == 4), None)
+    batch = first.batch if first is not None else None
+    given = (t for t in run.kinds[softmax].tensors if len(t) == 4)
+    weights = next(
+        (t for t in given if t[1] > 1 or t[0] == batch), None
+    )  # and no mask, which is of all heads
     heads = weights[1] if weights and first and first.batch % weights[1] == 0 else None
     parts = {scores: "attention.scores", softmax: "attention.softmax", values: "attention.values"}
     for at in range(scores + 1, values):

@@ -53,11 +53,15 @@ class Gap:
 
     def _own(self, at: int) -> str | None:
         """What a unit is wherever it stands."""
-        if self.run.kinds[at].what == "dropout":
+        if self.run.kinds[at].what == "dropout" or self._draws(self.run.kinds[at]):
             return "dropout"
         if self._counts_batches(at):
             return "norm"
         return "norm" if self.run.kinds[at].what == "norm" or at in self.normed else None
+
+    def _draws(self, kind: Kind) -> bool:
+        """A fused kernel that draws what is dropped, and does nothing else."""
+        return {"dropout", "random"} <= kind.tags <= {"dropout", "random", "add"}
 
     def _counts_batches(self, at: int) -> bool:
         """A batch normalization adds one to a number before it runs."""

@@ -8,6 +8,7 @@ there; and in all as many gradients of weights, in an order in which each part i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,11 +17,13 @@ from tracelens.attribution.names import kernel_component
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.readings import EXPERTS
 from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Kind
 from tracelens.attribution.structure.unshaped import label_unshaped
 from tracelens.attribution.structure.walk import loses
 
 _DGRAD, _WGRAD = "NN", "NT"
 _UP = ("mlp.up", "mlp.gate")
+_GRADIENTS = 2  # of a product
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,9 @@ def label_by_layout(
     lost = next((at for at in range(start, len(run)) if loses(run, at)), len(run))
     first = next((at for at in products if at > lost), None)
     if first is not None and first in run.labels and run.labels[first].component == "logits":
-        for at in range(lost, first):  # the loss's gradient, to where the head takes it
-            run.labels.setdefault(at, Label("loss"))
+        for at in range(lost, first):  # the loss's gradient, to where the head takes it, and that of its bias
+            sums = at > lost and "sum" in run.kinds[at].tags
+            run.labels.setdefault(at, Label("logits" if sums else "loss"))
 
 
 def _label_products(
@@ -123,6 +127,7 @@ def _label_products(
         way = ahead.going_back(beside=True)
     _of_activations(run, places, way)
     _of_weights(run, [at for at in products if layouts.get(at) == _WGRAD], way, keys)
+    _of_head(run, products, way, layouts, keys)
 
 
 def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -> None:
@@ -155,14 +160,49 @@ def _of_weights(run: Run, weights: list[int], way: list[list[Label]], keys: Mapp
             break
 
 
+def _of_head(
+    run: Run,
+    products: list[int],
+    way: list[list[Label]],
+    layouts: Mapping[int, str | None],
+    keys: Mapping[int, object],
+) -> None:
+    """A backward begins with the head: all up to the first normalization is its; and what is multiplied once
+    in a step of several layers is the head's weight, when nothing else is once."""
+    path = [label.component for labels in way for label in labels]
+    normed = next((at for at, kind in enumerate(run.kinds) if _normalizes(kind)), len(run))
+    first = [at for at in products if at < normed]
+    if path[:1] != ["logits"] or not first or None in [layouts.get(at) for at in first]:
+        return
+    times = Counter(keys.get(at) for at in products if layouts.get(at) == _WGRAD)
+    weights = [at for at in first if layouts.get(at) == _WGRAD]
+    if not weights and [component for component in path if path.count(component) == 1] == ["logits"]:
+        weights = [at for at in products if layouts.get(at) == _WGRAD and times[keys.get(at)] == 1]
+    found = {at: Label("logits", role="dgrad") for at in first if at not in weights}
+    found |= {at: Label("logits", role="wgrad") for at in weights}
+    if len(found) == len(weights) + 1 <= _GRADIENTS:
+        run.labels |= found | run.labels
+
+
+def _normalizes(kind: Kind) -> bool:
+    return kind.what == "norm" or bool(kind.tags & {"norm", "norm_backward"})
+
+
 def _bends_inside(run: Run, places: list[int], labels: list[Label]) -> bool:
     """Is the activation's gradient between the products of the MLP, if it is among these at all?"""
     if len(places) != len(labels):
         return True
     acts = [at for at in range(places[0], places[-1]) if _unbends(run, at)] if places else []
     pairs = zip(pairwise(places), pairwise(labels), strict=True)
-    mlps = [way for way, (one, other) in pairs if one.component == "mlp.down" and other.component in _UP]
+    mlps = [way for way, (one, other) in pairs if _comes_back(one, other)]
     return not acts or not mlps or any(start < at < stop for at in acts for start, stop in mlps)
+
+
+def _comes_back(one: Label, other: Label) -> bool:
+    """Of an MLP the product that comes back and one that goes in; also of an expert of all tokens."""
+    return (
+        one.component == "mlp.down" and other.component in _UP
+    ) or one.component == other.component == EXPERTS
 
 
 def _unbends(run: Run, at: int) -> bool:

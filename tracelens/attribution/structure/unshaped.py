@@ -44,8 +44,9 @@ def _biases(run: Run, start: int) -> None:
     for at in range(start + 1, len(run)):
         before = run.labels.get(at - 1)
         kind = run.kinds[at]
-        behind = before is not None and before.role == "wgrad" and kind.name not in stages
-        if before is not None and behind and _sums(kind) and not _scales(kind):
+        # nothing is summed ahead of the head's
+        behind = before is not None and (before.role == "wgrad" or before.component == "logits")
+        if before is not None and behind and kind.name not in stages and _sums(kind) and not _scales(kind):
             run.labels[at] = Label(before.component, before.layer)
             if _is_second_stage(run, at + 1):
                 run.labels[at + 1] = run.labels[at]
