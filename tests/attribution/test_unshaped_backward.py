@@ -204,3 +204,21 @@ def test_of_equal_gradients_put_off_alone_nothing_tells_the_order() -> None:
 
 def test_a_kernel_that_only_draws_by_chance_is_dropout() -> None:
     assert parse_fused("triton_poi_fused_add_floor_rand_7").tags >= {"dropout", "random"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_gradients_of_weights_beside_those_of_what_they_multiply(behind: bool) -> None:
+    """One more at the end, of a product that has no name, so that their number says nothing."""
+    pair = [DGRAD, WGRAD] if behind else [WGRAD, DGRAD]
+    layer = [*pair * 2, CORE, *pair]
+    run = _backward(DGRAD, *layer, *layer, WGRAD)
+    run.cores = find_backward_cores(run, [])
+    of_layer = [DOWN, OUTPUT, QUERIES]
+    products = [at for at, kind in enumerate(run.kinds) if kind is WGRAD]
+    keys: dict[int, object] = dict(zip(products, [*of_layer * 2, "other"], strict=True))
+    layouts: dict[int, str | None] = {at: "NN" for at, kind in enumerate(run.kinds) if kind is DGRAD}
+    layouts |= dict.fromkeys(products, "NT")
+    ends = [[Label(OUTPUT, layer), Label(DOWN, layer)] for layer in (0, 1)]
+    ahead = [[Label(QUERIES, 0)], [*ends[0], Label(QUERIES, 1)], [*ends[1], Label("logits")]]
+    label_by_layout(run, 0, Ahead(ahead, False), layouts, keys)
+    assert [run.labels[at].component for at in products[:-1]] == of_layer * 2

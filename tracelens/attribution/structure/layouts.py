@@ -24,6 +24,7 @@ from tracelens.attribution.structure.walk import loses
 _DGRAD, _WGRAD = "NN", "NT"
 _UP = ("mlp.up", "mlp.gate")
 _GRADIENTS = 2  # of a product
+_MOST = 0.9
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,29 @@ def _of_weights(run: Run, weights: list[int], way: list[list[Label]], keys: Mapp
             run.labels.update(
                 {at: replace(label, role="wgrad") for at, label in zip(weights, wanted, strict=True)}
             )
-            break
+            return
+    _beside_path(run, weights, keys)
+
+
+def _beside_path(run: Run, weights: list[int], keys: Mapping[int, object]) -> None:
+    """Gradients of weights right behind, or right before, those of what they multiply, where that holds for
+    more of these than the other way, and for most."""
+    rows = run.products()
+    found: dict[int, dict[int, Label]] = {}
+    for by in (-1, 1):
+        pairs = zip(rows[1:], rows, strict=False) if by < 0 else pairwise(rows)
+        found[by] = {
+            at: replace(label, role="wgrad")
+            for base, at in pairs
+            if (label := run.labels.get(base)) is not None and label.role == "dgrad" and at in weights
+        }
+    before, behind = found[-1], found[1]
+    best = max(before, behind, key=len)
+    kernels = [keys.get(at) for at in best]
+    stations = sum(label.role == "dgrad" for label in run.labels.values())
+    clear = len(before) != len(behind) and len(best) >= _MOST * stations
+    if clear and _alike(kernels, [*best.values()]):
+        run.labels |= best | run.labels
 
 
 def _of_head(
