@@ -40,6 +40,8 @@ NAMED = [(family, names) for family in FAMILIES for names in ("frames", "ranges"
 VARIANTS: dict[str, dict[str, Any]] = {
     "checkpoint reentrant": {"checkpoint": "reentrant"},
     "checkpoint nonreentrant": {"checkpoint": "nonreentrant"},
+    "checkpoint without shapes": {"checkpoint": "nonreentrant", "shapes": False},
+    "reentrant without shapes": {"checkpoint": "reentrant", "shapes": False},
     "unfused attention": {"attention": "math"},
     "memory-efficient attention": {"attention": "efficient"},
     "accumulated": {"accumulate": 2, "optimizer": "foreach"},

@@ -261,7 +261,8 @@ def _of_role(
             return "attention.other"  # a gate on the output of the core
         return _LINEAR_ROLE[role]
     if role == "intermediate":
-        return "mlp.up" if is_linear and s.outer not in _ACTIVATIONS else "mlp.activation"
+        product = is_linear or _of_product(s)
+        return "mlp.up" if product and s.outer not in _ACTIVATIONS else "mlp.activation"
     if role == "bert_output":
         return _of_output(is_linear, outer)
     if role == "attention":

@@ -79,7 +79,17 @@ class Phases:
         for inner in (np.where(look_up(frames, paths.context, False), paths.context, -1), forward_op):
             both = (inner >= 0) & (self.evaluate >= 0)
             again[both] |= depth[inner[both]] > depth[self.evaluate[both]]
-        return again
+        return again | self._among(links, again)
+
+    def _among(self, links: Links, again: BoolArray) -> BoolArray:
+        """What runs among it and has no gradient itself: positions, masks."""
+        size = len(again) + 1  # the last place is of what is in no evaluate node
+        first, last = np.full(size, np.iinfo(np.int64).max), np.full(size, np.iinfo(np.int64).min)
+        np.minimum.at(first, self.evaluate[again], links.ts_ns[again])
+        np.maximum.at(last, self.evaluate[again], links.ts_ns[again])
+        among: BoolArray = (self.evaluate >= 0) & (self.evaluate != np.arange(len(again)))
+        among &= (first[self.evaluate] <= links.ts_ns) & (links.ts_ns <= last[self.evaluate])
+        return among
 
     def _amid_forward(self, links: Links) -> BoolArray:
         """What has no gradient itself (positions, masks, tables of rotations), between two operators that

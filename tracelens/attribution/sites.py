@@ -31,13 +31,21 @@ class Sites:
     transformer: bool
 
 
-def operator_rules(trace: Trace, links: Links) -> IntArray:
-    """Per host node the code of the rule (``names.OP_RULES``) of its operator's own name; -1."""
+def operator_rules(trace: Trace, links: Links, again: BoolArray) -> IntArray:
+    """Per host node the code of the rule (``names.OP_RULES``) of its operator's own name; -1.
+
+    A node of autograd inside which a forward runs ``again`` says nothing of that.
+    """
     rule_of_symbol = np.array(
         [_RULE_CODE.get(op_rule(text) or "", -1) for text in trace.symbols] or [-1], np.int32
     )
     rule = np.where(links.is_op, rule_of_symbol[links.name], -1).astype(np.int32)
     rule[_matmuls_of_bmm(links, rule)] = _RULE_CODE["bmm"]
+    around = links.forest.parent[again]
+    while len(around := np.unique(around[around >= 0])):
+        around = around[~again[around]]
+        rule[around] = -1
+        around = links.forest.parent[around]
     return rule
 
 

@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.structure.again import label_repeats
 from tracelens.attribution.structure.ahead import label_ahead
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
@@ -145,6 +146,7 @@ def infer(
         open_convolutions(run)
     for rest in rests:
         rest.give_back()
+    label_repeats(units, distinct)
     for run in distinct:
         for core in run.cores:  # product, softmax, product is attention in any model
             for at, component in core.parts.items():
