@@ -427,11 +427,11 @@ def test_a_module_says_no_more_than_its_operator_can_be(
         ("LlamaAttention.Linear", "attention.qkv"),  # of an adapter, or a cast
         ("LlamaAttention.LinearAttention", "attention.other"),
         ("LlamaAttention", "attention.other"),
+        ("BertIntermediate.Linear", "mlp.up"),
+        ("BertIntermediate", "mlp.activation"),
     ],
 )
-def test_what_a_layer_of_queries_does_beside_its_product_is_of_the_queries(
-    modules: str, component: str
-) -> None:
+def test_what_a_layer_does_beside_its_product_is_of_the_product(modules: str, component: str) -> None:
     elements = tuple(Element(name, element_role(name), None, False) for name in modules.split("."))
     where = replace(
         situation(""), path=Path(elements, modules), inner="add", outer="add", residual=True, after_core=False

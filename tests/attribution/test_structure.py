@@ -286,6 +286,17 @@ def test_a_cast_into_another_form_is_of_what_takes_it() -> None:
     assert written_norms(_run(*steps, flat)) == {0, 1, 2, 3, 4}
 
 
+def test_the_sum_of_an_adapter_ends_before_a_normalization_that_is_written_out() -> None:
+    wide, heads, row = (128, 3 * HIDDEN), (2, 12, 64, 64), (2, 12, 64, 1)
+    attention = _attention()
+    sizes = {"copy_": heads, "pow": heads, "mean": heads, "add": row, "rsqrt": row, "mul": heads}
+    kinds = {"copy_": "copy", "add": "add"}
+    normed = [_unit(name, size, what=kinds.get(name, "elementwise")) for name, size in sizes.items()]
+    adapter = [_gemm(128, 16, HIDDEN), _gemm(128, 3 * HIDDEN, 16), _unit("mul", wide)]
+    attention[2:2] = [*adapter, _unit("add", wide, wide, what="add"), *normed]
+    assert _labelled(*attention)[1:12] == ["attention.qkv"] * 5 + ["norm"] * 6
+
+
 def test_products_like_an_adapter_behind_an_mlp_of_no_layer_stay_open() -> None:
     act = _unit("gelu", (16, 4 * HIDDEN), what="activation")
     mlp = [_gemm(16, 4 * HIDDEN, HIDDEN), act, _gemm(16, HIDDEN, 4 * HIDDEN)]

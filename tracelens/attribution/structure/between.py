@@ -168,16 +168,7 @@ class _Placed(Gap):
             ]
         if self.before == "attention.qkv" and self.after in ("attention.qkv", *cores):
             turns = self.after in cores and rotates([self.run.kinds[at] for at in self.gap])
-            added = self._adapter_sum()
-            return [
-                (
-                    at,
-                    Label("attention.qkv", self.layer)
-                    if at <= added
-                    else self._before_core(at, rotates=turns),
-                )
-                for at in self.gap
-            ]
+            return [(at, self._before_core(at, rotates=turns)) for at in self.gap]
         return None
 
     def _beside_core(self) -> set[int]:

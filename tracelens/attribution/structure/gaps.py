@@ -11,7 +11,6 @@ from tracelens.attribution.structure.cores import query_rows
 from tracelens.attribution.structure.norms import adds, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import VIEWS, Dims, Kind
-from tracelens.attribution.structure.walk import LARGEST_RANK
 from tracelens.gemm import GemmShape
 
 _CONVOLUTION = 4  # kernels of one convolution: its layouts with it
@@ -63,14 +62,6 @@ class Gap:
         """A batch normalization adds one to a number before it runs."""
         kind, behind = self.run.kinds[at], self.run.kinds[at + 1 : at + 2]
         return kind.what == "add" and not kind.tensors and any("batch_norm" in other.name for other in behind)
-
-    def _adapter_sum(self) -> int:
-        """Behind the second product of a low-rank adapter its scaling and its addition; the last place."""
-        shape = self.product
-        if shape is None or shape.k > LARGEST_RANK or shape.k >= self.hidden // 2:
-            return -1
-        adds = [at for at in self.gap[:4] if self.run.kinds[at].what == "add"]
-        return adds[0] if adds else -1
 
     def _is_bias(self, at: int) -> bool:
         """Added to the product right before it, one number for each column."""
