@@ -19,13 +19,17 @@ _STEPS = 8  # units on either side of the root
 def written_norms(run: Run) -> set[int]:
     """Positions of the units that are steps of a normalization which is written out."""
     out: set[int] = set()
-    for root, kind in enumerate(run.kinds):
-        if is_root(run, root):
-            start = _start(run, root)
-            divides = root + 1 < len(run) and run.kinds[root + 1].name == "div"
-            if start < root and (kind.name != "sqrt" or divides):
-                out |= {*range(start, _stop(run, root))}
+    for root in range(len(run)):
+        if normalizes_by(run, root) and (start := _start(run, root)) < root:
+            out |= {*range(start, _stop(run, root))}
     return out
+
+
+def normalizes_by(run: Run, root: int) -> bool:
+    """Is it the root of a normalization? A square root that nothing is divided by is of something else."""
+    if not is_root(run, root) or run.kinds[root].name != "sqrt":
+        return is_root(run, root)
+    return _start(run, root) < root and root + 1 < len(run) and run.kinds[root + 1].name == "div"
 
 
 def is_root(run: Run, at: int) -> bool:
@@ -122,7 +126,7 @@ def normalizes(run: Run, at: int, hidden: int) -> bool:
     if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
         wide = [t for t in kind.tensors if len(t) >= 2]
         return not kind.tensors or (any(t[-1] == hidden for t in wide) and not _of_heads(run, kind, hidden))
-    if kind.name != "sqrt" and is_root(run, at):  # written out: pow, mean, add, rsqrt, mul
+    if normalizes_by(run, at):  # written out: pow, mean, add, rsqrt, mul
         for before in reversed(run.kinds[max(0, at - 6) : at]):
             if before.name in ("mean", "pow", "square") or before.what in ("mean", "pow"):
                 wide = [t for t in before.tensors if len(t) >= 2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tracelens.attribution.structure.grammars import GROUPED
-from tracelens.attribution.structure.norms import is_root
+from tracelens.attribution.structure.norms import normalizes_by
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import VIEWS, Kind
 from tracelens.attribution.structure.walk import follows, routes
@@ -159,7 +159,7 @@ def normalizations(run: Run, start: int, stop: int) -> list[int]:
     return [
         at
         for at, k in kinds
-        if k.what == "norm" or "norm" in k.tags or (k.name != "sqrt" and is_root(run, at))
+        if k.what == "norm" or "norm" in k.tags or normalizes_by(run, at)
     ]
 
 
