@@ -20,9 +20,8 @@ from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
 from tracelens.attribution.structure.heads import label_heads
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
-from tracelens.attribution.structure.local import clipping, label_local
+from tracelens.attribution.structure.local import clipping, label_local, without_mixers
 from tracelens.attribution.structure.maps import label_maps, linear_convolutions, open_convolutions
-from tracelens.attribution.structure.mixers import without_mixers
 from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import label_by_order
 from tracelens.attribution.structure.passes import Weight, passes
@@ -126,8 +125,8 @@ def infer(
         for part in parts:
             label_between(part.run, part.hidden, vocab)
             part.give_back()
-        for stream in apart:
-            stream.give_back()
+        for stream in apart:  # the layers of another model do not follow those before
+            stream.whole.joints |= {stream.give_back()} - {0}
         for rest in rests:
             rest.give_back()
         for run, forward in _with_forward(twins):
@@ -247,10 +246,9 @@ def _in_passes(units: Units, runs: list[Run], trained: list[Counter[Weight]]) ->
             known[key] = [] if all(core.backward for core in cores) else passes(run, cores, weights)
         found = known[key]
         edges = [0, *(found or []), len(run)]
-        parts = [run] if len(edges) == 2 else [run.part(begin, end) for begin, end in pairwise(edges)]
+        parts = [run] if len(edges) == 2 else [run.part(range(begin, end)) for begin, end in pairwise(edges)]
         for part in parts:
             part.counts_layers = found is not None
-            part.trained = run.trained
         out += parts
     return out
 
