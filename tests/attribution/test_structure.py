@@ -154,6 +154,18 @@ def test_values_may_come_before_the_weights() -> None:
     assert [core.out_width for core in find_cores(run)] == [4 * 32]
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_products_of_positions_make_scores_too(first: bool) -> None:
+    scores, scale = _bmm(8, 64, 64, 32), _unit("mul", (8, 64, 64), (1,))
+    positions = [_bmm(8, 64, 127, 32), _unit("mul", (8, 64, 127), (1,))]
+    made = [*positions, scores] if first else [scores, *reversed(positions)]
+    softmax = _unit("softmax", (2, 4, 64, 64), what="softmax")
+    (core,) = find_cores(_run(*made, scale, softmax, _bmm(8, 64, 32, 64)))
+    parts = ["attention.scores"] * 3 + ["attention.softmax"] * 2 + ["attention.values"]
+    assert [core.parts[at] for at in range(6)] == parts
+    assert core.first == (2 if first else 0)
+
+
 @pytest.mark.parametrize(("inside", "closes"), [("gelu", True), ("softmax", False)])
 def test_an_mlp_ends_where_another_block_begins(inside: str, closes: bool) -> None:
     wide = _unit(inside, (128, 4 * HIDDEN), what="activation" if closes else inside)

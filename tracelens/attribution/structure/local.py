@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracelens.attribution.structure.grammar import PRODUCT, matches
-from tracelens.attribution.structure.grammars import CLIPPING, LONE_MLP, MIXERS, MIXTURES
+from tracelens.attribution.structure.grammars import CLIPPING, HEAD, LONE_MLP, MIXERS, MIXTURES
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import Units
 
@@ -29,6 +29,12 @@ def label_local(run: Run) -> None:
         for found in matches(run, *grammars, taken=taken):
             for at, component in found.components.items():
                 run.labels.setdefault(at, Label(component, evidence="local"))
+
+
+def label_heads(run: Run) -> None:
+    """Name the products whose results losses take; fills ``run.labels``."""
+    for found in matches(run, HEAD):
+        run.labels.setdefault(found.start, Label("logits"))
 
 
 def clipping(units: Units, phase: Sequence[str]) -> Iterator[int]:

@@ -34,11 +34,11 @@ class Core:
     first: int  # positions in the run
     last: int
     parts: dict[int, str]  # position -> component
-    tokens: int | None  # query rows: batch x sequence
-    heads: int | None
-    kv_heads: int | None
-    key_dim: int | None
-    value_dim: int | None
+    tokens: int | None = None  # query rows: batch x sequence
+    heads: int | None = None
+    kv_heads: int | None = None
+    key_dim: int | None = None
+    value_dim: int | None = None
     backward: bool = False
 
     @property
