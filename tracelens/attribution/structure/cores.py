@@ -139,8 +139,8 @@ def _makes(it: Match, at: int, values: int) -> bool:
 def _inside(it: Match, at: int) -> str:
     """What a unit between the products is."""
     kind, (scores,), (softmax,), (values,) = it.kinds[at], *it.places
-    if kind.what == "dropout":
-        return "dropout"
+    if kind.what in ("dropout", "norm"):
+        return kind.what
     if kind.what == "gemm":
         if kind.gemm is not None and at > softmax and _makes(it, at, values):
             return "attention.qkv"
@@ -208,7 +208,8 @@ def _made_first(it: Match, stop: int) -> dict[int, str]:
     ends = ("gemm", "core", "softmax", "norm", "convolution")
     near = takewhile(lambda at: it.kinds[at].what not in ends, range(it.start - 1, stop - 1, -1))
     products = [at for at in near if _pairs(it.kinds[at]) and _pairs(it.kinds[it.start])]
-    return dict.fromkeys(range(min(products, default=it.start), it.start), "attention.scores")
+    made = range(min(products, default=it.start), it.start)
+    return {at: "dropout" if it.kinds[at].what == "dropout" else "attention.scores" for at in made}
 
 
 def _core_of(found: Match) -> Core:
