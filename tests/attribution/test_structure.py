@@ -166,6 +166,13 @@ def test_products_of_positions_make_scores_too(first: bool) -> None:
     assert core.first == (2 if first else 0)
 
 
+def test_a_normalization_within_attention_is_one() -> None:
+    softmax = _unit("softmax", (2, 4, 64, 64), what="softmax")
+    norm = _unit("layer_norm", (2, 4, 64, 64), (64,), what="norm")
+    (core,) = find_cores(_run(_bmm(8, 64, 64, 32), norm, softmax, norm, _bmm(8, 64, 32, 64)))
+    assert (core.parts[1], core.parts[3]) == ("norm", "norm")
+
+
 @pytest.mark.parametrize(("inside", "closes"), [("gelu", True), ("softmax", False)])
 def test_an_mlp_ends_where_another_block_begins(inside: str, closes: bool) -> None:
     wide = _unit(inside, (128, 4 * HIDDEN), what="activation" if closes else inside)

@@ -34,12 +34,11 @@ _PADDED = 4  # scores of blocks or windows are padded before or behind their sof
 
 
 def find_cores(run: Run) -> list[Core]:
-    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, and ``grammars.CORES``."""
+    """Attention cores of a forward run, in order: fused, with a softmax, and ``grammars.CORES``."""
     found = [_fused(at, kind) for at, kind in enumerate(run.kinds) if kind.what == "core"]
     stop = 0
     for it in matches(run, *WITH_SOFTMAX, *CORES):
-        core = _core_of(it)
-        found.append(replace(core, parts=_made_first(it, stop) | core.parts))
+        found.append(_core_of(it, stop))
         stop = it.stop
     return _in_one(run, sorted(found, key=lambda core: core.first))
 
@@ -80,7 +79,7 @@ def _whole(run: Run, group: list[Core]) -> list[Core]:
 # scores: other products of them (relative positions), and few linear layers.
 
 
-def _pairs(kind: Kind) -> bool:
+def _of_activations(kind: Kind) -> bool:
     """A product of two activations: what is multiplied with a table or a mask is none."""
     return kind.what == "bmm" and (kind.gemm is None or kind.gemm.k > 1)
 
@@ -171,7 +170,7 @@ def _over_channels(it: Match) -> bool:
 
 
 _TO_SOFTMAX = Gap(_inside, no(what("core")), where=_on_scores)
-_TO_VALUES = Gap(_inside, no(what("core"), _pairs), where=_on_scores)
+_TO_VALUES = Gap(_inside, no(what("core"), _of_activations), where=_on_scores)
 _SOFTMAX = one("attention.softmax", either(what("softmax"), tagged("softmax")), _TO_SOFTMAX, where=_weighs)
 
 
@@ -180,7 +179,7 @@ def _attention(name: str, scores: str, values: str, where: Callable[[Match], boo
     of_scores, of_values = (
         dict(zip(("batch", "m", "n", "k"), sizes.split(), strict=True)) for sizes in (scores, values)
     )
-    first = Part("attention.scores", _pairs, None, of_scores, None, 1, 1)
+    first = Part("attention.scores", _of_activations, None, of_scores, None, 1, 1)
     last = Part("attention.values", what("bmm"), _TO_VALUES, of_values, _takes_values, 1, 1)
     return Grammar(name, (first, _SOFTMAX, last), where=where, shaped=where is not None)
 
@@ -207,18 +206,18 @@ def _made_first(it: Match, stop: int) -> dict[int, str]:
     """What is added to the scores can be made right before them, by other products."""
     ends = ("gemm", "core", "softmax", "norm", "convolution")
     near = takewhile(lambda at: it.kinds[at].what not in ends, range(it.start - 1, stop - 1, -1))
-    products = [at for at in near if _pairs(it.kinds[at]) and _pairs(it.kinds[it.start])]
+    products = [at for at in near if _of_activations(it.kinds[at]) and _of_activations(it.kinds[it.start])]
     made = range(min(products, default=it.start), it.start)
     return {at: "dropout" if it.kinds[at].what == "dropout" else "attention.scores" for at in made}
 
 
-def _core_of(found: Match) -> Core:
-    """The core of a grammar's match, by the names of its sizes."""
-    sizes, heads = found.sizes, _heads(found)
+def _core_of(found: Match, stop: int) -> Core:
+    """The core of a grammar's match, behind that which stops there, by the names of its sizes."""
+    sizes, heads, parts = found.sizes, _heads(found), _made_first(found, stop) | found.components
     tokens = sizes["batch"] // heads * sizes["queries"] if heads and "queries" in sizes else None
     key_dim = sizes.get("key_dim")
     value_dim = sizes.get("value_dim", sizes.get("wide", key_dim))
-    return Core(found.start, found.stop - 1, found.components, tokens, heads, None, key_dim, value_dim)
+    return Core(found.start, found.stop - 1, parts, tokens, heads, None, key_dim, value_dim)
 
 
 def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:

@@ -22,13 +22,12 @@ from tracelens.attribution.structure.grammar import (
     no,
     one,
     some,
-    tagged,
     unless,
     what,
 )
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.units import Kind
-from tracelens.attribution.structure.walk import MOST_EXPERTS
+from tracelens.attribution.structure.walk import MOST_EXPERTS, loses
 
 
 def _back_to(stop: Test, kinds: Sequence[Kind], at: int) -> Iterator[Kind]:
@@ -191,8 +190,8 @@ LONE_MLP = Grammar(
 )
 
 
-# Attention cores other than scores, softmax and values with shapes (``cores.py``), which reads these sizes of
-# them: batch (of all heads), queries, key_dim, value_dim.
+# Attention cores other than scores, softmax and values (``cores.py``), which reads these sizes of them: batch
+# (of all heads), queries, key_dim, value_dim.
 
 
 def _in_blocks(kind: Kind) -> bool:
@@ -291,10 +290,11 @@ CORES = (KERNELS, FACTORED, LINEAR, MADE_WEIGHTS)
 # Heads without shapes, wherever they stand: of chunks of tokens, of a second token ahead, behind the layers.
 # A loss by its name takes what the GEMM before it gives, with a cast and a bias between at most.
 
-_LOSES = either(what("loss", "fused_logits_loss"), tagged("loss"), tagged("loss_backward"))
+_HANDS_ON = Gap("", what("copy", "add", "helper"), most=3)
 
 HEAD = Grammar(
-    "head", (one("logits", what("gemm")), one("", _LOSES, Gap("", what("copy", "add", "helper"), most=3)))
+    "head",
+    (one("logits", what("gemm")), one("", no(), _HANDS_ON, where=lambda it, at: loses(it.run, at))),
 )
 
 

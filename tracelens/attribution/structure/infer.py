@@ -85,11 +85,13 @@ def infer(
     graph[pieces(units, graph, unit_step)] = -1
     place = np.where(units.node >= 0, units.node, look_up(links.kernel_node, units.kernel))
     phase = [phases[node] if node >= 0 else "other" for node in place.tolist()]
-    whole = [*split_runs(units, phase, _carry(unit_step), graph)]
-    whole = sorted([*whole, *_without_gradients(units, phase, _carry(unit_step), graph)], key=_first_unit)
+    step = _carry(unit_step)
+    whole = [*split_runs(units, phase, step, graph), *_without_gradients(units, phase, step, graph)]
+    whole.sort(key=lambda run: run.units[0])
     runs = _in_passes(units, whole, [*_trained(trace, links, units, whole)])
     known: dict[object, Run] = {}
-    twins = [_first_alike(units, run, known) for run in runs]
+    keys = [(run.phase, run.counts_layers, units.kind[run.units].tobytes()) for run in runs]
+    twins = [known.setdefault(key, run) for key, run in zip(keys, runs, strict=True)]  # equal ones once
     distinct = list(known.values())
     rests = [without_mixers(run) for run in distinct if run.phase in ("forward", "recompute")]
     ahead = [rest.run for rest in rests]
@@ -112,7 +114,9 @@ def infer(
     if hidden is not None:
         open_opaque(distinct, hidden)
         apart = [stream for run in ahead for stream in streams(run)]
-        parts = [part for stream in apart for part in stretches(stream.run, _width(stream.run, hidden))]
+        parts = [
+            part for stream in apart for part in stretches(stream.run, hidden_size([stream.run]) or hidden)
+        ]
         for part in parts:
             label_forward(part.run, part.hidden)
             label_ahead(part.run)
@@ -175,10 +179,6 @@ def _without_gradients(units: Units, phase: list[str], step: NodeArray, graph: N
 def _is_sure(core: Core) -> bool:
     """A fused operator, or a softmax between two products: an optimizer has rows of products, too (Muon)."""
     return core.first == core.last or "attention.softmax" in core.parts.values()
-
-
-def _first_unit(run: Run) -> int:
-    return run.units[0]
 
 
 def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units, run: Run) -> None:
@@ -274,11 +274,6 @@ def _trained(trace: Trace, links: Links, units: Units, runs: list[Run]) -> Itera
         yield found
 
 
-def _first_alike(units: Units, run: Run, known: dict[object, Run]) -> Run:
-    """The first run of the same units in the same order: equal steps are understood once."""
-    return known.setdefault((run.phase, run.counts_layers, units.kind[run.units].tobytes()), run)
-
-
 def _with_forward(runs: list[Run]) -> list[tuple[Run, Run]]:
     """Each backward run with the forward it belongs to: the last before it, else the first there is."""
     out = []
@@ -301,11 +296,6 @@ def _carry(step: NodeArray) -> NodeArray:
         return step
     at = np.searchsorted(known, np.arange(len(step)), side="right") - 1
     return step[known[np.maximum(at, 0)]].astype(np.int32)
-
-
-def _width(run: Run, hidden: int) -> int:
-    """Of the stream of one model of several."""
-    return hidden_size([run]) or hidden
 
 
 def _vocabulary(runs: list[Run]) -> int | None:
