@@ -126,6 +126,7 @@ _MAPS = _unit("conv2d", (2, 256, 16, 16), (256, 256, 3, 3), what="convolution")
         ([_gemm(2 * 64 * 64, 4, 4)], [_gemm(2 * 64 * 64, 4, 4)], True),  # talking heads
         ([_HEADS], [_HEADS], True),
         ([_MAPS], [], False),  # scores of one block and values of another
+        ([_unit("mul", (8, 64, 64))] * 300, [], False),  # nor are they sought through all of a loop
         ([], [_MAPS], False),
         ([], [_gemm(128, 256, 256)], False),
         ([], [_gemm(128, 128, 256)], True),  # it makes the values

@@ -28,6 +28,7 @@ from tracelens.attribution.structure.runs import Core, Run
 from tracelens.attribution.structure.units import VIEWS, Kind
 from tracelens.gemm import GemmShape
 
+_NEAR = 256  # units between scores, softmax and values, at most: Longformer has 76
 _POSITIONS = 2  # linear layers within the scores of an attention
 _COORDINATES = 4  # numbers that say how two positions lie to one another, at most
 _PADDED = 4  # scores of blocks or windows are padded before or behind their softmax, and by less than this
@@ -84,6 +85,11 @@ def _of_activations(kind: Kind) -> bool:
     return kind.what == "bmm" and (kind.gemm is None or kind.gemm.k > 1)
 
 
+def _near_softmax(it: Match, at: int) -> bool:
+    """Scores are; a loop over many products is not asked from each of them on."""
+    return any(kind.what == "softmax" or "softmax" in kind.tags for kind in it.kinds[at : at + _NEAR])
+
+
 def _weighs(it: Match, at: int) -> bool:
     """Can a softmax be of these scores? One of far fewer numbers is not: a router's beside its experts."""
     first, given = it.run.shape(it.start), it.kinds[at].tensors[:1]
@@ -106,13 +112,13 @@ def _mixes_heads(it: Match, at: int) -> bool:
 
 def _on_scores(it: Match, at: int) -> bool:
     """May it stand between the products? A convolution is over heads, of all scores; without shapes nothing
-    tells other products from scores that a linear layer stands behind."""
+    tells whether a product behind a linear layer is of the same scores."""
     kind, first = it.kinds[at], it.run.shape(it.start)
     if kind.what == "gemm":  # relative positions are projected, or values are made
         start, most = (it.places[1][0], 1) if it.places[1] else (it.start, _POSITIONS)
-        return len(_linear(it, start, at + 1)) <= most
-    if kind.what == "bmm" and first is None:
-        return not _linear(it, it.start, at)
+        near = (k.what for k in it.kinds[at + 1 : at + _NEAR] if k.what in ("bmm", "softmax"))
+        again = first is None and not it.places[1] and next(near, "") == "bmm"
+        return len(_linear(it, start, at + 1)) <= most and not again
     if kind.what == "convolution" and first is not None:
         maps = kind.tensors[:1]
         return any(prod(t[:2]) == first.batch and prod(t[2:]) == first.m * first.n for t in maps)
@@ -169,8 +175,8 @@ def _over_channels(it: Match) -> bool:
     return (behind.m, behind.k) == (it["batch"] // heads * it["queries"], heads * wide)
 
 
-_TO_SOFTMAX = Gap(_inside, no(what("core")), where=_on_scores)
-_TO_VALUES = Gap(_inside, no(what("core"), _of_activations), where=_on_scores)
+_TO_SOFTMAX = Gap(_inside, no(what("core")), _NEAR, _on_scores)
+_TO_VALUES = Gap(_inside, no(what("core"), _of_activations), _NEAR, _on_scores)
 _SOFTMAX = one("attention.softmax", either(what("softmax"), tagged("softmax")), _TO_SOFTMAX, where=_weighs)
 
 
@@ -179,7 +185,7 @@ def _attention(name: str, scores: str, values: str, where: Callable[[Match], boo
     of_scores, of_values = (
         dict(zip(("batch", "m", "n", "k"), sizes.split(), strict=True)) for sizes in (scores, values)
     )
-    first = Part("attention.scores", _of_activations, None, of_scores, None, 1, 1)
+    first = Part("attention.scores", _of_activations, None, of_scores, _near_softmax, 1, 1)
     last = Part("attention.values", what("bmm"), _TO_VALUES, of_values, _takes_values, 1, 1)
     return Grammar(name, (first, _SOFTMAX, last), where=where, shaped=where is not None)
 
