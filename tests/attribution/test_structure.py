@@ -126,6 +126,7 @@ _MAPS = _unit("conv2d", (2, 256, 16, 16), (256, 256, 3, 3), what="convolution")
         ([_gemm(2 * 64 * 64, 4, 4)], [_gemm(2 * 64 * 64, 4, 4)], True),  # talking heads
         ([_HEADS], [_HEADS], True),
         ([_MAPS], [], False),  # scores of one block and values of another
+        ([_unit("mul", (8, 64, 64))] * 300, [], False),  # nor are they sought through all of a loop
         ([], [_MAPS], False),
         ([], [_gemm(128, 256, 256)], False),
         ([], [_gemm(128, 128, 256)], True),  # it makes the values
@@ -152,6 +153,25 @@ def test_values_may_come_before_the_weights() -> None:
     softmax = _unit("softmax", (2, 4, 64, 64), what="softmax")
     run = _run(_bmm(8, 64, 64, 16), softmax, _bmm(8, 32, 64, 64))  # 32 wide
     assert [core.out_width for core in find_cores(run)] == [4 * 32]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_products_of_positions_make_scores_too(first: bool) -> None:
+    scores, scale = _bmm(8, 64, 64, 32), _unit("mul", (8, 64, 64), (1,))
+    positions = [_bmm(8, 64, 127, 32), _unit("mul", (8, 64, 127), (1,))]
+    made = [*positions, scores] if first else [scores, *reversed(positions)]
+    softmax = _unit("softmax", (2, 4, 64, 64), what="softmax")
+    (core,) = find_cores(_run(*made, scale, softmax, _bmm(8, 64, 32, 64)))
+    parts = ["attention.scores"] * 3 + ["attention.softmax"] * 2 + ["attention.values"]
+    assert [core.parts[at] for at in range(6)] == parts
+    assert core.first == (2 if first else 0)
+
+
+def test_a_normalization_within_attention_is_one() -> None:
+    softmax = _unit("softmax", (2, 4, 64, 64), what="softmax")
+    norm = _unit("layer_norm", (2, 4, 64, 64), (64,), what="norm")
+    (core,) = find_cores(_run(_bmm(8, 64, 64, 32), norm, softmax, norm, _bmm(8, 64, 32, 64)))
+    assert (core.parts[1], core.parts[3]) == ("norm", "norm")
 
 
 @pytest.mark.parametrize(("inside", "closes"), [("gelu", True), ("softmax", False)])

@@ -177,12 +177,7 @@ def _enclosed(links: Links, node: IntArray | NodeArray, unit: IntArray) -> tuple
 
 
 def _kinds(
-    trace: Trace,
-    links: Links,
-    names: KernelNames,
-    rule: NodeArray,
-    node: NodeArray,
-    kernel: NodeArray,
+    trace: Trace, links: Links, names: KernelNames, rule: NodeArray, node: NodeArray, kernel: NodeArray
 ) -> tuple[list[Kind], NodeArray]:
     """One Kind per distinct (operator, inputs, innermost operator, inputs, kernel name and depth)."""
     ops = trace.ops
