@@ -66,7 +66,9 @@ class Gap:
     def _is_bias(self, at: int) -> bool:
         """Added to the product right before it, one number for each column."""
         kind, columns = self.run.kinds[at], self.product.n if self.product else None
-        return at == self.gap[0] and kind.what == "add" and (columns,) in kind.tensors[:2]
+        return (
+            at == self.gap[0] and kind.what == "add" and (not kind.tensors or (columns,) in kind.tensors[:2])
+        )
 
     def _makes_waves(self, at: int) -> bool:
         """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""

@@ -156,11 +156,7 @@ def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
 def normalizations(run: Run, start: int, stop: int) -> list[int]:
     """Positions of normalizations between two, one for each."""
     kinds = ((at, run.kinds[at]) for at in range(start, stop))
-    return [
-        at
-        for at, k in kinds
-        if k.what == "norm" or "norm" in k.tags or normalizes_by(run, at)
-    ]
+    return [at for at, k in kinds if k.what == "norm" or "norm" in k.tags or normalizes_by(run, at)]
 
 
 def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
