@@ -197,6 +197,6 @@ class Queries(Walk):
             wide = width is not None and shape.k >= width
             if shape.n == self.hidden and shape.batch == 1 and (wide or takes_heads(shape.k, core)):
                 fits.append(index)
-            elif not fits and shape.k == self.hidden and shape.n > self.hidden:
-                return None  # an MLP already: no output projection is to be seen
+            elif not fits and shape.k == self.hidden and shape.n > self.hidden and shape.n != width:
+                return None  # an MLP already, and no gate on the output: no projection is to be seen
         return fits[-1] if fits else None

@@ -18,23 +18,27 @@ def hidden_size(runs: Iterable[Run]) -> int | None:
     """The width of the residual stream: what the products that take the core's output give, and what other
     products are made of (a head takes a core's width, too)."""
     runs = [*runs]
-    taken = {shape.k for run in runs for at in run.products() if (shape := run.shape(at)) is not None}
-    return _elected(runs, taken)
+    return _elected(runs, {width for run in runs for width in taken_widths(run)})
 
 
-def returned_width(run: Run) -> int | None:
-    """What the products that take the output of a run's cores give."""
-    return _elected([run], None)
+def taken_widths(run: Run) -> set[int]:
+    """What the products of a run are made of."""
+    return {shape.k for at in run.products() if (shape := run.shape(at)) is not None}
 
 
-def _elected(runs: Iterable[Run], among: set[int] | None) -> int | None:
+def returned_width(run: Run, among: set[int]) -> int | None:
+    """What the products that take the output of a run's cores give, one of these widths."""
+    return _elected([run], among)
+
+
+def _elected(runs: Iterable[Run], among: set[int]) -> int | None:
     votes: Counter[int] = Counter()
     weak: Counter[int] = Counter()
     for run in runs:
         for core, following in pairs(run):
             stop = following.first if following else len(run)
             behind = [shape for at in run.products(core.last + 1, stop) if (shape := run.shape(at))]
-            behind = [shape for shape in behind if among is None or shape.n in among]
+            behind = [shape for shape in behind if shape.n in among]
             exact = [
                 s for s in behind if s.k == core.out_width or (core.heads is None and _fits_heads(s.k, core))
             ]
@@ -110,11 +114,17 @@ class Walk:
             and down.k == wide.k
             and up.k == down.n <= min(LARGEST_RANK, wide.k // 2)
             and up.n == wide.n
+            and not self._bends(base, rest[1])
         ):
             label = run.labels[base]
             run.labels[rest[0]] = run.labels[rest[1]] = Label(label.component, label.layer)
             return self._adapters(rest[2:], base)
         return rest
+
+    def _bends(self, start: int, stop: int) -> bool:
+        """Is what a product gives normalized, or bent, before the other? An adapter is linear."""
+        between = range(start + 1, stop)
+        return any(at in self.norms or activates(self.run.kinds[at]) for at in between)
 
 
 def name_sum(run: Run, at: int) -> None:
