@@ -261,6 +261,7 @@ def _of_role(
             return "attention.other"  # a gate on the output of the core
         return _LINEAR_ROLE[role]
     if role == "intermediate":
+        is_linear |= _of_product(s)  # its bias
         return "mlp.up" if is_linear and s.outer not in _ACTIVATIONS else "mlp.activation"
     if role == "bert_output":
         return _of_output(is_linear, outer)

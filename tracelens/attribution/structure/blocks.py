@@ -5,7 +5,15 @@ from __future__ import annotations
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label
-from tracelens.attribution.structure.walk import LARGEST_RANK, MOST_EXPERTS, Walk, activates, embeds, loses
+from tracelens.attribution.structure.walk import (
+    LARGEST_RANK,
+    MOST_EXPERTS,
+    Walk,
+    activates,
+    convolves_bent,
+    embeds,
+    loses,
+)
 from tracelens.gemm import GemmShape
 
 _PADDED = 512  # rows that a vocabulary is made larger by, at most
@@ -83,6 +91,8 @@ class BlockWalk(Walk):
         if shape is None or not ups:
             return False
         inside = range(ups[0] + 1, at)
+        if convolves_bent(run.kinds[ups[0] : at]):
+            return False
         if any(activates(run.kinds[p]) for p in inside):
             return True
         # added to a stream of another width: no MLP, but the way into that
@@ -159,7 +169,9 @@ class BlockWalk(Walk):
         inside = bool(self.run.cores) and router < self.run.cores[-1].first
         inside |= any(label.component == "moe.router" for label in self.run.labels.values())
         weighed = (kind for kind in kinds[at + 1 : router] if kind.what == "softmax")
-        return inside and any(t[-1] == among for kind in weighed for t in kind.tensors)
+        chosen = kinds[router + 1 : router + 2]  # the softmax can be of the chosen alone
+        of_chosen = any(kind.what == "softmax" and kind.tensors[0][-1] < among for kind in chosen)
+        return inside and (of_chosen or any(t[-1] == among for kind in weighed for t in kind.tensors))
 
     def _experts_of(self, products: list[int], index: int, router: int, stop: int) -> list[int]:
         """The products between a choice and the next normalization, if they go into experts and come back."""

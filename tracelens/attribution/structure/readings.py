@@ -7,7 +7,7 @@ from itertools import pairwise
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import is_root
 from tracelens.attribution.structure.runs import Run
-from tracelens.attribution.structure.units import VIEWS, Kind
+from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import follows, routes
 from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import NONLINEAR
@@ -100,7 +100,7 @@ def _until_sum(run: Run, block: list[int]) -> list[int]:
     blocks, and weighs streams against each other (hyper-connections, arXiv 2409.19606)."""
     for number, (at, behind) in enumerate(pairwise(block), 1):
         between = (kind for kind in reversed(run.kinds[at + 1 : behind]) if kind.what != "copy")
-        before = next((kind for kind in between if kind.name not in VIEWS), None)
+        before = next((kind for kind in between if kind.name not in VIEWS | CUTS), None)
         if before is not None and before.what == "add":
             return block[:number]
     return block

@@ -156,6 +156,17 @@ def activates(kind: Kind) -> bool:
     return kind.what == "activation" or bool(kind.tags & {"activation", "gate"})
 
 
+def convolves_bent(kinds: Iterable[Kind]) -> bool:
+    """Is something bent and then convolved? Modules of convolutions do so (Conformer, arXiv 2005.08100); an
+    MLP that convolves what it goes up to bends it behind that (SegFormer, arXiv 2105.15203)."""
+    bent = False
+    for kind in kinds:
+        if bent and kind.what == "convolution":
+            return True
+        bent |= activates(kind)
+    return False
+
+
 def routes(run: Run, at: int) -> bool:
     kind = run.kinds[at]
     return kind.name in ("topk", "sort", "argsort", "argmax", "one_hot") or "router" in kind.tags

@@ -1,0 +1,134 @@
+"""What stands beside a layer's own products and looks like one of them, each on the few units it rests on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.attribution.test_structure import (
+    HIDDEN,
+    TOKENS,
+    _bmm,
+    _gemm,
+    _labelled,
+    _norm,
+    _run,
+    _stream,
+    _unit,
+)
+from tracelens.attribution.structure.cores import find_cores
+from tracelens.attribution.structure.readings import read_gap
+from tracelens.attribution.structure.towers import stretches
+from tracelens.attribution.structure.units import Dims, Kind
+
+_ROWS = 128
+
+
+def _attention(wide: int = HIDDEN, *behind: Kind) -> list[Kind]:
+    """Of four heads, ``wide`` together; ``behind``: between the core and the output projection."""
+    core = [_bmm(8, 64, 64, wide // 4), _unit("softmax", (2, 4, 64, 64), what="softmax")]
+    core += [_bmm(8, 64, wide // 4, 64), *behind, _gemm(_ROWS, HIDDEN, wide)]
+    return [_norm(), _gemm(_ROWS, 3 * wide, HIDDEN), *core, _stream(), _norm()]
+
+
+def _mlp(inner: int) -> list[Kind]:
+    gelu = _unit("gelu", (_ROWS, inner), what="activation")
+    return [_gemm(_ROWS, inner, HIDDEN), gelu, _gemm(_ROWS, HIDDEN, inner), _stream()]
+
+
+def test_an_mlp_narrower_than_the_stream_is_no_adapter() -> None:
+    found = _labelled(*_attention(), *_mlp(HIDDEN // 2))
+    assert found[-4:-1] == ["mlp.up", "mlp.activation", "mlp.down"]
+
+
+def test_a_gate_as_wide_as_the_heads_is_no_mlp() -> None:
+    wide = 2 * HIDDEN
+    gate = [_gemm(_ROWS, wide, HIDDEN), _unit("sigmoid", (_ROWS, wide), what="activation")]
+    found = _labelled(*_attention(wide, *gate, _unit("mul", (_ROWS, wide), (_ROWS, wide))), *_mlp(1024))
+    assert found[5:9] == ["attention.other"] * 3 + ["attention.output"]
+
+
+def test_a_number_for_each_head_makes_no_stream() -> None:
+    gate = [_gemm(_ROWS, 4, HIDDEN), _unit("sigmoid", (_ROWS, 4), what="activation")]
+    narrow = [_bmm(8, 64, 64, 32), _unit("softmax", (2, 4, 64, 64), what="softmax"), _bmm(8, 64, 32, 64)]
+    small = [_gemm(_ROWS, 384, 128), *narrow, _gemm(_ROWS, 128, 128)]
+    run = _run(*small, *_attention(HIDDEN, *gate), *_mlp(1024))
+    run.cores = find_cores(run)
+    assert [part.hidden for part in stretches(run, 128)] == [128, HIDDEN]
+
+
+def test_what_is_bent_before_it_is_convolved_is_no_mlp() -> None:
+    conv = _unit("conv1d", (2, HIDDEN, 64), (HIDDEN, 1, 5), what="convolution")
+    glu, silu = (_unit(name, (*TOKENS, HIDDEN), what="activation") for name in ("glu", "silu"))
+    module = [
+        _gemm(_ROWS, 2 * HIDDEN, HIDDEN),
+        glu,
+        conv,
+        silu,
+        _gemm(_ROWS, HIDDEN, HIDDEN),
+        _stream(),
+        _norm(),
+    ]
+    found = _labelled(*_attention(), *module, *_mlp(1024), *_attention())
+    start = len(_attention())
+    assert [found[start], found[start + 4]] == [None, None]
+    assert found[start + len(module)] == "mlp.up"
+
+
+@pytest.mark.parametrize("beside", ["copy_", "mul"])
+def test_what_is_copied_or_scaled_beside_an_open_product_is_no_residual(beside: str) -> None:
+    work = _unit(
+        beside, (*TOKENS, HIDDEN), (*TOKENS, HIDDEN), what="copy" if beside == "copy_" else "elementwise"
+    )
+    open_ = [_unit("tanh"), work, _gemm(_ROWS, 3 * HIDDEN, HIDDEN), work]
+    open_ += [_gemm(_ROWS, HIDDEN, HIDDEN), _stream()]
+    found = _labelled(*_attention(), *open_, *_attention())
+    start = len(_attention())
+    assert [found[start + 1], found[start + 3], found[start + 5]] == [None, None, "residual"]
+
+
+@pytest.mark.parametrize(("scale", "component"), [((*TOKENS, 1), None), ((HIDDEN,), "residual")])
+def test_a_mask_of_rows_is_no_scale_of_the_layer(scale: Dims, component: str | None) -> None:
+    scaled = _unit("mul", (*TOKENS, HIDDEN), scale)
+    assert _labelled(*_attention(), *_mlp(1024)[:3], scaled, _stream(), *_attention())[11] == component
+
+
+def test_a_choice_whose_softmax_comes_behind_it_routes() -> None:
+    routed = [
+        _gemm(_ROWS, 8, HIDDEN),
+        _unit("topk", (_ROWS, 8)),
+        _unit("softmax", (_ROWS, 2), what="softmax"),
+    ]
+    assert _labelled(*_attention(), *routed, _stream(), *_attention())[len(_attention())] == "moe.router"
+
+
+def test_what_scales_each_word_is_of_the_head() -> None:
+    head = [_norm(), _gemm(_ROWS, 5000, HIDDEN), _unit("mul", (*TOKENS, 5000), (5000,))]
+    loss = _unit("cross_entropy_loss", (_ROWS, 5000), (_ROWS,), what="loss")
+    shaped = _labelled(*_attention(), *_mlp(1024), *head, loss)
+    assert shaped[-3:] == ["logits", "logits", "loss"]
+
+
+def test_a_sum_that_is_cut_ends_a_block() -> None:
+    plain = [Kind(kind.what, kind.name) for kind in (*_attention(), *_mlp(1024))]
+    more = [
+        Kind("elementwise", "select"),
+        Kind("gemm", "linear"),
+        Kind("norm", "layer_norm"),
+        Kind("gemm", "linear"),
+    ]
+    run = _run(*plain, *more)
+    places = [at for at in range(5, len(run)) if run.kinds[at].what == "gemm"]
+    assert read_gap(run, places) == ("attention.output", "mlp.up", "mlp.down", "", "attention.qkv")
+
+
+def test_positions_that_are_resized_embed() -> None:
+    patches = _unit("conv2d", (2, 3, 128, 128), (HIDDEN, 3, 16, 16), what="convolution")
+    table = _unit("copy_", (1, HIDDEN, 32, 32), (1, HIDDEN, 32, 32), what="copy")
+    summed = _unit("add", (1, HIDDEN, 8, 8), (1, HIDDEN, 8, 8), what="add")
+    assert _labelled(patches, table, summed, *_attention())[:3] == ["embedding"] * 3
+
+
+def test_patches_as_wide_as_the_stream_make_it() -> None:
+    patches, table = _gemm(_ROWS, HIDDEN, HIDDEN), _gemm(_ROWS, HIDDEN, 49)
+    found = _labelled(patches, _unit("clamp", (49, 2)), table, _stream(), *_attention(), *_mlp(1024))
+    assert found[:4] == ["embedding"] * 4
