@@ -16,6 +16,7 @@ from tests.attribution.test_structure import (
     _unit,
 )
 from tracelens.attribution.structure.cores import find_cores
+from tracelens.attribution.structure.maps import linear_convolutions
 from tracelens.attribution.structure.readings import read_gap
 from tracelens.attribution.structure.towers import stretches
 from tracelens.attribution.structure.units import Dims, Kind
@@ -90,6 +91,35 @@ def test_what_is_copied_or_scaled_beside_an_open_product_is_no_residual(beside: 
 def test_a_mask_of_rows_is_no_scale_of_the_layer(scale: Dims, component: str | None) -> None:
     scaled = _unit("mul", (*TOKENS, HIDDEN), scale)
     assert _labelled(*_attention(), *_mlp(1024)[:3], scaled, _stream(), *_attention())[11] == component
+
+
+def test_convolutions_up_and_back_are_an_mlp() -> None:
+    """FastSpeech, arXiv 1905.09263; with a mask of the sequence and its padding before each."""
+    wide = [(2, HIDDEN, 64), (2, 1024, 64)]
+    masks = [_unit("mul", given, (2, 1, 64)) for given in wide]
+    up = _unit("conv1d", (2, HIDDEN, 66), (1024, HIDDEN, 3), what="convolution")
+    down = _unit("conv1d", (2, 1024, 66), (HIDDEN, 1024, 3), what="convolution")
+    mlp = [
+        masks[0],
+        up,
+        _unit("relu", wide[1], what="activation"),
+        masks[1],
+        down,
+        masks[0],
+        _stream(),
+        _norm(),
+    ]
+    run = _run(*_attention(), *mlp, *_attention())
+    linear_convolutions(run)
+    start = len(_attention())
+    found = _labelled(*run.kinds)[start : start + len(mlp)]
+    assert found[1:] == ["mlp.up", "mlp.activation", "mlp.activation", "mlp.down", None, "residual", "norm"]
+
+
+def test_a_table_behind_the_values_is_no_output_projection() -> None:
+    """Relative positions of values (arXiv 1803.02155): a product of every head with a table."""
+    table = _gemm(4 * _ROWS, 64, 127)
+    assert _labelled(*_attention(HIDDEN, table))[5:7] == ["attention.other", "attention.output"]
 
 
 def test_a_choice_whose_softmax_comes_behind_it_routes() -> None:

@@ -17,6 +17,7 @@ from tracelens.gemm import GemmShape
 _CONVOLUTION = 4  # kernels of one convolution: its layouts with it
 _DRAWS = 6  # units between chance and the product with it, at most
 _CHANCE = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_"})
+_BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
 _SCALES = frozenset({"mul", "mul_", "div", "div_"})
 _WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
 
@@ -213,7 +214,7 @@ class Gap:
         if given and other and self.before in ("attention.output", "mlp.down"):
             return True
         norms = [p for p in self.gap if p < at and self._is_norm(p)]
-        if norms and any(kind.what == "gemm" for kind in self.run.kinds[norms[-1] : at]):
+        if norms and any(kind.what in _BLOCKS for kind in self.run.kinds[norms[-1] : at]):
             return False  # a block of no name
         return any(self._is_residual(p) for p in self.gap if norms and p < norms[-1])
 
@@ -286,6 +287,11 @@ class Gap:
         before = takewhile(lambda one: not loses(self.run, one[0]), kinds)
         return max((at for at, kind in before if kind.name in _SCALES and not kind.tensors), default=-1)
 
+    def _weighs_rows(self, two: tuple[Dims, ...]) -> bool:
+        """Is it by one number for all channels of a row, as a mask has?"""
+        same = len(two) == 2 and len(two[0]) == len(two[1]) > 1
+        return same and any({*sizes} == {1, self.hidden} for sizes in zip(*two, strict=True))
+
     def _reaches_sum(self, at: int) -> bool:
         """Is it on the way from the product before the gap to the next sum, or behind all of them? What is
         copied or scaled beside a product or a convolution of no name is of that."""
@@ -293,8 +299,7 @@ class Gap:
         if not kinds[at].tensors:
             return True
         end = next((p for p in self.gap if p >= at and self._is_residual(p)), at)
-        others = ("gemm", "bmm", "core", "convolution")
-        return not any(kinds[p].what in others for p in range(self.gap[0], end))
+        return not any(kinds[p].what in _BLOCKS for p in range(self.gap[0], end))
 
     @cached_property
     def last_norm(self) -> int:

@@ -176,7 +176,8 @@ class Queries(Walk):
         for between, behind in pairwise(here[: index + 1]):
             # a gate on the core's output, or the same projection for other tokens, or one of two in a row
             other = run.shape(between)
-            gates = other is None or shape is None or other.batch > 1 or other.m == shape.m
+            gates = other is None or shape is None or (other.n, other.k) != (shape.n, shape.k)
+            gates |= other is not None and shape is not None and other.m == shape.m
             gates &= not follows(run, between, behind)
             run.labels[between] = Label("attention.other" if gates else "attention.output", self.layer)
         return self._adapters(here[index + 1 :], at)
