@@ -118,8 +118,9 @@ def test_convolutions_up_and_back_are_an_mlp() -> None:
 
 def test_a_table_behind_the_values_is_no_output_projection() -> None:
     """Relative positions of values (arXiv 1803.02155): a product of every head with a table."""
-    table = _gemm(4 * _ROWS, 64, 127)
-    assert _labelled(*_attention(HIDDEN, table))[5:7] == ["attention.other", "attention.output"]
+    table = [_gemm(4 * _ROWS, 64, 127), _unit("add_", (8, 64, 64), (8, 64, 64), what="add")]
+    found = _labelled(*_attention(HIDDEN, *table))
+    assert [found[5], found[7]] == ["attention.other", "attention.output"]
 
 
 def test_a_choice_whose_softmax_comes_behind_it_routes() -> None:
@@ -131,8 +132,9 @@ def test_a_choice_whose_softmax_comes_behind_it_routes() -> None:
     assert _labelled(*_attention(), *routed, _stream(), *_attention())[len(_attention())] == "moe.router"
 
 
-def test_what_scales_each_word_is_of_the_head() -> None:
-    head = [_norm(), _gemm(_ROWS, 5000, HIDDEN), _unit("mul", (*TOKENS, 5000), (5000,))]
+@pytest.mark.parametrize(("name", "what"), [("mul", "elementwise"), ("add_", "add")])
+def test_what_scales_each_word_is_of_the_head(name: str, what: str) -> None:
+    head = [_norm(), _gemm(_ROWS, 5000, HIDDEN), _unit(name, (*TOKENS, 5000), (5000,), what=what)]
     loss = _unit("cross_entropy_loss", (_ROWS, 5000), (_ROWS,), what="loss")
     shaped = _labelled(*_attention(), *_mlp(1024), *head, loss)
     assert shaped[-3:] == ["logits", "logits", "loss"]

@@ -78,8 +78,9 @@ class Gap:
     def last_of_columns(self) -> int:
         """The last that adds to the product before the gap, or scales it by, one number for each column."""
         columns = (self.product.n,) if self.product else None
-        own = (at for at in self.gap if columns in self.run.kinds[at].tensors[:2])
-        return max((at for at in own if self.run.kinds[at].name in ("add", "mul", "div")), default=-1)
+        kinds = ((at, self.run.kinds[at]) for at in self.gap)
+        own = ((at, kind) for at, kind in kinds if columns in kind.tensors[:2])
+        return max((at for at, kind in own if kind.what == "add" or kind.name in _SCALES), default=-1)
 
     def _makes_waves(self, at: int) -> bool:
         """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
