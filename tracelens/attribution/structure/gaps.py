@@ -283,10 +283,10 @@ class Gap:
 
     @cached_property
     def last_scaled(self) -> int:
-        """Without shapes: the last that scales before a loss, which can be of the head or of the loss."""
-        kinds = ((at, self.run.kinds[at]) for at in self.gap)
-        before = takewhile(lambda one: not loses(self.run, one[0]), kinds)
-        return max((at for at, kind in before if kind.name in _SCALES and not kind.tensors), default=-1)
+        """Without shapes: the last that scales before a loss, or adds, which can be of the head or of the loss."""
+        kinds = ((at, self.run.kinds[at]) for at in takewhile(lambda at: not loses(self.run, at), self.gap))
+        own = ((at, kind) for at, kind in kinds if kind.what == "add" or kind.name in _SCALES)
+        return max((at for at, kind in own if not kind.tensors), default=-1)
 
     def _weighs_rows(self, two: tuple[Dims, ...]) -> bool:
         """Is it by one number for all channels of a row, as a mask has?"""

@@ -51,7 +51,7 @@ def linear_convolutions(run: Run) -> None:
             norms = (kind for kind in run.kinds[at + 1 : at + _MODULE] if kind.what == "norm")
             if any(kind.tensors[:1] == ((given[0], weight[0], given[2]),) for kind in norms):
                 continue
-            _make_linear(run, at, given[0] * prod(given[2:]), *weight[:2])
+            _make_linear(run, at, given[0] * prod(given[2:]), weight[0], given[1])
     for at, behind in pairwise(places):
         bent = _up_and_back(run, at, behind)
         if bent is not None:
