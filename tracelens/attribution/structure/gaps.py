@@ -283,7 +283,7 @@ class Gap:
 
     @cached_property
     def last_scaled(self) -> int:
-        """Without shapes: the last that scales before a loss, or adds, which can be of the head or of the loss."""
+        """Without shapes: the last that scales or adds before a loss, which can be of the head as well."""
         kinds = ((at, self.run.kinds[at]) for at in takewhile(lambda at: not loses(self.run, at), self.gap))
         own = ((at, kind) for at, kind in kinds if kind.what == "add" or kind.name in _SCALES)
         return max((at for at, kind in own if not kind.tensors), default=-1)
