@@ -13,6 +13,7 @@ from tracelens.attribution.structure.units import Dims, Kind
 
 _ROOTS = frozenset({"rsqrt", "sqrt"})
 _BEFORE = frozenset({"pow", "square", "mean", "var", "var_mean", "std", "sub", "add", "mul", "sum"})
+_CENTRES = frozenset({"sub", "var", "var_mean", "std"})
 _STEPS = 8  # units on either side of the root
 
 
@@ -24,7 +25,7 @@ def written_norms(run: Run) -> set[int]:
             start = _start(run, root)
             divides = root + 1 < len(run) and run.kinds[root + 1].name == "div"
             if start < root and (kind.name != "sqrt" or divides):
-                out |= {*range(start, _stop(run, root))}
+                out |= {*range(start, _stop(run, start, root))}
     return out
 
 
@@ -52,10 +53,12 @@ def _start(run: Run, root: int) -> int:
     return start if averaged else root
 
 
-def _stop(run: Run, root: int) -> int:
-    """Behind the multiplication with the weight, and the bias behind that."""
+def _stop(run: Run, start: int, root: int) -> int:
+    """Behind the multiplication with the weight, and the bias behind that: without a mean that is taken off
+    there is none, and a sum without shapes is a residual."""
     kinds, stop, products = run.kinds, root + 1, 0
     whole: Dims | None = None  # what is normalized, as it is handed on
+    centred = any(kind.name in _CENTRES for kind in kinds[start:root])
     for at in range(root + 1, min(len(run), root + _STEPS)):
         kind = kinds[at]
         wide = _is_wide(kind)
@@ -70,6 +73,8 @@ def _stop(run: Run, root: int) -> int:
             break  # cast back before its weight: this cast is for what takes it
         if kind.what == "add" and products > 1 and kinds[at - 1].what == "copy":
             break  # cast back behind its weight: a residual
+        if kind.what == "add" and not (kind.tensors or centred):
+            break
         whole = largest or whole
         if wide and scales:
             products += 1
