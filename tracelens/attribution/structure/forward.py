@@ -132,18 +132,18 @@ class Forward(Queries, BlockWalk):
         out = set()
         for core, following in pairs(self.run):
             stop = following.first if following else len(self.run)
-            before: set[int] = set()
+            before: dict[int, int] = {}  # width -> the last product that gives it
             products = self.run.products(core.last + 1, stop)
             for at, behind in zip(products, [*products[1:], stop], strict=False):
                 shape = self.run.shape(at)
-                if convolves_bent(self.run.kinds[core.last : at]):
-                    before.clear()
-                if shape is not None and shape.n == self.hidden and {shape.k, 2 * shape.k} & before:
+                wide = (shape.k, 2 * shape.k) if shape is not None and shape.n == self.hidden else ()
+                ups = [before[width] for width in wide if width in before]
+                if shape is not None and ups and not convolves_bent(self.run.kinds[ups[0] : at]):
                     if any(self._sums_up(kind) for kind in self.run.kinds[at + 1 : behind]):
                         out.add((shape.n, shape.k))
                     break
                 if shape is not None and shape.k == self.hidden and shape.batch == 1:
-                    before.add(shape.n)
+                    before[shape.n] = at
         return out
 
 
