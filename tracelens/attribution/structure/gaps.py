@@ -294,13 +294,14 @@ class Gap:
         return same and any({*sizes} == {1, self.hidden} for sizes in zip(*two, strict=True))
 
     def _reaches_sum(self, at: int) -> bool:
-        """Is it on the way from the product before the gap to the next sum, or behind all of them? What is
-        copied or scaled beside a product or a convolution of no name is of that."""
+        """Is it on the way from the product before the gap to the next sum? What is copied or scaled beside a
+        product or a convolution of no name is of that."""
         kinds = self.run.kinds
         if not kinds[at].tensors:
             return True
-        end = next((p for p in self.gap if p >= at and self._is_residual(p)), at)
-        return not any(kinds[p].what in _BLOCKS for p in range(self.gap[0], end))
+        sums = (p for p in self.gap if self._is_residual(p) or "add" in kinds[p].tags)
+        end = next((p for p in sums if p >= at), None)
+        return end is not None and not any(kinds[p].what in _BLOCKS for p in range(self.gap[0], end))
 
     @cached_property
     def last_norm(self) -> int:
