@@ -164,3 +164,16 @@ def test_patches_as_wide_as_the_stream_make_it() -> None:
     patches, table = _gemm(_ROWS, HIDDEN, HIDDEN), _gemm(_ROWS, HIDDEN, 49)
     found = _labelled(patches, _unit("clamp", (49, 2)), table, _stream(), *_attention(), *_mlp(1024))
     assert found[:4] == ["embedding"] * 4
+
+
+@pytest.mark.parametrize(("words", "component"), [(1000, "logits"), (3000, None)])
+def test_a_decoder_of_another_width_has_its_own_head(words: int, component: str | None) -> None:
+    """Behind the layers of an encoder (a transducer, arXiv 1211.3711), with a table of its own words."""
+    table = _unit("embedding", (words, 96), (2, 16), what="embedding")
+    joint = [
+        table,
+        _gemm(_ROWS, 96, HIDDEN),
+        _unit("relu", (_ROWS, 96), what="activation"),
+        _gemm(999, 1006, 96),
+    ]
+    assert _labelled(*_attention(), *_mlp(1024), *joint)[-1] == component

@@ -244,7 +244,8 @@ class BlockWalk(Walk):
         losses = [at for at in range(products[0], len(run)) if loses(run, at)]
         before = [at for at in products if losses and at < losses[0]]
         vocab = shapes[before[-1]].n if before else last.n
-        if last.k != self.hidden and not before:
+        if last.k != self.hidden and not before:  # of a decoder of another width, by its own table
+            run.labels |= {products[-1]: Label("logits")} if self._onto_words(products[-1], last) else {}
             return
         if not before and not self._scores(products[-1], vocab):
             return
@@ -263,12 +264,15 @@ class BlockWalk(Walk):
 
     def _scores(self, at: int, vocab: int) -> bool:
         """Without a loss: is the product one onto the words of an embedding, or are its results compared?"""
-        run = self.run
-        tables = (t for kind in run.kinds[:at] if embeds(kind) for t in kind.tensors if len(t) == 2)
-        if any(table[0] <= vocab < table[0] + _PADDED and table[1] == self.hidden for table in tables):
+        shape, behind = self.run.shape(at), self.run.kinds[at + 1 : at + 1 + _NEAR]
+        if shape is not None and self._onto_words(at, shape):
             return True
-        behind = run.kinds[at + 1 : at + 1 + _NEAR]
         return any(
             vocab in (t[-1] for t in kind.tensors) and (kind.name in _COMPARES or kind.what == "softmax")
             for kind in behind
         )
+
+    def _onto_words(self, at: int, shape: GemmShape) -> bool:
+        """Onto as many words as an embedding before it has, from their width?"""
+        tables = (t for kind in self.run.kinds[:at] if embeds(kind) for t in kind.tensors if len(t) == 2)
+        return any(words <= shape.n < words + _PADDED and width == shape.k for words, width in tables)
