@@ -17,6 +17,7 @@ from tests.attribution.test_structure import (
 )
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.maps import linear_convolutions
+from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.readings import read_gap
 from tracelens.attribution.structure.towers import stretches
 from tracelens.attribution.structure.units import Dims, Kind
@@ -177,3 +178,11 @@ def test_a_decoder_of_another_width_has_its_own_head(words: int, component: str 
         _gemm(999, 1006, 96),
     ]
     assert _labelled(*_attention(), *_mlp(1024), *joint)[-1] == component
+
+
+@pytest.mark.parametrize(("opens", "steps"), [(["pow", "mean"], 7), (["mean", "sub", "pow", "mean"], 10)])
+def test_a_root_mean_square_has_no_bias(opens: list[str], steps: int) -> None:
+    names = [*opens, "add", "rsqrt", "mul", "copy_", "mul", "add"]
+    what = {"add": "add", "copy_": "copy"}
+    run = _run(*(Kind(what.get(name, "elementwise"), name) for name in names))
+    assert written_norms(run) == {*range(steps)}

@@ -71,10 +71,9 @@ def _stop(run: Run, start: int, root: int) -> int:
         behind_cast = [before.name for before in kinds[at - 2 : at]] == ["copy_", "mul"]
         if kind.what == "copy" and behind_cast and _is_wide(kinds[at - 2]):
             break  # cast back before its weight: this cast is for what takes it
-        if kind.what == "add" and products > 1 and kinds[at - 1].what == "copy":
-            break  # cast back behind its weight: a residual
-        if kind.what == "add" and not (kind.tensors or centred):
-            break
+        bare = not (kind.tensors or centred)
+        if kind.what == "add" and products > 1 and (bare or kinds[at - 1].what == "copy"):
+            break  # a residual
         whole = largest or whole
         if wide and scales:
             products += 1
