@@ -21,6 +21,7 @@ from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.readings import read_gap
 from tracelens.attribution.structure.towers import stretches
 from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.walk import hidden_size
 
 _ROWS = 128
 
@@ -186,3 +187,14 @@ def test_a_root_mean_square_has_no_bias(opens: list[str], steps: int) -> None:
     what = {"add": "add", "copy_": "copy"}
     run = _run(*(Kind(what.get(name, "elementwise"), name) for name in names))
     assert written_norms(run) == {*range(steps)}
+
+
+def test_an_output_projection_in_groups_comes_back_to_the_stream() -> None:
+    """transformers models/deepseek_v4/modeling_deepseek_v4.py: o_a_proj of a group, o_b_proj of all."""
+    wide = 2 * HIDDEN
+    layer = _attention(wide)
+    layer[5:6] = [_bmm(2, _ROWS, 32, wide // 2), _unit("view"), _gemm(_ROWS, HIDDEN, 64)]
+    run = _run(*layer, *_mlp(1024))
+    run.cores = find_cores(run)
+    assert hidden_size([run]) == HIDDEN
+    assert _labelled(*run.kinds)[5:8] == ["attention.other", "attention.other", "attention.output"]

@@ -9,7 +9,14 @@ from tracelens.attribution.structure.cores import of_distances, query_rows, weig
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import is_step
 from tracelens.attribution.structure.runs import Core, Label
-from tracelens.attribution.structure.walk import LARGEST_RANK, Walk, activates, follows, takes_heads
+from tracelens.attribution.structure.walk import (
+    LARGEST_RANK,
+    Walk,
+    activates,
+    follows,
+    in_groups,
+    takes_heads,
+)
 from tracelens.gemm import GemmShape
 
 
@@ -196,6 +203,8 @@ class Queries(Walk):
             if fits and (at > edge or (shape.n, shape.k) != self._sizes(here[fits[0]])):
                 break
             wide = width is not None and shape.k >= width
+            first = run.shape(here[index - 1]) if index else None
+            wide |= first is not None and in_groups(first, shape, core)
             if shape.n == self.hidden and shape.batch == 1 and (wide or takes_heads(shape.k, core)):
                 fits.append(index)
             elif not fits and shape.k == self.hidden and shape.n > self.hidden and shape.n != width:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from math import prod
 
 from tracelens.attribution.structure.norms import adds, is_affine, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.gemm import GemmShape
 
 MOST_EXPERTS = 1024
 LARGEST_RANK = 512  # of a low-rank adapter
@@ -37,11 +39,11 @@ def _elected(runs: Iterable[Run], among: set[int]) -> int | None:
     for run in runs:
         for core, following in pairs(run):
             stop = following.first if following else len(run)
-            behind = [shape for at in run.products(core.last + 1, stop) if (shape := run.shape(at))]
-            behind = [shape for shape in behind if shape.n in among]
+            made = [shape for at in run.products(core.last + 1, stop) if (shape := run.shape(at))]
+            behind = [shape for shape in made if shape.n in among]
             exact = [
                 s for s in behind if s.k == core.out_width or (core.heads is None and _fits_heads(s.k, core))
-            ]
+            ] or [two for one, two in pairwise(made) if in_groups(one, two, core) and two.n in among]
             votes.update(shape.n for shape in exact[:1])
             beside = {sum(prod(t[-2:]) for t in found) for found in _put_beside(run, core)}
             weak.update(shape.n for shape in behind[:1] if takes_heads(shape.k, core) or shape.k in beside)
@@ -57,6 +59,12 @@ def _put_beside(run: Run, core: Core) -> Iterator[tuple[Dims, ...]]:
         heads = (core.heads, core.value_dim)
         if kind.name == "cat" and heads in [t[-2:] for t in kind.tensors if len(t) > 2]:
             yield kind.tensors
+
+
+def in_groups(first: GemmShape, second: GemmShape, core: Core) -> bool:
+    """An output projection in two: of every group of heads by itself, then of all (DeepSeek-V4)."""
+    groups = first.batch > 1 and first.batch * first.k == core.out_width
+    return groups and (second.batch, second.k) == (1, first.batch * first.n)
 
 
 def takes_heads(width: int, core: Core) -> bool:
