@@ -71,9 +71,9 @@ def _stop(run: Run, start: int, root: int) -> int:
         behind_cast = [before.name for before in kinds[at - 2 : at]] == ["copy_", "mul"]
         if kind.what == "copy" and behind_cast and _is_wide(kinds[at - 2]):
             break  # cast back before its weight: this cast is for what takes it
-        bare = not (kind.tensors or centred)
-        if kind.what == "add" and products > 1 and (bare or kinds[at - 1].what == "copy"):
-            break  # a residual
+        bare, cast = not (kind.tensors or centred), kinds[at - 1].what == "copy"
+        if products > 1 and ((kind.what == "add" and (bare or cast)) or (kind.what == "copy" and cast)):
+            break  # a residual, or a cast for what takes it
         whole = largest or whole
         if wide and scales:
             products += 1
