@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tests.attribution.test_parts import ADD, ATTENTION, MLP, _found, _row
 from tests.attribution.test_structure import (
     HIDDEN,
     TOKENS,
@@ -204,3 +207,24 @@ def test_an_output_projection_in_groups_comes_back_to_the_stream() -> None:
     run.cores = find_cores(run)
     assert hidden_size([run]) == HIDDEN
     assert _labelled(*run.kinds)[5:8] == ["attention.other", "attention.other", "attention.output"]
+
+
+def _unshaped(names: str) -> list[Kind]:
+    what = {"linear": "gemm", "norm": "norm", "gelu": "activation", "add": "add", "copy_": "copy"}
+    return [Kind(what.get(name, "elementwise"), name) for name in names.split()]
+
+
+@pytest.mark.parametrize(("before", "parts"), [("norm add", ["", ""]), ("norm", ["mlp.up", "mlp.down"])])
+def test_a_block_that_takes_a_sum_is_of_another_kind(before: str, parts: list[str]) -> None:
+    """Gemma 3n's inputs of each layer, behind an MLP that takes what is normalized."""
+    run = _run(
+        *_unshaped(f"linear add norm linear gelu linear {before} linear gelu linear norm add norm linear")
+    )
+    places = [at for at in range(len(run)) if run.kinds[at].what == "gemm"]
+    assert read_gap(run, places) == ("attention.output", "mlp.up", "mlp.down", *parts, "attention.qkv")
+
+
+def test_a_cast_or_a_layout_behind_a_norm_of_queries_stays_open(tmp_path: Path) -> None:
+    norm = ("copy_", "pow", "mean", "add", "rsqrt", "mul", "copy_", "mul")
+    rows = [*(_row("norm", name) for name in norm), _row("", "copy_")]
+    _found(tmp_path, 3 * [*ATTENTION[:2], *rows, *ATTENTION[2:], ADD, *MLP, ADD], shapes=False)

@@ -207,6 +207,10 @@ class _Placed(Gap):
             return Label("attention.rope" if heads else "attention.other", self.layer)
         if rotates and kind.name == "cat" and len(set(kind.tensors)) > 1:
             return Label("attention.other", self.layer)  # rotated and unrotated parts of a head
+        if kind.what == "copy" and not kind.tensors and at - 1 in self.normed:
+            return Label(
+                "unattributed", self.layer, candidates=("norm", "attention.other")
+            )  # cast, or laid out
         by_row = any(t[-1] == 1 for t in kind.tensors if len(t) > 2)  # of a norm, and no rotation
         if rotates and kind.name in _ROTATES | _SCALED and not (by_row and kind.name in _SCALED):
             return Label("attention.rope", self.layer)
