@@ -6,6 +6,7 @@ All features are arrays over sites; a decision is made once per distinct combina
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,7 +126,16 @@ def _convolves(paths: Paths, rule: IntArray) -> frozenset[tuple[Element, ...]]:
     """The modules that hold convolutions, by themselves or in one of their own (ConvNormAct)."""
     found = np.unique(paths.of_node[rule == _RULE_CODE["convolution"]]).tolist()
     holders = (paths.paths[path].elements[:-1] for path in found if path >= 0)
-    return frozenset(elements[:size] for elements in holders for size in (len(elements), len(elements) - 1))
+    return frozenset(around for elements in holders for around in _holders(elements))
+
+
+def _holders(elements: tuple[Element, ...]) -> Iterator[tuple[Element, ...]]:
+    """A module and the one around it: a row of modules is of the one around that."""
+    yield elements
+    yield elements[:-1]
+    while elements[-2:-1] and elements[-2].text == "Sequential":
+        elements = elements[:-1]
+        yield elements[:-1]
 
 
 def _situation(

@@ -5,7 +5,15 @@ from __future__ import annotations
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label
-from tracelens.attribution.structure.walk import LARGEST_RANK, MOST_EXPERTS, Walk, activates, embeds, loses
+from tracelens.attribution.structure.walk import (
+    LARGEST_RANK,
+    MOST_EXPERTS,
+    Walk,
+    activates,
+    convolves_bent,
+    embeds,
+    loses,
+)
 from tracelens.gemm import GemmShape
 
 _PADDED = 512  # rows that a vocabulary is made larger by, at most
@@ -73,6 +81,8 @@ class BlockWalk(Walk):
         if shape is None or not ups:
             return False
         inside = range(ups[0] + 1, at)
+        if convolves_bent(run.kinds[ups[0] : at]):
+            return False
         if any(activates(run.kinds[p]) for p in inside):
             return True
         # added to a stream of another width: no MLP, but the way into that
@@ -148,7 +158,9 @@ class BlockWalk(Walk):
         inside = bool(self.run.cores) and router < self.run.cores[-1].first
         inside |= any(label.component == "moe.router" for label in self.run.labels.values())
         weighed = (kind for kind in kinds[at + 1 : router] if kind.what == "softmax")
-        return inside and any(t[-1] == among for kind in weighed for t in kind.tensors)
+        chosen = kinds[router + 1 : router + 2]  # the softmax can be of the chosen alone
+        of_chosen = any(kind.what == "softmax" and kind.tensors[0][-1] < among for kind in chosen)
+        return inside and (of_chosen or any(t[-1] == among for kind in weighed for t in kind.tensors))
 
     def _experts_of(self, rest: list[int], router: int, stop: int) -> list[int]:
         """The products between a choice and the next normalization, if they go into experts and come back."""
@@ -220,7 +232,8 @@ class BlockWalk(Walk):
         losses = [at for at in range(products[0], len(run)) if loses(run, at)]
         before = [at for at in products if losses and at < losses[0]]
         vocab = shapes[before[-1]].n if before else last.n
-        if last.k != self.hidden and not before:
+        if last.k != self.hidden and not before:  # of a decoder of another width, by its own table
+            run.labels |= {products[-1]: Label("logits")} if self._onto_words(products[-1], last) else {}
             return
         if not before and not self._scores(products[-1], vocab):
             return
@@ -239,12 +252,15 @@ class BlockWalk(Walk):
 
     def _scores(self, at: int, vocab: int) -> bool:
         """Without a loss: is the product one onto the words of an embedding, or are its results compared?"""
-        run = self.run
-        tables = (t for kind in run.kinds[:at] if embeds(kind) for t in kind.tensors if len(t) == 2)
-        if any(table[0] <= vocab < table[0] + _PADDED and table[1] == self.hidden for table in tables):
+        shape, behind = self.run.shape(at), self.run.kinds[at + 1 : at + 1 + _NEAR]
+        if shape is not None and self._onto_words(at, shape):
             return True
-        behind = run.kinds[at + 1 : at + 1 + _NEAR]
         return any(
             vocab in (t[-1] for t in kind.tensors) and (kind.name in _COMPARES or kind.what == "softmax")
             for kind in behind
         )
+
+    def _onto_words(self, at: int, shape: GemmShape) -> bool:
+        """Onto as many words as an embedding before it has, from their width?"""
+        tables = (t for kind in self.run.kinds[:at] if embeds(kind) for t in kind.tensors if len(t) == 2)
+        return any(words <= shape.n < words + _PADDED and width == shape.k for words, width in tables)

@@ -283,6 +283,24 @@ MADE_WEIGHTS = Grammar(
     shaped=True,
 )
 
+# Deformable attention (arXiv 2010.04159): linear layers make values, places to read them at and, through a
+# softmax, weights; values are read from maps at those places and summed by those weights.
+
+_BESIDE_SAMPLES = Gap("attention.other", no(PRODUCT, what("softmax", "norm", "loss")))
+
+DEFORMABLE = Grammar(
+    "deformable attention",
+    (
+        one("attention.qkv", what("gemm")),
+        one("attention.other", what("gemm"), _BESIDE_SAMPLES, n="coordinates"),
+        one("attention.other", what("gemm"), _BESIDE_SAMPLES, n="weights"),
+        one("attention.softmax", what("softmax"), _BESIDE_SAMPLES),
+        some("attention.values", named("grid_sampler_2d"), _BESIDE_SAMPLES),
+        one("attention.output", what("gemm"), _BESIDE_SAMPLES),
+    ),
+    where=lambda it: it.sizes.get("coordinates", 0) == 2 * it.sizes.get("weights", 0),
+)
+
 #: Attention cores, in the order in which they are looked for.
 CORES = (KERNELS, FACTORED, LINEAR, MADE_WEIGHTS)
 

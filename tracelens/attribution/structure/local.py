@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracelens.attribution.structure.grammar import PRODUCT, matches
-from tracelens.attribution.structure.grammars import CLIPPING, HEAD, LONE_MLP, MIXERS, MIXTURES
+from tracelens.attribution.structure.grammars import CLIPPING, DEFORMABLE, HEAD, LONE_MLP, MIXERS, MIXTURES
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import Units
 
@@ -20,11 +20,12 @@ def without_mixers(run: Run) -> Excerpt:
 
 
 def label_local(run: Run) -> None:
-    """Name the units of mixtures of experts and of lone MLPs that have no name yet; fills ``run.labels``.
+    """Name the units of mixtures of experts, of deformable attention and of lone MLPs that have no name yet;
+    fills ``run.labels``.
 
     Two linear layers are surely an MLP only where there is attention somewhere.
     """
-    for grammars in (MIXTURES, (LONE_MLP,) if run.cores else ()):
+    for grammars in (MIXTURES, (DEFORMABLE,), (LONE_MLP,) if run.cores else ()):
         taken = run.labels.keys() | {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
         for found in matches(run, *grammars, taken=taken):
             for at, component in found.components.items():

@@ -13,6 +13,7 @@ from tracelens.attribution.structure.units import Dims, Kind
 
 _ROOTS = frozenset({"rsqrt", "sqrt"})
 _BEFORE = frozenset({"pow", "square", "mean", "var", "var_mean", "std", "sub", "add", "mul", "sum"})
+_CENTRES = frozenset({"sub", "var", "var_mean", "std"})
 _STEPS = 8  # units on either side of the root
 
 
@@ -21,7 +22,7 @@ def written_norms(run: Run) -> set[int]:
     out: set[int] = set()
     for root in range(len(run)):
         if normalizes_by(run, root) and (start := _start(run, root)) < root:
-            out |= {*range(start, _stop(run, root))}
+            out |= {*range(start, _stop(run, start, root))}
     return out
 
 
@@ -56,10 +57,12 @@ def _start(run: Run, root: int) -> int:
     return start if averaged else root
 
 
-def _stop(run: Run, root: int) -> int:
-    """Behind the multiplication with the weight, and the bias behind that."""
+def _stop(run: Run, start: int, root: int) -> int:
+    """Behind the multiplication with the weight, and the bias behind that: without a mean that is taken off
+    there is none, and a sum without shapes is a residual."""
     kinds, stop, products = run.kinds, root + 1, 0
     whole: Dims | None = None  # what is normalized, as it is handed on
+    centred = any(kind.name in _CENTRES for kind in kinds[start:root])
     for at in range(root + 1, min(len(run), root + _STEPS)):
         kind = kinds[at]
         wide = _is_wide(kind)
@@ -72,8 +75,9 @@ def _stop(run: Run, root: int) -> int:
         behind_cast = [before.name for before in kinds[at - 2 : at]] == ["copy_", "mul"]
         if kind.what == "copy" and behind_cast and _is_wide(kinds[at - 2]):
             break  # cast back before its weight: this cast is for what takes it
-        if kind.what == "add" and products > 1 and kinds[at - 1].what == "copy":
-            break  # cast back behind its weight: a residual
+        bare, cast = not (kind.tensors or centred), kinds[at - 1].what == "copy"
+        if products > 1 and ((kind.what == "add" and (bare or cast)) or (kind.what == "copy" and cast)):
+            break  # a residual, or a cast for what takes it
         whole = largest or whole
         if wide and scales:
             products += 1

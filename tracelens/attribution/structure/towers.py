@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from tracelens.attribution.structure.runs import Excerpt, Run
 from tracelens.attribution.structure.units import Kind
-from tracelens.attribution.structure.walk import embeds, returned_width
+from tracelens.attribution.structure.walk import embeds, returned_width, taken_widths
 
 _OPENS = ("embedding", "convolution")
 _COLOURS = 4  # channels of a picture
@@ -66,7 +66,8 @@ def stretches(run: Run, hidden: int) -> Iterator[Stretch]:
 
 def _widths(run: Run, hidden: int) -> list[int]:
     """Per core the width of the stream around it."""
-    found = [_width(run, number) for number in range(len(run.cores))]
+    taken = taken_widths(run)
+    found = [_width(run, number, taken) for number in range(len(run.cores))]
     own = [width if width in made_of else None for width, made_of in found]
     # the first of a stage is made of the narrower stream before it, and gives what the next is made of
     for at, ((width, _), after) in enumerate(zip(found, own[1:], strict=False)):
@@ -84,14 +85,14 @@ def _widths(run: Run, hidden: int) -> list[int]:
     return [width for width in own if width is not None]
 
 
-def _width(run: Run, number: int) -> tuple[int | None, set[int]]:
+def _width(run: Run, number: int, taken: set[int]) -> tuple[int | None, set[int]]:
     """What the output projection of a core comes back to, and what the products before it are made of."""
     core = run.cores[number]
     stop = run.cores[number + 1].first if number + 1 < len(run.cores) else len(run)
     start = run.cores[number - 1].last + 1 if number else 0
     alone = run.part(range(core.first, stop))
     before = {shape.k for at in run.products(start, core.first) if (shape := run.shape(at)) is not None}
-    return returned_width(alone), before
+    return returned_width(alone, taken), before
 
 
 def _cut(run: Run, last: int, first: int, width: int, other: int) -> int:
