@@ -6,7 +6,7 @@ stands between them or, in attention without one, nothing but work on the scores
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import takewhile
 from math import prod
@@ -32,6 +32,8 @@ _NEAR = 256  # units between scores, softmax and values, at most: Longformer has
 _POSITIONS = 2  # linear layers within the scores of an attention
 _COORDINATES = 4  # numbers that say how two positions lie to one another, at most
 _PADDED = 4  # scores of blocks or windows are padded before or behind their softmax, and by less than this
+_VALUES = 2  # gradients of what makes the values
+_NORM = frozenset({"norm", "norm_backward"})
 
 
 def find_cores(run: Run) -> list[Core]:
@@ -58,6 +60,9 @@ def _in_one(run: Run, cores: list[Core]) -> list[Core]:
 
 def _goes_on(run: Run, last: Core, core: Core) -> bool:
     between = run.kinds[last.last + 1 : core.first]
+    if not any(map(run.shape, run.products())):  # without shapes: what stands between tells attentions apart
+        parts = ("gemm", "bmm", "convolution", "norm")
+        return last.backward == core.backward and not any(kind.what in parts for kind in between)
     sizes = [(c.heads, c.kv_heads, c.key_dim, c.value_dim, c.backward) for c in (last, core)]
     return sizes[0] == sizes[1] and all(kind.what == "copy" or kind.name in VIEWS for kind in between)
 
@@ -69,7 +74,7 @@ def _whole(run: Run, group: list[Core]) -> list[Core]:
     made = next((s.m for at in range(group[0].first, -1, -1) if (s := run.shape(at)) and s.batch == 1), None)
     whole, same = made == sum(counts), len(set(counts)) == 1
     compiled = any(kind.what == "fused" for kind in run.kinds)
-    if compiled and not whole and (len(counts) < len(group) or not same):
+    if compiled and counts and not whole and (len(counts) < len(group) or not same):
         return group
     tokens = (sum(counts) if whole or not same else counts[0]) if len(counts) == len(group) else None
     parts = {at: part for core in group for at, part in core.parts.items()}
@@ -231,8 +236,10 @@ def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
 
     An unfused one, S = Q K^T, O = softmax(S) V, is known by dP = dO V^T, which has the size of S and which
     nothing else in a backward has. dV, of the size of dQ, mostly comes right before it; where it is put off
-    it cannot be told from dQ.
+    it cannot be told from dQ. Without shapes it is known by a softmax's gradient between such products.
     """
+    if not any(map(run.shape, run.products())):
+        return _in_one(run, [*_backward_by_order(run)])
     scores = {
         _size(shape)
         for other in forward
@@ -248,6 +255,41 @@ def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
         elif kind.what == "bmm" and shape is not None and _size(shape) in scores:
             cores.append(_unfused_backward(run, at, turned))
     return _in_one(run, cores)
+
+
+def _backward_by_order(run: Run) -> Iterator[Core]:
+    """Without shapes: dV and dP, the gradient of the softmax, dQ and dK. Between dV and dP what made the
+    values can have its gradients."""
+    for at, kind in enumerate(run.kinds):
+        if kind.what == "core":
+            yield _fused(at, kind)
+        elif _goes_back(kind):
+            last, behind = (
+                _beside_softmax(run, way) for way in (range(at - 1, -1, -1), range(at + 1, len(run)))
+            )
+            if last and behind:
+                first = _beside_softmax(run, range(last[-1] - 1, -1, -1), linear=_VALUES)
+                before = [*last, *first][:2]
+                parts = dict.fromkeys(before, "attention.values") | {at: "attention.softmax"}
+                parts |= dict.fromkeys(behind, "attention.scores")
+                yield Core(min(parts), max(parts), parts, None, None, None, None, None, True)
+
+
+def _goes_back(kind: Kind) -> bool:
+    return kind.what == "softmax" or "softmax_backward" in kind.tags
+
+
+def _beside_softmax(run: Run, way: range, linear: int = 0) -> list[int]:
+    """The nearest two products of batches on a ``way``, none of them behind a normalization, another softmax
+    or more than so many ``linear`` layers."""
+    found: list[int] = []
+    for at in way:
+        kind = run.kinds[at]
+        linear -= kind.what == "gemm"
+        if linear < 0 or kind.what in ("core", "norm") or kind.tags & _NORM or _goes_back(kind):
+            break
+        found += [at] if kind.what == "bmm" else []
+    return found[:2]
 
 
 def weighs_pairs(run: Run, scores: int, heads: int | None, at: int) -> bool:

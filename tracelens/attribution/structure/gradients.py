@@ -39,6 +39,22 @@ def _station(label: Label | None) -> str | None:
     return "attention.core" if label.component in inside else label.component
 
 
+def in_experts(kind: Kind, first: str | None, last: str | None, layer: int | None) -> Label | None:
+    """Around the products of experts: their activations, and the ways to them and back."""
+    if not {first, last} & {"moe.experts", "moe.router"}:
+        return None
+    fused = parse_fused(kind.name)
+    ops = set(fused.ops) if fused else {kind.name}
+    moves = any(op.startswith(("index", "scatter", "gather", "new_zeros")) for op in ops)
+    if first == last == "moe.experts" and kind.tags & {"activation", "activation_backward"}:
+        return Label("moe.experts", layer)
+    if moves:
+        return Label("moe.dispatch", layer)
+    if "moe.router" in (first, last) and ops & {"_softmax", "_softmax_backward_data", "topk"}:
+        return Label("moe.router", layer)
+    return None
+
+
 class _Between:
     def __init__(self, run: Run, forward: Run, hidden: set[int], vocab: int | None):
         self.run, self.hidden, self.vocab = run, hidden, vocab
@@ -86,7 +102,7 @@ class _Between:
             or self._of_weight(at)
             or self._of_loss(at, kind, first, last)
             or self._second_stage(at)
-            or self._in_experts(kind, first, last, layer)
+            or in_experts(kind, first, last, layer)
             or self._on_stream(at, kind, first, layer)
             or self._of_inner_norm(kind, layer)
             or self._in_mlp(at, kind, first, last, layer)
@@ -206,21 +222,6 @@ class _Between:
             return Label("dropout", layer)
         if streams >= 2 and "add" in kind.tags and first in ("attention.qkv", *_UP):
             return Label("residual", layer)
-        return None
-
-    def _in_experts(self, kind: Kind, first: str | None, last: str | None, layer: int | None) -> Label | None:
-        """Around the products of experts: their activations, and the ways to them and back."""
-        if not {first, last} & {"moe.experts", "moe.router"}:
-            return None
-        fused = parse_fused(kind.name)
-        ops = set(fused.ops) if fused else {kind.name}
-        moves = any(op.startswith(("index", "scatter", "gather", "new_zeros")) for op in ops)
-        if first == last == "moe.experts" and kind.tags & {"activation", "activation_backward"}:
-            return Label("moe.experts", layer)
-        if moves:
-            return Label("moe.dispatch", layer)
-        if "moe.router" in (first, last) and ops & {"_softmax", "_softmax_backward_data", "topk"}:
-            return Label("moe.router", layer)
         return None
 
     def _of_inner_norm(self, kind: Kind, layer: int | None) -> Label | None:

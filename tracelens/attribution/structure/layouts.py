@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tracelens.attribution.names import kernel_component
+from tracelens.attribution.structure.grammars import GROUPED
+from tracelens.attribution.structure.readings import EXPERTS
 from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.unshaped import label_unshaped
 from tracelens.attribution.structure.walk import loses
 
 _DGRAD, _WGRAD = "NN", "NT"
 _UP = ("mlp.up", "mlp.gate")
-_AROUND_CORES = frozenset({("attention.output", "attention.core"), ("attention.core", "attention.qkv")})
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def forward_order(run: Run, stop: int) -> Ahead:
         if at in cores:
             out.append([])
         label = run.labels.get(at)
-        if label is not None and run.kinds[at].what == "gemm":
+        if label is not None and run.kinds[at].what == "gemm" and run.kinds[at].name not in GROUPED:
             ends = last >= 0 and run.labels[last].component == "attention.output"
             beside |= ends and label.component in _UP and not _joins(run, last, at)
             out[-1].append(label)
@@ -78,13 +80,38 @@ def label_by_layout(
     ``keys``, by place too, are equal for equal kernels (name and launch configuration).
     """
     cores = [core for core in run.cores if core.backward and core.first >= start]
-    if len(cores) != len(ahead.products) - 1:
-        return
-    for core, labels in zip(cores, reversed(ahead.products[:-1]), strict=True):
-        layer = labels[-1].layer if labels else None
+    same = len(cores) == len(ahead.products) - 1
+    for core, labels in zip(cores, reversed(ahead.products[:-1]), strict=same):
+        layer = labels[-1].layer if labels and same else None
         run.labels.update({at: Label(component, layer) for at, component in core.parts.items()})
-    edges = [start - 1, *(core.first for core in cores), len(run)]
+    grouped = [at for at in run.products(start) if run.kinds[at].name in GROUPED]
+    run.labels.update(dict.fromkeys(grouped, Label(EXPERTS)))  # their kernels' names state no layout
     products = [at for at in run.products(start) if at not in run.labels]
+    if same:
+        _label_products(
+            run, [start - 1, *(core.first for core in cores), len(run)], products, ahead, layouts, keys
+        )
+    label_unshaped(run, start)
+    for at in range(start + 1, len(run)):
+        kind = run.kinds[at]  # the sum behind a product split along K, and no step of an attention
+        if kind.what == "helper" and kernel_component(kind.name) is None and at - 1 in run.labels:
+            run.labels.setdefault(at, run.labels[at - 1])
+    lost = next((at for at in range(start, len(run)) if loses(run, at)), len(run))
+    first = next((at for at in products if at > lost), None)
+    if first is not None and first in run.labels and run.labels[first].component == "logits":
+        for at in range(lost, first):  # the loss's gradient, to where the head takes it
+            run.labels.setdefault(at, Label("loss"))
+
+
+def _label_products(
+    run: Run,
+    edges: list[int],
+    products: list[int],
+    ahead: Ahead,
+    layouts: Mapping[int, str | None],
+    keys: Mapping[int, object],
+) -> None:
+    """Name the gradients among the ``products`` between the ``edges``, which are cores."""
     gaps = [[at for at in products if begin < at < end] for begin, end in pairwise(edges)]
     usual = [[at for at in inside if layouts.get(at) == _DGRAD] for inside in gaps]
     # weights that are stored the other way round
@@ -96,20 +123,6 @@ def label_by_layout(
         way = ahead.going_back(beside=True)
     _of_activations(run, places, way)
     _of_weights(run, [at for at in products if layouts.get(at) == _WGRAD], way, keys)
-    _between(run, start)
-    for at in range(start + 1, len(run)):
-        kind = run.kinds[at]  # the sum behind a product split along K, and no step of an attention
-        if kind.what == "helper" and kernel_component(kind.name) is None and at - 1 in run.labels:
-            run.labels.setdefault(at, run.labels[at - 1])
-    for at in range(start, len(run)):  # the table's gradient; with a softmax's that of a bias by distance
-        tags = run.kinds[at].tags
-        if "embedding_backward" in tags and not tags & {"norm", "norm_backward", "softmax_backward"}:
-            run.labels.setdefault(at, Label("embedding"))
-    lost = next((at for at in range(start, len(run)) if loses(run, at)), len(run))
-    first = next((at for at in products if at > lost), None)
-    if first is not None and first in run.labels and run.labels[first].component == "logits":
-        for at in range(lost, first):  # the loss's gradient, to where the head takes it
-            run.labels.setdefault(at, Label("loss"))
 
 
 def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -> None:
@@ -167,35 +180,3 @@ def _alike(kernels: list[object], labels: list[Label]) -> bool:
     of_part = [{tuple(kernels) for kernels in found.values()} for found in parts.values()]
     several = len({kernels for found in of_part for kernels in found}) > 1
     return several and len(layers) > 1 and all(len(found) == 1 for found in of_part)
-
-
-def _between(run: Run, start: int) -> None:
-    """The activation's gradient, what its own operators name, and what stands around a core.
-
-    A sum over the tokens is the gradient of a bias: without shapes nothing tells whose.
-    """
-    path = [
-        at
-        for at in range(start, len(run))
-        if (label := run.labels.get(at)) is not None
-        and (label.role == "dgrad" or run.kinds[at].what == "core")
-    ]
-    for begin, end in pairwise(path):
-        first, last = run.labels[begin], run.labels[end]
-        for at in range(begin + 1, end):
-            kind = run.kinds[at]
-            if at in run.labels or kind.what in ("gemm", "bmm", "helper"):
-                continue
-            if kind.tags >= {"sum", "activation_backward", "norm_backward"}:
-                continue  # a sum over tokens, of one source with those of other parts and named after one
-            if kind.tags >= {"sum", "norm_backward"} and (first.component, last.component) in _AROUND_CORES:
-                continue  # as likely the gradient of a bias there
-            if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
-                run.labels[at] = Label("norm", last.layer)
-            elif kind.what == "activation" or kind.tags & {"activation_backward"}:
-                if first.component == "mlp.down":
-                    run.labels[at] = Label("mlp.activation", first.layer)
-            elif "rope" in kind.tags and first.component == "attention.core":
-                run.labels[at] = Label("attention.rope", first.layer)
-            elif (first.component, last.component) in _AROUND_CORES and "sum" not in kind.tags:
-                run.labels[at] = Label("attention.other", first.layer)

@@ -193,7 +193,12 @@ def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
 
 
 def _activations(run: Run, block: list[int]) -> list[int]:
-    return [at for at in range(block[0], block[-1]) if run.kinds[at].what == "activation"]
+    return [at for at in range(block[0], block[-1]) if _activates(run.kinds[at])]
+
+
+def _activates(kind: Kind) -> bool:
+    """Also where it keeps the mask for its gradient, which is named after that (ReLU's)."""
+    return kind.what == "activation" or bool(kind.tags & {"activation", "activation_backward"})
 
 
 def _mlp(block: list[int], acts: list[int]) -> Pattern | None:
@@ -218,8 +223,7 @@ def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, .
     if len(places) < 2:
         return None
     inside = range(places[0], places[-1])
-    acts = [at for at in inside if run.kinds[at].what == "activation" or "activation" in run.kinds[at].tags]
-    acts = acts or [at for at in inside if run.kinds[at].name == _WRITTEN_OUT]
+    acts = _activations(run, places) or [at for at in inside if run.kinds[at].name == _WRITTEN_OUT]
     norms = normalizations(run, places[0], places[-1])
     found = _in_stretches(run, places, norms, acts, last=last)
     if found is not None or last or len(places) < _MLP_BETWEEN:

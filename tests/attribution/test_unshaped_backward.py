@@ -1,0 +1,141 @@
+"""The backward of a compiled step without shapes, on the few units that each rule rests on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelens.attribution.structure.cores import find_backward_cores, find_cores
+from tracelens.attribution.structure.layouts import Ahead, label_by_layout
+from tracelens.attribution.structure.readings import read_gap
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Kind
+from tracelens.gemm.inductor import parse_fused
+
+DGRAD, WGRAD = Kind("gemm", "mm"), Kind("gemm", "addmm")
+BMM = Kind("bmm", "bmm")
+CORE = Kind("core", "_flash_attention_backward", backward=True)
+QUERIES, OUTPUT, UP, DOWN = "attention.qkv", "attention.output", "mlp.up", "mlp.down"
+
+
+def _fused(name: str) -> Kind:
+    fused = parse_fused(f"triton_{name}_0")
+    assert fused is not None
+    return Kind("fused", f"triton_{name}_0", tags=fused.tags)
+
+
+SOFTMAX = _fused("per_fused__softmax_backward_data_view")
+COPY = _fused("poi_fused_clone_transpose_view")
+NORM = _fused("red_fused_native_layer_norm_backward_view")
+
+
+def _backward(*kinds: Kind) -> Run:
+    return Run("backward", [*range(len(kinds))], [*kinds])
+
+
+def _label(run: Run, *products: list[str]) -> dict[int, str]:
+    """Components by place, of a backward to these products of a forward, cut at its cores."""
+    run.cores = find_backward_cores(run, [])
+    layouts: dict[int, str | None] = {at: "NN" for at, kind in enumerate(run.kinds) if kind is DGRAD}
+    layouts |= {at: "NT" for at, kind in enumerate(run.kinds) if kind is WGRAD}
+    keys: dict[int, object] = {
+        at: number for number, at in enumerate(at for at, kind in enumerate(run.kinds) if kind is WGRAD)
+    }
+    ahead = [[Label(component, 0) for component in labels] for labels in products]
+    label_by_layout(run, 0, Ahead(ahead, False), layouts, keys)
+    return {at: label.component for at, label in run.labels.items()}
+
+
+def test_an_unfused_core_is_found_around_the_gradient_of_its_softmax() -> None:
+    found = _label(_backward(DGRAD, BMM, BMM, SOFTMAX, BMM, BMM, COPY, DGRAD), [QUERIES], [OUTPUT])
+    assert [found[at] for at in (0, 1, 2, 3, 4, 5, 7)] == [
+        OUTPUT,
+        *["attention.values"] * 2,
+        "attention.softmax",
+        *["attention.scores"] * 2,
+        QUERIES,
+    ]
+
+
+def test_the_gradient_of_the_values_can_go_on_before_that_of_the_scores() -> None:
+    kinds = (DGRAD, BMM, COPY, WGRAD, DGRAD, BMM, SOFTMAX, BMM, BMM, DGRAD, DGRAD)
+    found = _label(_backward(*kinds), [QUERIES] * 3, [OUTPUT])
+    assert [found[at] for at in (0, 4, 9, 10)] == [OUTPUT, QUERIES, QUERIES, QUERIES]
+    assert found[1] == found[5] == "attention.values"
+
+
+def test_batches_of_experts_behind_a_normalization_are_of_no_core() -> None:
+    (core,) = find_backward_cores(_backward(BMM, NORM, DGRAD, BMM, SOFTMAX, BMM, BMM), [])
+    assert core.first == 3
+
+
+def test_the_softmax_of_a_router_is_no_core() -> None:
+    assert find_backward_cores(_backward(BMM, BMM, SOFTMAX, DGRAD, DGRAD), []) == []
+
+
+def test_cores_with_no_product_between_are_one_attention() -> None:
+    run = Run("forward", [*range(4)], [DGRAD, Kind("core", "flash"), Kind("core", "flash"), DGRAD])
+    run.kinds.append(COPY)
+    (core,) = find_cores(run)
+    assert (core.first, core.last) == (1, 2)
+
+
+def test_grouped_products_are_experts_and_state_no_layout() -> None:
+    grouped, bent = Kind("gemm", "_grouped_mm"), _fused("poi_fused_cat_mul_silu_silu_backward_split")
+    found = _label(
+        _backward(DGRAD, grouped, bent, grouped, DGRAD, CORE, DGRAD), [QUERIES], [OUTPUT, "moe.router"]
+    )
+    assert [found[at] for at in (0, 1, 2, 3, 4, 6)] == [
+        "moe.router",
+        *["moe.experts"] * 3,
+        OUTPUT,
+        QUERIES,
+    ]
+
+
+SUM, SUM_ALIKE = _fused("red_fused_sum_view"), _fused("per_fused_native_layer_norm_backward_sum_view")
+SCALE = _fused("red_fused__to_copy_mul_sum_view")
+
+
+@pytest.mark.parametrize(("between", "found"), [([SUM], OUTPUT), ([SCALE], None), ([COPY, SUM], None)])
+def test_a_sum_right_behind_the_gradient_of_a_weight_is_of_its_bias(
+    between: list[Kind], found: str | None
+) -> None:
+    run = _backward(CORE, DGRAD, CORE, DGRAD, WGRAD, *between)
+    run.cores = find_backward_cores(run, [])
+    run.labels[4] = Label(OUTPUT, 0, role="wgrad")
+    label_by_layout(run, 0, Ahead([[], [], []], False), {}, {})
+    last = run.labels.get(len(run) - 1)
+    assert (last.component if last else None) == found
+
+
+def test_a_sum_named_after_the_normalization_whose_result_it_reads_is_of_none() -> None:
+    found = _label(_backward(DGRAD, NORM, SUM_ALIKE, DGRAD, CORE, DGRAD), [QUERIES], [OUTPUT, UP])
+    assert found[1] == "norm"
+    assert 2 not in found
+
+
+def test_the_second_stage_behind_an_activation_is_of_the_bias_before_it() -> None:
+    stages = _fused("red_fused_gelu_gelu_backward_sum_view"), _fused("per_fused_gelu_gelu_backward_sum_view")
+    found = _label(_backward(DGRAD, *stages, DGRAD, DGRAD, CORE, DGRAD), [QUERIES], [OUTPUT, UP, DOWN])
+    assert (found[1], found[2]) == ("mlp.activation", UP)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_weights_of_norms_are_summed_beside_these(first: bool) -> None:
+    norm = _fused("red_fused__to_copy_add_div_expand_mul_pow_sum_view")
+    sums = [SCALE, _fused("per_fused__to_copy_mul_sum_view")]
+    kinds = [*sums, norm] if first else [norm, *sums]
+    found = _label(_backward(DGRAD, *kinds, DGRAD, CORE, DGRAD), [QUERIES], [OUTPUT, UP])
+    assert [found.get(at) for at in (1, 2, 3)] == ["norm"] * 3
+
+
+def test_a_table_filled_with_zeros_is_of_the_embedding() -> None:
+    fill = _fused("poi_fused_embedding_dense_backward_native_layer_norm_native_layer_norm_backward")
+    assert _label(_backward(DGRAD, CORE, DGRAD, fill), [QUERIES], [OUTPUT])[3] == "embedding"
+
+
+def test_an_activation_that_keeps_its_mask_is_one() -> None:
+    linear, norm = Kind("gemm", "addmm"), Kind("norm", "native_layer_norm")
+    relu = _fused("poi_fused_relu_threshold_backward_view")
+    run = Run("forward", [*range(8)], [linear, norm, linear, relu, linear, norm, linear, linear])
+    assert read_gap(run, [0, 2, 4, 6, 7]) == (OUTPUT, UP, DOWN, QUERIES, QUERIES)

@@ -1,0 +1,127 @@
+"""What stands between the products of a backward without shapes: by what it does and what is beside it.
+
+Sums over the tokens are gradients of biases and of weights of normalizations. Inductor makes them in two
+stages, and gives the second one, where it is the same code for several, the name of the first.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from tracelens.attribution.structure.gradients import in_experts
+from tracelens.attribution.structure.readings import EXPERTS
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Kind
+from tracelens.gemm.inductor import parse_fused
+from tracelens.gemm.inductor_ops import NORM_BACKWARD
+
+_AROUND_CORES = frozenset({("attention.output", "attention.core"), ("attention.core", "attention.qkv")})
+_NORM = frozenset({"norm", "norm_backward"})
+_STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
+
+
+def label_unshaped(run: Run, start: int) -> None:
+    """Name what stands between the named products from position ``start`` on; fills ``run.labels``."""
+    _biases(run, start)
+    _between(run, start)
+    _weights_of_norms(run, start)
+    for at in range(start, len(run)):  # the table's gradient; with a softmax's that of a bias by distance
+        tags = run.kinds[at].tags
+        works = {"softmax_backward"} if _fills(run.kinds[at]) else {"softmax_backward", *_NORM}
+        if "embedding_backward" in tags and not tags & works:
+            run.labels.setdefault(at, Label("embedding"))
+
+
+def _fills(kind: Kind) -> bool:
+    """A table's gradient with zeros, whatever the names of what is added to it."""
+    return "embedding_backward" in kind.tags and kind.name.startswith("triton_poi")
+
+
+def _biases(run: Run, start: int) -> None:
+    """A sum over the tokens right behind the gradient of a weight is the gradient of that product's bias, as
+    autograd makes them."""
+    stages = {run.kinds[at].name for at in range(start, len(run)) if _is_second_stage(run, at)}
+    for at in range(start + 1, len(run)):
+        before = run.labels.get(at - 1)
+        kind = run.kinds[at]
+        behind = before is not None and before.role == "wgrad" and kind.name not in stages
+        if before is not None and behind and _sums(kind) and not _scales(kind):
+            run.labels[at] = Label(before.component, before.layer)
+            if _is_second_stage(run, at + 1):
+                run.labels[at + 1] = run.labels[at]
+
+
+def _sums(kind: Kind) -> bool:
+    return kind.what == "fused" and "sum" in kind.tags and not kind.name.startswith("triton_poi")
+
+
+def _scales(kind: Kind) -> bool:
+    """Is it a sum of products, as the gradients of scales are?"""
+    return "mul" in _ops(kind) and "activation_backward" not in kind.tags and not _ops(kind) & NORM_BACKWARD
+
+
+def _ops(kind: Kind) -> frozenset[str]:
+    fused = parse_fused(kind.name)
+    return frozenset(fused.ops) if fused is not None else frozenset()
+
+
+def _is_second_stage(run: Run, at: int) -> bool:
+    """A small reduction right behind a large one that sums; what it is called after is no other work."""
+    if not 0 < at < len(run) or not run.kinds[at].name.startswith("triton_per"):
+        return False
+    first, second = run.kinds[at - 1], run.kinds[at]
+    sums = first.name.startswith("triton_red") and "sum" in first.tags
+    return sums and bool(first.tags & _NORM or not second.tags & _NORM)
+
+
+def _between(run: Run, start: int) -> None:
+    """The activation's gradient, what its own operators name, and what stands around a core."""
+    path = [
+        at
+        for at in range(start, len(run))
+        if (label := run.labels.get(at)) is not None
+        and (label.role == "dgrad" or run.kinds[at].what == "core" or label.component == EXPERTS)
+    ]
+    for begin, end in pairwise(path):
+        for at in range(begin + 1, end):
+            if at not in run.labels and run.kinds[at].what not in ("gemm", "bmm", "helper"):
+                found = _named(run, at, run.labels[begin], run.labels[end])
+                if found is not None:
+                    run.labels[at] = found
+
+
+def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
+    """What a unit is between two stations of the gradient's path."""
+    kind = run.kinds[at]
+    around = (first.component, last.component) in _AROUND_CORES
+    if _is_second_stage(run, at):
+        bends = "activation_backward" in run.kinds[at - 1].tags and last.component == "mlp.up"
+        return Label(last.component, last.layer) if bends else None
+    if "sum" in kind.tags and _ops(kind) & NORM_BACKWARD:
+        return None  # a normalization has its own sums: it is that of a bias, named after what it reads
+    if kind.tags >= {"sum", "norm_backward"} and around:
+        return None  # as likely the gradient of a bias there
+    if _fills(kind):
+        return None
+    if found := in_experts(kind, first.component, last.component, last.layer):
+        return found
+    if kind.what == "norm" or kind.tags & _NORM:
+        return Label("norm", last.layer)
+    if kind.what == "activation" or "activation_backward" in kind.tags:
+        return Label("mlp.activation", first.layer) if first.component == "mlp.down" else None
+    if "rope" in kind.tags and first.component == "attention.core":
+        return Label("attention.rope", first.layer)
+    return Label("attention.other", first.layer) if around and "sum" not in kind.tags else None
+
+
+def _weights_of_norms(run: Run, start: int) -> None:
+    """Sums of products in more bits, right beside a normalization whose steps are written out."""
+    sums = [at for at in range(start, len(run)) if at not in run.labels and _sums(run.kinds[at])]
+    firsts = [at for at in sums if _ops(run.kinds[at]) >= _STEP_OF_NORM and not _is_second_stage(run, at)]
+    for way in (firsts, firsts[::-1]):
+        for at in way:
+            behind = at + 1 + _is_second_stage(run, at + 1)
+            beside = (run.labels.get(at - 1), run.labels.get(behind))
+            norm = next((label for label in beside if label is not None and label.component == "norm"), None)
+            if at not in run.labels and norm is not None:
+                run.labels.update({place: Label("norm", norm.layer) for place in range(at, behind)})
