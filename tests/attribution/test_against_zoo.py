@@ -178,6 +178,13 @@ def test_compiled_otherwise(folder: Path, variant: str) -> None:
     assert score.share > 0.97, score.wrong
 
 
+@pytest.mark.parametrize("family", ["t5", "moe_grouped"])
+def test_without_shapes(folder: Path, family: str) -> None:
+    """A cast behind the softmax is of it; rows that go back are dispatch before a shared expert, too."""
+    score = eager(folder, family, names="none", shapes=False, checkpoint="nonreentrant")
+    assert score.share > 0.99, score.wrong
+
+
 @pytest.mark.parametrize(("family", "least"), [("bert", 0.93), ("llama", 0.96)])
 def test_compiled_steps_without_shapes(folder: Path, family: str, least: float) -> None:
     """A head with a product of its own before it; gradients whose sum takes longer than the product."""

@@ -231,7 +231,8 @@ class _Placed(Gap):
             return [*gates, *self._on_stream(weighed + 1)] if gates else None
         if self.before == "moe.experts" and self.after == "moe.experts":
             # behind the product that comes back to the hidden size results are weighed and put back
-            back = self.product is not None and self.product.n == self.hidden != self.product.k
+            rows = any(self.run.kinds[at].what == "dispatch" for at in self.gap)
+            back = self.product.n == self.hidden != self.product.k if self.product is not None else rows
             return self._all("moe.dispatch" if back else "moe.experts")
         return None
 
@@ -297,6 +298,8 @@ class _Placed(Gap):
             and any(self._is_norm(p) for p in self.gap if p < at)
         ):
             return None
+        if not kind.tensors:
+            return Label("embedding") if self._sums_lookups(at) else None
         wide = kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors)
         return Label("embedding") if wide and not self.convolved else None
 

@@ -160,7 +160,10 @@ def _inside(it: Match, at: int) -> str:
         return "attention.scores"
     first = it.run.shape(scores)
     whole = first is not None and first.batch * first.m * first.n in map(prod, kind.tensors)
-    turns = not whole and (kind.what == "copy" or kind.tags == {"layout"})
+    cast = (
+        first is None and at == softmax + 1 and kind.name == "copy_"
+    )  # a product's own copies are part of it
+    turns = not (whole or cast) and (kind.what == "copy" or kind.tags == {"layout"})
     return "attention.other" if turns else "attention.softmax"
 
 

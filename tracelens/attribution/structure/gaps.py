@@ -68,8 +68,8 @@ class Gap:
 
     @cached_property
     def last_of_columns(self) -> int:
-        """The last that adds to the product before the gap, or scales it by, one number for each column; without
-        shapes what is added to it first."""
+        """The last that adds to the product before the gap, or scales it by, one number for each column;
+        without shapes what is added to it first."""
         columns = (self.product.n,) if self.product else None
         kinds = ((at, self.run.kinds[at]) for at in self.gap)
         own = ((at, kind) for at, kind in kinds if columns in kind.tensors[:2] or self._is_first_sum(at))
@@ -78,6 +78,13 @@ class Gap:
     def _is_first_sum(self, at: int) -> bool:
         kind = self.run.kinds[at]
         return at == self.gap[0] and kind.what == "add" and not kind.tensors
+
+    def _sums_lookups(self, at: int) -> bool:
+        """Without shapes: adds or puts together what was looked up, or made of patches, right before it."""
+        puts = (kind for kind in reversed(self.run.kinds[: at + 1]) if kind.name not in VIEWS)
+        first = next((kind for kind in puts if kind.what not in ("add", "copy") and kind.name != "cat"), None)
+        sums = self.run.kinds[at].what == "add" or self.run.kinds[at].name == "cat"
+        return sums and first is not None and first.what in ("embedding", "convolution")
 
     def _makes_waves(self, at: int) -> bool:
         """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
