@@ -299,7 +299,7 @@ class _Placed(Gap):
         ):
             return None
         if not kind.tensors:
-            return Label("embedding") if self._sums_lookups(at) else None
+            return Label("embedding") if self._sums_lookups(at) and not self._counts_batches(at) else None
         wide = kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors)
         return Label("embedding") if wide and not self.convolved else None
 
