@@ -11,7 +11,8 @@ later list: 15 architectures of `transformers` and 10 models of `timm` (one per 
 them with attention) that no list held, in the order of a hash, those that could be recorded. ``--fresh
 --third`` is one half of all else of `transformers` that can be recorded, drawn by hash; with ``--held`` the
 other half. ``--no-shapes`` judges recordings without shapes, ``--compiled`` those of `transformers` under
-torch.compile (half a minute each), which hold no names.
+torch.compile (half a minute each), which hold no names, ``--setup`` those of `transformers` as people train
+them (benchmarks/setups.py).
 ``-v`` lists what is wrong and what is open, by truth, what was found and operator.
 """
 
@@ -27,6 +28,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--vision", action="store_true", help="models of timm and torchvision")
     parser.add_argument("--frameworks", action="store_true", help="models of megatron-core and torchtitan")
     parser.add_argument("--compiled", action="store_true", help="models of transformers under torch.compile")
+    parser.add_argument(
+        "--setup", help="models of transformers, trained so: benchmarks/setups.py has the words"
+    )
     parser.add_argument("--no-shapes", action="store_true", help="judge recordings without shapes")
     parser.add_argument("--held", action="store_true", help="judge what was set aside")
     parser.add_argument("--fresh", action="store_true", help="judge the list of benchmarks/fresh")
@@ -138,6 +143,8 @@ def main(arguments: list[str] | None = None) -> None:
     if given.third and (given.vision or given.second or not given.fresh):
         parser.error("--third goes with --fresh alone: its list is of transformers")
     record, everyone = _source(vision=given.vision, frameworks=given.frameworks, compiled=given.compiled)
+    if given.setup:
+        record = partial(import_module("benchmarks.setups").record_setup, setup=given.setup)
     chosen = [name for name in everyone if held(name) == given.held]
     if given.fresh:
         which = ("vision" if given.vision else "hub") + "_2" * given.second + "_3" * given.third

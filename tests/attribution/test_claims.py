@@ -190,3 +190,20 @@ def test_one_more_product_before_a_core_makes_no_queries(tmp_path: Path) -> None
     right, wrong = verdict(rows, trace, found)
     assert wrong == {}
     assert right >= 0.9, open_rows(rows, trace, found)
+
+
+def test_the_activation_of_a_bottleneck_is_of_no_mlp(tmp_path: Path) -> None:
+    """transformers models/rt_detr/modeling_rt_detr_resnet.py: a row of convolutions, then a ReLU."""
+    maps = [4, 64, 56, 56]
+    block = [_row("other", "conv2d", maps, [64, 64, 3, 3]), _row("other", "relu", maps)]
+    modules = (("BottleNeckLayer", 0, 1), ("Sequential", 0, 0), ("ConvLayer", 0, 0), ("Conv2d", 0, 0))
+    frames = [
+        op(f"nn.Module: {name}_0", ts=100 * first + number / 2 + 1, dur=100 * (last - first) + 40 - number)
+        for number, (name, first, last) in enumerate((*modules, ("ReLU", 1, 1)))
+    ]
+    rows = [*block, *_attention(), *MLP]
+    events = [*written(rows), *(frame | {"cat": "python_function"} for frame in frames)]
+    trace, _, found = attributed(tmp_path, events)
+    assert verdict(rows, trace, found)[1] == {}
+    first = trace.kernels.ts_ns.argsort(kind="stable")[:2]
+    assert [COMPONENTS[code] for code in found.component[first]] == ["other", "other"]

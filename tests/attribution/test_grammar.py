@@ -136,5 +136,13 @@ def test_a_component_can_depend_on_the_unit_and_a_match_on_what_stands_in_it() -
 
 
 def test_a_place_can_be_asked_for() -> None:
-    last = one("B", what("b"), where=lambda kinds, at: at + 1 == len(kinds))
+    last = one("B", what("b"), where=lambda it, at: at + 1 == len(it.kinds))
     assert _found(_run(*"bb"), last) == ["B"]
+
+
+def test_what_may_stand_between_can_depend_on_what_was_found() -> None:
+    gap = Gap("in", no(what("a")), where=lambda it, at: at < it.start + 3)
+    parts = (one("first", what("a")), one("last", what("a"), gap))
+    assert [(match.start, match.stop) for match in matches(_run(*"abbbabba"), Grammar("near", parts))] == [
+        (4, 8)
+    ]

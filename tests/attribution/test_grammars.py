@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracelens.attribution.structure.grammar import Grammar, matches
-from tracelens.attribution.structure.grammars import CLIPPING, LONE_MLP, MIXERS, MIXTURES
+from tracelens.attribution.structure.grammars import CLIPPING, DEFORMABLE, LONE_MLP, MIXERS, MIXTURES
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
@@ -135,6 +135,26 @@ def test_a_lone_mlp_is_added_to_what_it_was_made_of() -> None:
 def test_what_is_no_lone_mlp(kinds: list[Kind]) -> None:
     assert not any(_found(kinds, LONE_MLP))
     assert not any(_found([*MLP, SUM], LONE_MLP, shaped=False))
+
+
+def _deformable(points: int = 96, between: str = "softmax") -> list[Kind]:
+    """Values, places and weights of 8 heads at 3 levels of 4 points, as RT-DETR has them."""
+    read = [_unit("copy_", what="copy"), _unit("grid_sampler_2d")]
+    made = [_gemm(HIDDEN, HIDDEN), _gemm(2 * 96, HIDDEN), _gemm(points, HIDDEN), _unit(between, what=between)]
+    return [*made, *read, *read, _unit("mul"), _unit("sum"), _gemm(HIDDEN, HIDDEN)]
+
+
+@pytest.mark.parametrize("shaped", [True, False])
+def test_deformable_attention_reads_values_at_places_by_weights(shaped: bool) -> None:
+    made = ["attention.qkv", "attention.other", "attention.other", "attention.softmax"]
+    read = ["attention.other", "attention.values"] * 2
+    wanted = [*made, *read, "attention.other", "attention.other", "attention.output"]
+    assert _found(_deformable(), DEFORMABLE, shaped=shaped) == wanted
+
+
+@pytest.mark.parametrize("kinds", [_deformable(points=64), _deformable(between="norm")])
+def test_what_is_no_deformable_attention(kinds: list[Kind]) -> None:
+    assert not any(_found(kinds, DEFORMABLE))
 
 
 @pytest.mark.parametrize(

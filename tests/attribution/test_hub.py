@@ -116,3 +116,14 @@ def test_truth_of_vision_models_follows_the_names_of_their_library(
 ) -> None:
     place = Place((*_VIT[0], *classes), (*_VIT[1], *names))
     assert truth_of_vision(place, function, weighted=True, equal=False).split()[0] == truth
+
+
+@pytest.mark.parametrize(("name", "setup"), [("llama", "reentrant"), ("t5", "checkpointed")])
+def test_checkpoints_without_shapes_are_what_the_forward_is(tmp_path: Path, name: str, setup: str) -> None:
+    pytest.importorskip("transformers")
+    from benchmarks.attribution_zoo import judge
+    from benchmarks.setups import record_setup
+
+    score = judge(tmp_path, record_setup(name, setup).trace("none", shapes=False))
+    assert score.right >= 0.99, score.what
+    assert score.wrong <= 0.005, score.what

@@ -409,11 +409,12 @@ def test_a_sum_inside_an_activation_or_a_product_is_no_residual(modules: str, co
         ("Block.BatchNormAct2d.GELU", "activation", "other"),
         ("Qwen3NextGatedDeltaNet.Qwen3NextRMSNormGated.SiLU", "activation", "ssm.scan"),
         ("Block.LinearNorm.Linear", "linear", None),  # what is called after a norm is none
+        ("Swin2SRIntermediate.Linear", None, "mlp.up"),  # its bias
         ("Block.Mlp.LinearNorm.Linear", "linear", "mlp.other"),
     ],
 )
 def test_a_module_says_no_more_than_its_operator_can_be(
-    modules: str, inner: str, component: str | None
+    modules: str, inner: str | None, component: str | None
 ) -> None:
     elements = tuple(Element(name, element_role(name), None, False) for name in modules.split("."))
     where = replace(situation(""), path=Path(elements, modules), inner=inner, outer=inner)
@@ -427,11 +428,11 @@ def test_a_module_says_no_more_than_its_operator_can_be(
         ("LlamaAttention.Linear", "attention.qkv"),  # of an adapter, or a cast
         ("LlamaAttention.LinearAttention", "attention.other"),
         ("LlamaAttention", "attention.other"),
+        ("BertIntermediate.Linear", "mlp.up"),
+        ("BertIntermediate", "mlp.activation"),
     ],
 )
-def test_what_a_layer_of_queries_does_beside_its_product_is_of_the_queries(
-    modules: str, component: str
-) -> None:
+def test_what_a_layer_does_beside_its_product_is_of_the_product(modules: str, component: str) -> None:
     elements = tuple(Element(name, element_role(name), None, False) for name in modules.split("."))
     where = replace(
         situation(""), path=Path(elements, modules), inner="add", outer="add", residual=True, after_core=False

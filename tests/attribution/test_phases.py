@@ -9,7 +9,7 @@ from typing import Any
 from tests.trace.tools import launch, read
 from tracelens.attribution import attribute
 from tracelens.trace import link
-from tracelens.words import PHASES
+from tracelens.words import COMPONENTS, PHASES
 
 
 def _span(name: str, ts: int, dur: int, category: str = "cpu_op", *, number: int = -1) -> dict[str, Any]:
@@ -101,3 +101,25 @@ def test_what_has_no_gradient_amid_a_forward_is_part_of_it(tmp_path: Path) -> No
         "other",
         "forward",
     ]
+
+
+def test_what_runs_among_a_forward_that_runs_again_is_of_it(tmp_path: Path) -> None:
+    """Positions have no gradient; the node that asked for them is of a norm, and they are none."""
+    evaluate = "autograd::engine::evaluate_function: RMSNormFunctionBackward"
+    events = [
+        *_work(1, 1, number=1, op="aten::mul"),
+        *_work(2, 6, op="aten::arange", name="arange"),
+        *_work(3, 11, number=2, op="aten::mul"),
+        *_work(8, 16, number=3, op="RMSNormFunction", name="scale"),
+        _span(evaluate, 100, 60, number=3),
+        _span("RMSNormFunctionBackward", 101, 58),
+        *_work(4, 105, number=4, op="aten::mul"),
+        *_work(5, 115, op="aten::arange", name="arange"),
+        *_work(6, 125, number=5, op="aten::mul"),
+        *_work(7, 140, op="aten::add", name="masked"),
+    ]
+    trace = read(tmp_path, json.dumps({"traceEvents": events}))
+    found = attribute(trace, link(trace))
+    parts = zip(found.phase.tolist(), found.component.tolist(), strict=True)
+    again, own = ("recompute", "unattributed"), ("backward", "norm")
+    assert [(PHASES[phase], COMPONENTS[part]) for phase, part in parts][4:] == [again] * 3 + [own]

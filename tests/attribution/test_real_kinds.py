@@ -692,3 +692,23 @@ def test_dimensions_are_those_of_one_model_of_two(tmp_path: Path) -> None:
     assert (model.hidden.value, model.heads.value, model.head_dim.value) == (512, 8, 64)
     assert (model.layers.value, model.ffn.value) == (3, 1536)
     assert (model.sequence.value, model.micro_batch.value) == (512, 4)
+
+
+@pytest.mark.parametrize("written_out", [False, True])
+def test_an_encoder_that_is_not_trained_ends_in_its_vocabulary_without_shapes(
+    tmp_path: Path, written_out: bool
+) -> None:
+    """BertLMPredictionHead, and the normalization of DeBERTa, of transformers: x / sqrt(variance)."""
+    names = ["mean", "sub", "pow", "mean", "sub", "add", "sqrt", "div", "mul", "add"] if written_out else []
+    norm = [_elementwise("norm", f"aten::{name}") for name in names or ["native_layer_norm"]]
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH)
+    attention = [*_products("attention.qkv"), core, *_products("attention.output")]
+    mlp = [*_products("mlp.up"), _elementwise("mlp.activation", "aten::gelu"), *_products("mlp.down")]
+    layer = [*attention, _elementwise("residual", "aten::add"), *norm]
+    layer += [*mlp, _elementwise("residual", "aten::add"), *norm]
+    head = [*_products("other"), _elementwise("other", "aten::gelu"), *norm, *_products("logits")]
+    rows = [*WORDS, *norm, *layer * 3, *head]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    right, wrong = verdict(rows, trace, found)
+    assert right >= 0.98, open_rows(rows, trace, found)
+    assert wrong == {}

@@ -126,6 +126,7 @@ _MAPS = _unit("conv2d", (2, 256, 16, 16), (256, 256, 3, 3), what="convolution")
         ([_gemm(2 * 64 * 64, 4, 4)], [_gemm(2 * 64 * 64, 4, 4)], True),  # talking heads
         ([_HEADS], [_HEADS], True),
         ([_MAPS], [], False),  # scores of one block and values of another
+        ([_unit("mul", (8, 64, 64))] * 300, [], False),  # nor are they sought through all of a loop
         ([], [_MAPS], False),
         ([], [_gemm(128, 256, 256)], False),
         ([], [_gemm(128, 128, 256)], True),  # it makes the values
@@ -152,6 +153,25 @@ def test_values_may_come_before_the_weights() -> None:
     softmax = _unit("softmax", (2, 4, 64, 64), what="softmax")
     run = _run(_bmm(8, 64, 64, 16), softmax, _bmm(8, 32, 64, 64))  # 32 wide
     assert [core.out_width for core in find_cores(run)] == [4 * 32]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_products_of_positions_make_scores_too(first: bool) -> None:
+    scores, scale = _bmm(8, 64, 64, 32), _unit("mul", (8, 64, 64), (1,))
+    positions = [_bmm(8, 64, 127, 32), _unit("mul", (8, 64, 127), (1,))]
+    made = [*positions, scores] if first else [scores, *reversed(positions)]
+    softmax = _unit("softmax", (2, 4, 64, 64), what="softmax")
+    (core,) = find_cores(_run(*made, scale, softmax, _bmm(8, 64, 32, 64)))
+    parts = ["attention.scores"] * 3 + ["attention.softmax"] * 2 + ["attention.values"]
+    assert [core.parts[at] for at in range(6)] == parts
+    assert core.first == (2 if first else 0)
+
+
+def test_a_normalization_within_attention_is_one() -> None:
+    softmax = _unit("softmax", (2, 4, 64, 64), what="softmax")
+    norm = _unit("layer_norm", (2, 4, 64, 64), (64,), what="norm")
+    (core,) = find_cores(_run(_bmm(8, 64, 64, 32), norm, softmax, norm, _bmm(8, 64, 32, 64)))
+    assert (core.parts[1], core.parts[3]) == ("norm", "norm")
 
 
 @pytest.mark.parametrize(("inside", "closes"), [("gelu", True), ("softmax", False)])
@@ -284,6 +304,17 @@ def test_a_cast_into_another_form_is_of_what_takes_it() -> None:
     same, flat = (_unit("copy_", shape, what="copy") for shape in (wide, (128, HIDDEN)))
     assert written_norms(_run(*steps, same)) == {0, 1, 2, 3, 4, 5}
     assert written_norms(_run(*steps, flat)) == {0, 1, 2, 3, 4}
+
+
+def test_the_sum_of_an_adapter_ends_before_a_normalization_that_is_written_out() -> None:
+    wide, heads, row = (128, 3 * HIDDEN), (2, 12, 64, 64), (2, 12, 64, 1)
+    attention = _attention()
+    sizes = {"copy_": heads, "pow": heads, "mean": heads, "add": row, "rsqrt": row, "mul": heads}
+    kinds = {"copy_": "copy", "add": "add"}
+    normed = [_unit(name, size, what=kinds.get(name, "elementwise")) for name, size in sizes.items()]
+    adapter = [_gemm(128, 16, HIDDEN), _gemm(128, 3 * HIDDEN, 16), _unit("mul", wide)]
+    attention[2:2] = [*adapter, _unit("add", wide, wide, what="add"), *normed]
+    assert _labelled(*attention)[1:12] == ["attention.qkv"] * 5 + ["norm"] * 6
 
 
 def test_products_like_an_adapter_behind_an_mlp_of_no_layer_stay_open() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from tracelens.attribution.phases import Phases
 from tracelens.attribution.result import Attribution
 from tracelens.attribution.sites import Sites, decide_sites, operator_rules
 from tracelens.attribution.structure import Inference, infer
+from tracelens.attribution.structure.runs import Label
 from tracelens.attribution.twins import orphans
 from tracelens.attribution.updates import between_updates
 from tracelens.attribution.words import REASONS
@@ -65,7 +67,7 @@ def attribute(
     wanted[origin[origin >= 0]] = True
     op_node = op_nodes(links)
     wanted[op_node[op_node >= 0]] = True
-    rule = operator_rules(trace, links)
+    rule = operator_rules(trace, links, phases.recompute)
     names = kernel_names(trace)
     of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
     inferred = infer(trace, links, names, rule, origin, [PHASES[code] for code in of_node.tolist()])
@@ -87,6 +89,30 @@ class _Seen(NamedTuple):
     op_node: IntArray  # per kernel: node of its own operator, -1 unknown
 
 
+class _Columns(NamedTuple):
+    """Over kernels, filled in one after the other; ``lists`` are those of the codes in ``fused``."""
+
+    component: IntArray
+    evidence: IntArray
+    fused: IntArray
+    lists: list[tuple[str, ...]]
+
+    def put(self, found: Sequence[Decision | Label], which: IntArray, rows: IntArray | None = None) -> None:
+        """What these rows were found to be, all that have one by default: per kernel an index; -1."""
+        at = np.flatnonzero(which >= 0) if rows is None else rows
+        for column, codes in (
+            (self.component, [_COMPONENT[one.component] for one in found]),
+            (self.evidence, [_EVIDENCE[one.evidence] for one in found]),
+            (self.fused, [self.code(one.components) for one in found]),
+        ):
+            column[at] = np.array(codes, np.int32)[which[at]]
+
+    def code(self, components: tuple[str, ...]) -> int:
+        if components not in self.lists:
+            self.lists.append(components)
+        return self.lists.index(components)
+
+
 def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> Attribution:
     paths, phases, sites, rule, inferred, origin, op_node = seen
     size = len(trace.kernels)
@@ -94,32 +120,33 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     evidence = np.full(size, _EVIDENCE["none"], np.int32)
     fused = np.zeros(size, np.int32)
     lists: list[tuple[str, ...]] = [()]
+    columns = _Columns(component, evidence, fused, lists)
     phase = phases.of(np.where(op_node >= 0, op_node, links.kernel_node).astype(np.int32))
     phase[trace.kernels.marked_backward] = _PHASE["backward"]
     through_sequence = (origin != op_node) & (origin >= 0)
 
     which = look_up(sites.decision, origin)
-    _apply(sites.decisions, which, component, evidence, fused, lists)
+    columns.put(sites.decisions, which)
     tied = through_sequence & (which >= 0)
     # a tie is no stronger than what is known of the operator it leads to
     evidence[tied] = np.maximum(evidence[tied], _EVIDENCE["sequence"])
 
     # what the backward operator's own name says, where no forward operator is tied to it
     own = np.where(which < 0, look_up(sites.decision, op_node), -1)
-    _apply(sites.decisions, own, component, evidence, fused, lists)
+    columns.put(sites.decisions, own)
 
     # what a range says of a launch without an operator
     launched, said = decide_launches(
         trace, links, names, paths, phases.backward, transformer=sites.transformer
     )
-    _apply(said, launched, component, evidence, fused, lists)
+    columns.put(said, launched)
 
     layer = np.full(size, -1, np.int32)
     role = look_up(
         np.array([_ROLE.get(x.role or "", -1) for x in inferred.labels], np.int32), inferred.of_kernel()
     )
-    candidates = _structure(inferred, origin, component, evidence, fused, lists, layer)
-    _by_kernel_name(trace, links, paths, component, evidence, fused, lists)
+    candidates = _structure(inferred, origin, columns, layer)
+    _by_kernel_name(trace, columns)
     picture = _pictures(links, rule, np.where(origin >= 0, origin, op_node))
     picture &= (component == _COMPONENT["unattributed"]) & (candidates == 0)
     component[picture], evidence[picture] = _COMPONENT["other"], _EVIDENCE["op"]
@@ -169,15 +196,11 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
         components=lists,
         fused=fused,
         candidates=np.where(component == _COMPONENT["unattributed"], candidates, 0),
-        layer=np.where(
-            component == _COMPONENT["communication"],
-            -1,
-            np.where(named, layers[path], layer),
-        ),
+        layer=np.where(component == _COMPONENT["communication"], -1, np.where(named, layers[path], layer)),
         module=path,
         modules=[p.module for p in paths.paths],
         forward_op=forward_op,
-        reason=_reasons(trace, links, paths, phases, component, origin, candidates > 0),
+        reason=_reasons(trace, links, seen, component, candidates > 0),
         transformer=sites.transformer or bool((component == _COMPONENT["attention.core"]).any()),
         role=role,
         names=names,
@@ -234,19 +257,12 @@ def _ran_before(
     return out
 
 
-def _structure(
-    inferred: Inference,
-    origin: IntArray,
-    component: IntArray,
-    evidence: IntArray,
-    fused: IntArray,
-    lists: list[tuple[str, ...]],
-    layer: IntArray,
-) -> IntArray:
+def _structure(inferred: Inference, origin: IntArray, columns: _Columns, layer: IntArray) -> IntArray:
     """What no name says: from the place in the step. Layers are counted where no name gives them.
 
     Returns per kernel the list of components it may be, where the place leaves several.
     """
+    component, evidence = columns.component, columns.evidence
     several = np.zeros(len(component), np.int32)
     own = inferred.of_kernel()
     behind = inferred.of_node(origin)
@@ -263,49 +279,18 @@ def _structure(
     weak = evidence >= _EVIDENCE["structure"]
     use = np.flatnonzero(known)
     open_ = use[weak[use] & (component[use] == _COMPONENT["unattributed"])]
-    several[open_] = np.array([_list_code(lists, x.candidates) for x in found], np.int32)[which[open_]]
+    several[open_] = np.array([columns.code(x.candidates) for x in found], np.int32)[which[open_]]
     finer = _FINER[component[use], of_label[which[use]]] & (evidence[use] != _EVIDENCE["op"])
     in_range = (evidence[use] == _EVIDENCE["annotation"]) & _AROUND[component[use]]
     finer |= in_range & (of_label[which[use]] == _COMPONENT["norm"])
     use = use[(weak[use] | finer) & (of_label[which[use]] != _COMPONENT["unattributed"])]
-    component[use] = of_label[which[use]]
-    evidence[use] = np.array([_EVIDENCE[x.evidence] for x in found], np.int32)[which[use]]
-    fused[use] = np.array([_list_code(lists, x.components) for x in found], np.int32)[which[use]]
+    columns.put(found, which, use)
     return several
 
 
-def _apply(
-    decisions: list[Decision],
-    which: IntArray,
-    component: IntArray,
-    evidence: IntArray,
-    fused: IntArray,
-    lists: list[tuple[str, ...]],
-) -> None:
-    if not decisions:
-        return
-    known = which >= 0
-    component[known] = np.array([_COMPONENT[d.component] for d in decisions], np.int32)[which[known]]
-    evidence[known] = np.array([_EVIDENCE[d.evidence] for d in decisions], np.int32)[which[known]]
-    fused[known] = np.array([_list_code(lists, d.components) for d in decisions], np.int32)[which[known]]
-
-
-def _list_code(lists: list[tuple[str, ...]], components: tuple[str, ...]) -> int:
-    if components not in lists:
-        lists.append(components)
-    return lists.index(components)
-
-
-def _by_kernel_name(
-    trace: Trace,
-    links: Links,
-    paths: Paths,
-    component: IntArray,
-    evidence: IntArray,
-    fused: IntArray,
-    lists: list[tuple[str, ...]],
-) -> None:
+def _by_kernel_name(trace: Trace, columns: _Columns) -> None:
     """Names that can mean one thing: communication always, the rest where nothing stronger is known."""
+    component, evidence, fused, lists = columns
     stated = [kernel_component(text) or custom_kernel(text) for text in trace.symbols]
     codes = np.array([_COMPONENT[text] if text else -1 for text in stated] or [-1], np.int32)[
         trace.kernels.name
@@ -322,7 +307,7 @@ def _by_kernel_name(
         component[mask], evidence[mask] = codes[mask], _EVIDENCE["kernel_name"]
         fused[mask] = 0
     core = weak & (codes == _COMPONENT["attention.core"])
-    fused[core] = _list_code(lists, CORE)
+    fused[core] = columns.code(CORE)
 
 
 def _pictures(links: Links, rule: IntArray, node: IntArray) -> BoolArray:
@@ -339,28 +324,20 @@ def _memory(trace: Trace, component: IntArray, evidence: IntArray) -> None:
     component[mask], evidence[mask] = _COMPONENT["memory"], _EVIDENCE["kernel_name"]
 
 
-def _reasons(
-    trace: Trace,
-    links: Links,
-    paths: Paths,
-    phases: Phases,
-    component: IntArray,
-    origin: IntArray,
-    ambiguous: BoolArray,
-) -> IntArray:
+def _reasons(trace: Trace, links: Links, seen: _Seen, component: IntArray, ambiguous: BoolArray) -> IntArray:
     out = np.full(len(component), -1, np.int32)
+    origin, phases = seen.origin, seen.phases
     open_ = component == _COMPONENT["unattributed"]
     node = links.kernel_node
     compiled = links.forest.nearest(trace.symbols.where(is_compiled)[links.name]) >= 0
-    captured = trace.replays
-    in_path = look_up(paths.of_node, np.where(origin >= 0, origin, node)) >= 0
+    in_path = look_up(seen.paths.of_node, np.where(origin >= 0, origin, node)) >= 0
     conditions = (
         ("unknown module", open_ & in_path),
         ("no names", open_ & (node >= 0) & ~in_path),
         ("no operator", open_ & (node >= 0) & (links.kernel_op < 0) & ~in_path),
         ("backward", open_ & look_up(phases.backward, node, False) & (origin < 0)),
         ("compiled", open_ & look_up(compiled, node, False)),
-        ("graph", open_ & look_up(captured, links.kernel_launch, False)),
+        ("graph", open_ & look_up(trace.replays, links.kernel_launch, False)),
         ("no launch", open_ & (node < 0)),
         ("no operators", open_ & ~in_path & (len(trace.ops) == 0)),
         ("ambiguous", open_ & ambiguous),

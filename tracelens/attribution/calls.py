@@ -17,13 +17,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.result import Attribution
 from tracelens.attribution.twins import orphans
-from tracelens.gemm import (
-    GemmShape,
-    KernelName,
-    Shape,
-    shape_of,
-    shows_sizes,
-)
+from tracelens.gemm import GemmShape, KernelName, Shape, shape_of, shows_sizes
 from tracelens.results import WorkKnown
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, PHASES, ROLES
@@ -46,9 +40,8 @@ class Calls:
     dur_ns: IntArray  # all kernels of the call
     shape: list[Shape | None]
     forward: list[Shape | None]  # backward calls: the shape of the forward operator they belong to
-    role: list[
-        str | None
-    ]  # forward | dgrad | wgrad, by its forward operator, else by the order of the backward
+    #: forward | dgrad | wgrad, by its forward operator, else by the order of the backward
+    role: list[str | None]
     kernel_call: IntArray  # per kernel: its call, -1 = part of none
     # by accounting.gemm_rows, empty before
     row: IntArray = field(default_factory=lambda: np.empty(0, np.int64))  # place of its row in the GEMM table

@@ -21,6 +21,7 @@ from tracelens.attribution import words
 from tracelens.attribution.collectives import Call, find_calls
 from tracelens.attribution.names import element_role, split_counter
 from tracelens.attribution.patterns import EXPERT_EXCHANGES
+from tracelens.attribution.phases import EVALUATE
 from tracelens.attribution.result import Attribution
 from tracelens.gemm import GEMM_OPS, GemmShape, shape_of
 from tracelens.trace import Links, Trace, look_up
@@ -33,7 +34,6 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _COMMUNICATION = COMPONENTS.index("communication")
-_EVALUATE = "autograd::engine::evaluate_function: "
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 #: Ranges that FSDP opens around its own work; ``FullyShardedDataParallel.forward`` holds the module's too.
 _FSDP = re.compile(r"^(FSDP::|FullyShardedDataParallel\.(?!forward$))")
@@ -161,7 +161,7 @@ def _purposes(
     origin = np.where(forward >= 0, forward + links.ops_at.start, node)
     experts = links.forest.nearest((frames | ranges) & texts.where(_of_experts)[links.name])
     neighbour = _among_experts(trace, attribution, rows)
-    evaluate = inside(links.is_op & texts.where(lambda t: t.startswith(_EVALUATE))[links.name])
+    evaluate = inside(links.is_op & texts.where(lambda t: t.startswith(EVALUATE))[links.name])
     features = np.stack(
         [
             call,
@@ -183,7 +183,7 @@ def _purposes(
     activations, weights = _tensor_sizes(trace, links)
     purposes = []
     for at, launched, phase, fsdp, evaluated, ddp, named, between, tensor, module, own in distinct.tolist():
-        name = texts[evaluated].removeprefix(_EVALUATE)
+        name = texts[evaluated].removeprefix(EVALUATE)
         place = _Place(
             call=calls[at],
             launched=bool(launched),
@@ -229,7 +229,7 @@ def _of_experts(text: str) -> bool:
 def _tensor_sizes(trace: Trace, links: Links) -> tuple[set[int], set[int]]:
     """Elements of the activations and of the weights of every linear layer's forward GEMM."""
     backward = trace.ops.forward_thread > 0
-    evaluates = links.is_op & trace.symbols.where(lambda t: t.startswith(_EVALUATE))[links.name]
+    evaluates = links.is_op & trace.symbols.where(lambda t: t.startswith(EVALUATE))[links.name]
     backward |= links.forest.nearest(evaluates)[links.ops_at] >= 0
     wanted = trace.symbols.where(lambda t: t.partition(".")[0] in GEMM_OPS)[trace.ops.name] & ~backward
     kinds = np.unique(np.stack([trace.ops.name[wanted], trace.ops.inputs[wanted]], axis=1), axis=0)

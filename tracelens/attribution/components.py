@@ -7,7 +7,7 @@ the operator's own name says, and its place relative to the attention core or th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens.attribution.paths import Path
 
@@ -21,14 +21,16 @@ class Situation:
     inner: str | None  # rule of the innermost
     after_core: bool | None  # launched after the attention core of its block began; None: no core seen
     linears_after: int  # how many products of its attention block come behind the core
-    order_in_mlp: tuple[int, int] | None  # (position, count) among the GEMMs of its MLP
-    after_activation: bool | None  # in its MLP
-    before_activation: bool  # an activation follows it directly, before the next GEMM
-    residual: bool | None  # an addition of two activations of the same shape; None: one without shapes
-    vocabulary: str  # "weight": a GEMM with the token table's shape; "logits": works on logits; "none"
     holds_experts: bool  # the module around it has experts or a router among its own modules
-    experts: bool  # experts are named somewhere in the trace, and a choice of them too
     transformer: bool  # attention was seen somewhere in the trace
+    order_in_mlp: tuple[int, int] | None = None  # (position, count) among the GEMMs of its MLP
+    after_activation: bool | None = None  # in its MLP
+    before_activation: bool = False  # an activation follows it directly, before the next GEMM
+    residual: bool | None = (
+        False  # an addition of two activations of the same shape; None: one without shapes
+    )
+    vocabulary: str = "none"  # "weight": a GEMM with the token table's shape; "logits": works on logits
+    experts: bool = False  # experts are named somewhere in the trace, and a choice of them too
     beside_convolution: bool = False  # the module around it, or around its own, holds convolutions
 
 
@@ -171,16 +173,10 @@ def _in_path(s: Situation, path: Path) -> Decision | None:
     roles = path.roles()
     special = _special_op(s, roles)
     if special is not None:
-        evidence = (
-            "module_stack"
-            if not any(element.named and element.role for element in path.elements)
-            else "annotation"
-        )
-        return (
-            special
-            if special.evidence in ("op", "structure")
-            else Decision(special.component, evidence, special.components)
-        )
+        if special.evidence in ("op", "structure"):
+            return special
+        named = any(element.named and element.role for element in path.elements)
+        return replace(special, evidence="annotation" if named else "module_stack")
     for at in range(len(roles) - 1, -1, -1):
         role = roles[at]
         if role is None:
@@ -261,7 +257,8 @@ def _of_role(
             return "attention.other"  # a gate on the output of the core
         return _LINEAR_ROLE[role]
     if role == "intermediate":
-        return "mlp.up" if is_linear and s.outer not in _ACTIVATIONS else "mlp.activation"
+        product = is_linear or _of_product(s)
+        return "mlp.up" if product and s.outer not in _ACTIVATIONS else "mlp.activation"
     if role == "bert_output":
         return _of_output(is_linear, outer)
     if role == "attention":

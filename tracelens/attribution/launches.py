@@ -39,9 +39,8 @@ def decide_launches(
     which = np.full(len(trace.kernels), -1, np.int32)
     marked = paths.of_label >= 0
     path = np.where(marked, paths.of_label, look_up(paths.of_node, links.kernel_node))
-    one = ~look_up(
-        trace.replays, links.kernel_launch, False
-    )  # a range around a graph is around all its parts
+    # a range around a graph is around all its parts
+    one = ~look_up(trace.replays, links.kernel_launch, False)
     rows = np.flatnonzero((links.kernel_op < 0) & (path >= 0) & (one | marked))
     decisions: list[Decision] = []
     if not len(rows):
@@ -62,31 +61,15 @@ def decide_launches(
         rule = "linear" if product[at] else "activation" if _ACTIVATION.search(texts[at]) else None
         key = (int(path[row]), rule, int(after[at]))
         if key not in known:
-            made = decide(_situation(paths, key[0], rule, int(after[at]), transformer=transformer))
+            behind = None if after[at] < 0 else bool(after[at])
+            around, mixes = paths.paths[key[0]], key[0] in paths.with_experts
+            made = decide(Situation(around, rule, rule, behind, 1, mixes, transformer))
             if made is not None and made.component.startswith("mlp.") and experts:
                 made = Decision("moe.experts", made.evidence)
             known[key] = len(decisions) if made is not None else -1
             decisions += [made] if made is not None else []
         which[row] = known[key]
     return which, decisions
-
-
-def _situation(paths: Paths, path: int, rule: str | None, after: int, *, transformer: bool) -> Situation:
-    return Situation(
-        path=paths.paths[path],
-        outer=rule,
-        inner=rule,
-        after_core=None if after < 0 else bool(after),
-        linears_after=1,
-        order_in_mlp=None,
-        after_activation=None,
-        before_activation=False,
-        residual=False,
-        vocabulary="none",
-        holds_experts=path in paths.with_experts,
-        experts=False,
-        transformer=transformer,
-    )
 
 
 def _after_core(links: Links, paths: Paths, rows: npt.NDArray[np.intp], core: BoolArray) -> IntArray:

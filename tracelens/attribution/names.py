@@ -138,10 +138,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         r"^optimizer(\.|_)?step",
         "^optim(izer)?$",
     ),
-    (
-        "communication",
-        r"^(fsdp::|nccl|c10d|all_?reduce|all_gather|reduce_scatter)",
-    ),
+    ("communication", r"^(fsdp::|nccl|c10d|all_?reduce|all_gather|reduce_scatter)"),
     (
         "norm",
         r"(?<!with)norm\d*$",
@@ -180,10 +177,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     ("gate_up", r"^(gate_up_proj|w12|linear_fc1_gated|gate_and_up)$"),
     ("mlp_gate", r"^(gate_proj|w1_gate|wi_0|gate_linear)$"),
-    (
-        "mlp_up",
-        r"^(up_proj|c_fc|fc1|fc_in|lin1|linear1|wi|wi_1|dense_h_to_4h|linear_fc1|ffn_up|w3)$",
-    ),
+    ("mlp_up", r"^(up_proj|c_fc|fc1|fc_in|lin1|linear1|wi|wi_1|dense_h_to_4h|linear_fc1|ffn_up|w3)$"),
     ("intermediate", "intermediate$"),  # BERT's: the product and its activation
     ("mlp_down", r"^(down_proj|fc2|fc_out|lin2|linear2|dense_4h_to_h|linear_fc2|ffn_down|w2)$"),
     # gates of channels or of a picture's places: timm/layers/split_attn.py, selective_kernel.py, cbam.py

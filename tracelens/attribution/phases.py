@@ -54,19 +54,24 @@ class Phases:
         )
         said = forest.nearest(says_backward | says_forward)  # operators say it themselves
         self.backward |= no_op & look_up(says_backward, said, False)
-        self.said_forward = no_op & look_up(says_forward, said, False)
         self.recompute = self.backward & self._forward_again(links, paths, forward_op)
         in_optimizer = np.array(
             [bool({"optimizer", "grad_clip"} & {*path.roles()}) for path in paths.paths] + [False]
         )
         self.optimizer = in_optimizer[paths.of_node] & (paths.of_node >= 0)
         self.optimizer |= self._behind_closure(links, paths)
-        self.in_model = np.array(
+        in_model = np.array(
             [any(not e.named or e.role for e in path.elements) for path in paths.paths] + [False]
         )[paths.of_node]
         # operators and no backward; of launches alone nothing says what they are part of
-        self.forward_alone = bool(links.is_op.any()) and not self.backward.any()
-        self.amid_forward = self._amid_forward(links)
+        alone = bool(links.is_op.any()) and not self.backward.any()
+        forward = self.with_gradient | (no_op & look_up(says_forward, said, False)) | in_model | alone
+        forward |= self._amid_forward(links)
+        self._code = np.full(len(links.name), _PHASE["other"])
+        self._code[forward] = _PHASE["forward"]
+        self._code[self.backward] = _PHASE["backward"]
+        self._code[self.recompute] = _PHASE["recompute"]
+        self._code[self.optimizer] = _PHASE["optimizer"]
 
     def _forward_again(self, links: Links, paths: Paths, forward_op: IntArray) -> BoolArray:
         """Forward code run inside the backward: a module or a forward operator within an evaluate node.
@@ -79,7 +84,17 @@ class Phases:
         for inner in (np.where(look_up(frames, paths.context, False), paths.context, -1), forward_op):
             both = (inner >= 0) & (self.evaluate >= 0)
             again[both] |= depth[inner[both]] > depth[self.evaluate[both]]
-        return again
+        return again | self._among(links, again)
+
+    def _among(self, links: Links, again: BoolArray) -> BoolArray:
+        """What runs among it and has no gradient itself: positions, masks."""
+        size = len(again) + 1  # the last place is of what is in no evaluate node
+        first, last = np.full(size, np.iinfo(np.int64).max), np.full(size, np.iinfo(np.int64).min)
+        np.minimum.at(first, self.evaluate[again], links.ts_ns[again])
+        np.maximum.at(last, self.evaluate[again], links.ts_ns[again])
+        among: BoolArray = (self.evaluate >= 0) & (self.evaluate != np.arange(len(again)))
+        among &= (first[self.evaluate] <= links.ts_ns) & (links.ts_ns <= last[self.evaluate])
+        return among
 
     def _amid_forward(self, links: Links) -> BoolArray:
         """What has no gradient itself (positions, masks, tables of rotations), between two operators that
@@ -112,29 +127,4 @@ class Phases:
 
     def of(self, node: IntArray) -> IntArray:
         """Phase codes for nodes; -1 (no node) gives ``other``."""
-        out = np.full(len(node), _PHASE["other"], np.int32)
-        known = node >= 0
-        at = node[known]
-        codes = np.where(
-            self.optimizer[at],
-            _PHASE["optimizer"],
-            np.where(
-                self.recompute[at],
-                _PHASE["recompute"],
-                np.where(
-                    self.backward[at],
-                    _PHASE["backward"],
-                    np.where(
-                        self.with_gradient[at]
-                        | self.said_forward[at]
-                        | self.in_model[at]
-                        | self.amid_forward[at]
-                        | self.forward_alone,
-                        _PHASE["forward"],
-                        _PHASE["other"],
-                    ),
-                ),
-            ),
-        )
-        out[known] = codes
-        return out
+        return look_up(self._code, node, _PHASE["other"]).astype(np.int32)

@@ -6,6 +6,7 @@ All features are arrays over sites; a decision is made once per distinct combina
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,13 +32,21 @@ class Sites:
     transformer: bool
 
 
-def operator_rules(trace: Trace, links: Links) -> IntArray:
-    """Per host node the code of the rule (``names.OP_RULES``) of its operator's own name; -1."""
+def operator_rules(trace: Trace, links: Links, again: BoolArray) -> IntArray:
+    """Per host node the code of the rule (``names.OP_RULES``) of its operator's own name; -1.
+
+    A node of autograd inside which a forward runs ``again`` says nothing of that.
+    """
     rule_of_symbol = np.array(
         [_RULE_CODE.get(op_rule(text) or "", -1) for text in trace.symbols] or [-1], np.int32
     )
     rule = np.where(links.is_op, rule_of_symbol[links.name], -1).astype(np.int32)
     rule[_matmuls_of_bmm(links, rule)] = _RULE_CODE["bmm"]
+    around = links.forest.parent[again]
+    while len(around := np.unique(around[around >= 0])):
+        around = around[~again[around]]
+        rule[around] = -1
+        around = links.forest.parent[around]
     return rule
 
 
@@ -68,29 +77,28 @@ def decide_sites(
     vocabulary = _vocabulary(trace, links, rule, nodes)
     outer_rule = np.where(outermost[nodes] >= 0, rule[outermost[nodes]], -1)
     inner_rule = np.where(innermost[nodes] >= 0, rule[innermost[nodes]], -1)
-    features = np.stack(
-        [
-            paths.of_node[nodes],
-            outer_rule,
-            inner_rule,
-            after_core[nodes],
-            np.minimum(linears_after[nodes], 2),
-            position[nodes],
-            count[nodes],
-            before_activation[nodes].astype(np.int32),
-            after_activation[nodes],
-            residual[nodes],
-            vocabulary,
-        ],
-        axis=1,
-    )
+    features = {
+        "path": paths.of_node[nodes],
+        "outer": outer_rule,
+        "inner": inner_rule,
+        "after_core": after_core[nodes],
+        "linears_after": np.minimum(linears_after[nodes], 2),
+        "position": position[nodes],
+        "count": count[nodes],
+        "before_activation": before_activation[nodes].astype(np.int32),
+        "after_activation": after_activation[nodes],
+        "residual": residual[nodes],
+        "vocabulary": vocabulary,
+    }
     decision = np.full(len(links.forest.parent), -1, np.int32)
     decisions: list[Decision] = []
     if len(nodes):
-        distinct, which = np.unique(features, axis=0, return_inverse=True)
+        columns = np.stack([*features.values()], axis=1)
+        distinct, which = np.unique(columns, axis=0, return_inverse=True)
         codes = np.full(len(distinct), -1, np.int32)
         for at, row in enumerate(distinct.tolist()):
-            made = decide(_situation(row, paths, transformer, experts, convolves))
+            site = dict(zip(features, row, strict=True))
+            made = decide(_situation(site, paths, transformer, experts, convolves))
             if made is not None:
                 codes[at] = len(decisions)
                 decisions.append(made)
@@ -118,40 +126,45 @@ def _convolves(paths: Paths, rule: IntArray) -> frozenset[tuple[Element, ...]]:
     """The modules that hold convolutions, by themselves or in one of their own (ConvNormAct)."""
     found = np.unique(paths.of_node[rule == _RULE_CODE["convolution"]]).tolist()
     holders = (paths.paths[path].elements[:-1] for path in found if path >= 0)
-    return frozenset(elements[:size] for elements in holders for size in (len(elements), len(elements) - 1))
+    return frozenset(around for elements in holders for around in _holders(elements))
+
+
+def _holders(elements: tuple[Element, ...]) -> Iterator[tuple[Element, ...]]:
+    """A module and the one around it: a row of modules is of the one around that."""
+    yield elements
+    yield elements[:-1]
+    while elements[-2:-1] and elements[-2].text == "Sequential":
+        elements = elements[:-1]
+        yield elements[:-1]
 
 
 def _situation(
-    row: list[int], paths: Paths, transformer: bool, experts: bool, convolves: frozenset[tuple[Element, ...]]
+    site: dict[str, int],
+    paths: Paths,
+    transformer: bool,
+    experts: bool,
+    convolves: frozenset[tuple[Element, ...]],
 ) -> Situation:
-    (
-        path,
-        outer,
-        inner,
-        after_core,
-        linears_after,
-        position,
-        count,
-        before,
-        after_activation,
-        residual,
-        vocabulary,
-    ) = row
+    path, outer, inner = site["path"], site["outer"], site["inner"]
     elements = paths.paths[path].elements if path >= 0 else ()
+    after_core, after_activation, residual = (
+        None if site[name] < 0 else bool(site[name])
+        for name in ("after_core", "after_activation", "residual")
+    )
     return Situation(
         path=paths.paths[path] if path >= 0 else None,
         outer=OP_RULES[outer] if outer >= 0 else None,
         inner=OP_RULES[inner] if inner >= 0 else None,
-        after_core=None if after_core < 0 else bool(after_core),
-        linears_after=linears_after,
-        order_in_mlp=(position, count) if position >= 0 else None,
-        after_activation=None if after_activation < 0 else bool(after_activation),
-        before_activation=bool(before),
-        residual=None if residual < 0 else bool(residual),
-        vocabulary=("none", "weight", "logits")[vocabulary],
+        after_core=after_core,
+        linears_after=site["linears_after"],
         holds_experts=path >= 0 and path in paths.with_experts,
-        experts=experts,
         transformer=transformer,
+        order_in_mlp=(site["position"], site["count"]) if site["position"] >= 0 else None,
+        after_activation=after_activation,
+        before_activation=bool(site["before_activation"]),
+        residual=residual,
+        vocabulary=("none", "weight", "logits")[site["vocabulary"]],
+        experts=experts,
         beside_convolution=not convolves.isdisjoint({elements, elements[:-1]}),
     )
 

@@ -26,10 +26,7 @@ def between_updates(trace: Trace, links: Links, updates: BoolArray, outside: Boo
     change = inside | np.append(True, (thread[1:] != thread[:-1]) | (step[1:] != step[:-1]))[: len(rows)]
     stretch = np.cumsum(change | np.append(False, inside[:-1])[: len(rows)])
     at = np.flatnonzero(updates[rows] & outside[rows])
-    low, high = (
-        np.full(int(stretch.max(initial=0)) + 1, len(rows)),
-        np.full(int(stretch.max(initial=0)) + 1, -1),
-    )
+    low, high = (np.full(int(stretch.max(initial=0)) + 1, end) for end in (len(rows), -1))
     np.minimum.at(low, stretch[at], at)
     np.maximum.at(high, stretch[at], at)
     place = np.arange(len(rows))

@@ -13,7 +13,7 @@ from math import prod
 from tracelens.attribution.structure.gaps import Gap, looks_up, per_head, rotates, widths
 from tracelens.attribution.structure.norms import is_affine, written_norms
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import VIEWS, Dims
+from tracelens.attribution.structure.units import CUTS, VIEWS, Dims
 from tracelens.attribution.structure.walk import LARGEST_RANK, loses, name_sum
 from tracelens.gemm import GemmShape
 
@@ -21,7 +21,6 @@ from tracelens.gemm import GemmShape
 _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch", "moe.router")
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
-_CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "split_with_sizes"})
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "sqrt", "var", "var_mean", "std"})
@@ -168,16 +167,7 @@ class _Placed(Gap):
             ]
         if self.before == "attention.qkv" and self.after in ("attention.qkv", *cores):
             turns = self.after in cores and rotates([self.run.kinds[at] for at in self.gap])
-            added = self._adapter_sum()
-            return [
-                (
-                    at,
-                    Label("attention.qkv", self.layer)
-                    if at <= added
-                    else self._before_core(at, rotates=turns),
-                )
-                for at in self.gap
-            ]
+            return [(at, self._before_core(at, rotates=turns)) for at in self.gap]
         return None
 
     def _beside_core(self) -> set[int]:
@@ -203,12 +193,17 @@ class _Placed(Gap):
             return Label("attention.rope", self.layer, parts)
         if self._is_norm(at) or kind.name in _NORM_STEPS or self._counts_batches(at):
             return Label("norm", self.layer)
-        if rotates and kind.name in _CUTS:  # of a head into its halves; a cut of all heads is another thing
+        if rotates and kind.name in CUTS:  # of a head into its halves; a cut of all heads is another thing
             heads = self.core is not None and any(per_head(t, self.core) for t in kind.tensors)
             return Label("attention.rope" if heads else "attention.other", self.layer)
         if rotates and kind.name == "cat" and len(set(kind.tensors)) > 1:
             return Label("attention.other", self.layer)  # rotated and unrotated parts of a head
-        if rotates and kind.name in _ROTATES | _SCALED:
+        if kind.what == "copy" and not kind.tensors and at - 1 in self.normed:
+            return Label(
+                "unattributed", self.layer, candidates=("norm", "attention.other")
+            )  # cast, or laid out
+        by_row = any(t[-1] == 1 for t in kind.tensors if len(t) > 2)  # of a norm, and no rotation
+        if rotates and kind.name in _ROTATES | _SCALED and not (by_row and kind.name in _SCALED):
             return Label("attention.rope", self.layer)
         return Label("attention.other", self.layer)
 
@@ -236,7 +231,8 @@ class _Placed(Gap):
             return [*gates, *self._on_stream(weighed + 1)] if gates else None
         if self.before == "moe.experts" and self.after == "moe.experts":
             # behind the product that comes back to the hidden size results are weighed and put back
-            back = self.product is not None and self.product.n == self.hidden != self.product.k
+            rows = any(self.run.kinds[at].what == "dispatch" for at in self.gap)
+            back = self.product.n == self.hidden != self.product.k if self.product is not None else rows
             return self._all("moe.dispatch" if back else "moe.experts")
         return None
 
@@ -246,7 +242,8 @@ class _Placed(Gap):
         # inside a graph nothing says where the forward ends: only what is a loss by its name
         whole = self.run.phase != "graph" and any(loses(self.run, at) for at in range(len(self.run)))
         sure = self.gap if whole else [at for at in self.gap if loses(self.run, at)]
-        return [(at, Label("logits" if self._is_bias(at) else "loss")) for at in sure]
+        sure = [at for at in sure if at > self.last_scaled]
+        return [(at, Label("logits" if at <= self.last_of_columns else "loss")) for at in sure]
 
     def _in_head(self) -> list[tuple[int, Label]] | None:
         """Between the products of a head: an activation, written out or not, and a normalization."""
@@ -301,6 +298,8 @@ class _Placed(Gap):
             and any(self._is_norm(p) for p in self.gap if p < at)
         ):
             return None
+        if not kind.tensors:
+            return Label("embedding") if self._sums_lookups(at) and not self._counts_batches(at) else None
         wide = kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors)
         return Label("embedding") if wide and not self.convolved else None
 
@@ -339,7 +338,9 @@ class _Placed(Gap):
         if self._rearranges(at):
             return Label("attention.other", self.layer) if self.before == "attention.output" else None
         if self.before in _STREAM and adds and at <= self.last_sum:
-            return Label("residual", self.layer)
+            passes = kind.what == "add" or self._reaches_sum(at)
+            weighs_rows = kind.what != "add" and self._weighs_rows(kind.tensors[:2])
+            return Label("residual", self.layer) if passes and not weighs_rows else None
         if self.after == "logits" and at > self.last_added:  # what the head takes of the sequence
             return Label("logits")
         return None

@@ -5,7 +5,15 @@ from __future__ import annotations
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label
-from tracelens.attribution.structure.walk import LARGEST_RANK, MOST_EXPERTS, Walk, activates, embeds, loses
+from tracelens.attribution.structure.walk import (
+    LARGEST_RANK,
+    MOST_EXPERTS,
+    Walk,
+    activates,
+    convolves_bent,
+    embeds,
+    loses,
+)
 from tracelens.gemm import GemmShape
 
 _PADDED = 512  # rows that a vocabulary is made larger by, at most
@@ -18,38 +26,28 @@ class BlockWalk(Walk):
 
     def _mlps(self, products: list[int], stop: int) -> None:
         """Name the products of the MLPs (dense or of experts) among these, and what follows the last."""
-        run = self.run
         open_: list[int] = []
-        index = 0
         head: list[int] = []
-        while index < len(products):
-            at = products[index]
-            shape = run.shape(at)
-            router = self._router_of(products, index, stop)
+        rest = products
+        while rest:
+            at, rest = rest[0], rest[1:]
+            shape = self.run.shape(at)
+            router = self._router_of(at, rest, stop)
             if router is not None:
-                index = self._experts(products, index, router, stop)
+                rest = self._experts([p for p in products if p < at], at, rest, router, stop)
                 open_, head = [], []
-                continue
-            if shape is None:
-                head.append(at)
-            elif open_ and shape.n == self.hidden and self._closes(open_, at):
-                left = products[index + 1 :]
+            elif shape is not None and open_ and shape.n == self.hidden and self._closes(open_, at):
                 if self._in_layer(shape):
                     self._name_mlp(open_, at)
-                    left = self._adapters(left, at)
+                    rest = self._adapters(rest, at)
                 else:
                     head += [*open_, at]
-                index = len(products) - len(left)
                 open_ = []
-                continue
-            elif shape.k == self.hidden and shape.batch == 1:
+            elif shape is not None and shape.k == self.hidden and shape.batch == 1:
                 open_.append(at)
-                left = self._unlabelled_adapters(products[index + 1 :], at, open_)
-                index = len(products) - len(left)
-                continue
+                rest = self._unlabelled_adapters(rest, at, open_)
             else:
                 head.append(at)
-            index += 1
         self._head(sorted([*head, *open_]))
 
     def _unlabelled_adapters(self, rest: list[int], base: int, open_: list[int]) -> list[int]:
@@ -83,6 +81,8 @@ class BlockWalk(Walk):
         if shape is None or not ups:
             return False
         inside = range(ups[0] + 1, at)
+        if convolves_bent(run.kinds[ups[0] : at]):
+            return False
         if any(activates(run.kinds[p]) for p in inside):
             return True
         # added to a stream of another width: no MLP, but the way into that
@@ -136,11 +136,10 @@ class BlockWalk(Walk):
         own = self.run.shape(at)
         return own is None or any(own.n == shape.k <= small or own.k == shape.n <= small for shape in shapes)
 
-    def _router_of(self, products: list[int], index: int, stop: int) -> int | None:
+    def _router_of(self, at: int, rest: list[int], stop: int) -> int | None:
         """The routing that follows this product before the next, when it is small and from the stream."""
-        at = products[index]
         shape = self.run.shape(at)
-        until = products[index + 1] if index + 1 < len(products) else stop
+        until = rest[0] if rest else stop
         if shape is None or shape.k != self.hidden or shape.n > MOST_EXPERTS or shape.batch > 1:
             return None
         routers = [p for p in self.routers if at < p < until]
@@ -148,7 +147,7 @@ class BlockWalk(Walk):
         if among and shape.n not in among and all(self.run.kinds[p].name == "topk" for p in routers):
             return None  # a choice among places, as of a detector's queries, is none among experts
         router = next(iter(routers), None)
-        if router is None or self._experts_of(products, index, router, stop):
+        if router is None or self._experts_of(rest, router, stop):
             return router
         return router if self._chooses(at, router, shape.n) else None
 
@@ -159,12 +158,14 @@ class BlockWalk(Walk):
         inside = bool(self.run.cores) and router < self.run.cores[-1].first
         inside |= any(label.component == "moe.router" for label in self.run.labels.values())
         weighed = (kind for kind in kinds[at + 1 : router] if kind.what == "softmax")
-        return inside and any(t[-1] == among for kind in weighed for t in kind.tensors)
+        chosen = kinds[router + 1 : router + 2]  # the softmax can be of the chosen alone
+        of_chosen = any(kind.what == "softmax" and kind.tensors[0][-1] < among for kind in chosen)
+        return inside and (of_chosen or any(t[-1] == among for kind in weighed for t in kind.tensors))
 
-    def _experts_of(self, products: list[int], index: int, router: int, stop: int) -> list[int]:
+    def _experts_of(self, rest: list[int], router: int, stop: int) -> list[int]:
         """The products between a choice and the next normalization, if they go into experts and come back."""
         edge = next((at for at in self.norms if at > router), stop)
-        found = [at for at in products[index + 1 :] if at < edge]
+        found = [at for at in rest if at < edge]
         shapes = [shape for at in found if (shape := self.run.shape(at)) is not None]
         widths = {shape.n for shape in shapes if shape.k == self.hidden}
         back = [
@@ -178,22 +179,21 @@ class BlockWalk(Walk):
             return []
         return [at for at in found if at <= max([*back, *gates])]
 
-    def _experts(self, products: list[int], index: int, router: int, stop: int) -> int:
-        """Name a router and the products of its experts; returns the index behind them."""
+    def _experts(self, ahead: list[int], at: int, rest: list[int], router: int, stop: int) -> list[int]:
+        """Name a router and the products of its experts; returns the products behind them."""
         run = self.run
-        before = max((at for at in products[:index] if at in run.labels), default=0)
-        added = any(map(self._sums_up, run.kinds[before : products[index]]))
+        before = max((p for p in ahead if p in run.labels), default=0)
+        added = any(map(self._sums_up, run.kinds[before:at]))
         # where nothing was added to the stream since, the MLP before is of the same layer: a shared expert
         if self.after_mlp and added:
             self.layer += 1
-        gates = [] if added or not self.after_mlp else [at for at in products[:index] if at > before]
+        gates = [] if added or not self.after_mlp else [p for p in ahead if p > before]
         self.after_mlp = True
         layer = max(self.layer, 0)
-        run.labels.update({at: Label("moe.experts", layer) for at in gates if self._gates_tokens(at)})
-        run.labels[products[index]] = Label("moe.router", layer)
-        experts = self._experts_of(products, index, router, stop)
-        run.labels.update({at: Label("moe.experts", layer) for at in experts})
-        return index + 1 + len(experts)
+        experts = self._experts_of(rest, router, stop)
+        places = [*experts, *filter(self._gates_tokens, gates)]
+        run.labels |= {p: Label("moe.experts", layer) for p in places} | {at: Label("moe.router", layer)}
+        return rest[len(experts) :]
 
     def _gates_tokens(self, at: int) -> bool:
         """One number for each token, which its shared expert is weighed by?"""
@@ -232,7 +232,8 @@ class BlockWalk(Walk):
         losses = [at for at in range(products[0], len(run)) if loses(run, at)]
         before = [at for at in products if losses and at < losses[0]]
         vocab = shapes[before[-1]].n if before else last.n
-        if last.k != self.hidden and not before:
+        if last.k != self.hidden and not before:  # of a decoder of another width, by its own table
+            run.labels |= {products[-1]: Label("logits")} if self._onto_words(products[-1], last) else {}
             return
         if not before and not self._scores(products[-1], vocab):
             return
@@ -251,12 +252,15 @@ class BlockWalk(Walk):
 
     def _scores(self, at: int, vocab: int) -> bool:
         """Without a loss: is the product one onto the words of an embedding, or are its results compared?"""
-        run = self.run
-        tables = (t for kind in run.kinds[:at] if embeds(kind) for t in kind.tensors if len(t) == 2)
-        if any(table[0] <= vocab < table[0] + _PADDED and table[1] == self.hidden for table in tables):
+        shape, behind = self.run.shape(at), self.run.kinds[at + 1 : at + 1 + _NEAR]
+        if shape is not None and self._onto_words(at, shape):
             return True
-        behind = run.kinds[at + 1 : at + 1 + _NEAR]
         return any(
             vocab in (t[-1] for t in kind.tensors) and (kind.name in _COMPARES or kind.what == "softmax")
             for kind in behind
         )
+
+    def _onto_words(self, at: int, shape: GemmShape) -> bool:
+        """Onto as many words as an embedding before it has, from their width?"""
+        tables = (t for kind in self.run.kinds[:at] if embeds(kind) for t in kind.tensors if len(t) == 2)
+        return any(words <= shape.n < words + _PADDED and width == shape.k for words, width in tables)

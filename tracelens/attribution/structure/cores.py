@@ -6,30 +6,43 @@ stands between them or, in attention without one, nothing but work on the scores
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import takewhile
 from math import prod
 
-from tracelens.attribution.structure.grammar import Match, matches
+from tracelens.attribution.structure.grammar import (
+    Gap,
+    Grammar,
+    Match,
+    Part,
+    either,
+    matches,
+    no,
+    one,
+    tagged,
+    what,
+)
 from tracelens.attribution.structure.grammars import CORES
 from tracelens.attribution.structure.runs import Core, Run
 from tracelens.attribution.structure.units import VIEWS, Kind
 from tracelens.gemm import GemmShape
 
+_NEAR = 256  # units between scores, softmax and values, at most: Longformer has 76
 _POSITIONS = 2  # linear layers within the scores of an attention
 _COORDINATES = 4  # numbers that say how two positions lie to one another, at most
 _PADDED = 4  # scores of blocks or windows are padded before or behind their softmax, and by less than this
 _VALUES = 2  # gradients of what makes the values
 _NORM = frozenset({"norm", "norm_backward"})
-_OWN = {"dropout": "dropout", "norm": "norm"}  # what a unit is wherever it stands
 
 
 def find_cores(run: Run) -> list[Core]:
-    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, and ``grammars.CORES``."""
-    found = _with_softmax(run)
-    for grammar in CORES:
-        taken = {at for core in found for at in core.parts}
-        found += map(_core_of, matches(run, grammar, taken=taken))
+    """Attention cores of a forward run, in order: fused, with a softmax, and ``grammars.CORES``."""
+    found = [_fused(at, kind) for at, kind in enumerate(run.kinds) if kind.what == "core"]
+    stop = 0
+    for it in matches(run, *WITH_SOFTMAX, *CORES):
+        found.append(_core_of(it, stop))
+        stop = it.stop
     return _in_one(run, sorted(found, key=lambda core: core.first))
 
 
@@ -68,69 +81,158 @@ def _whole(run: Run, group: list[Core]) -> list[Core]:
     return [replace(group[0], last=group[-1].last, parts=parts, tokens=tokens)]
 
 
-def _with_softmax(run: Run) -> list[Core]:
-    cores: list[Core] = []
-    ahead: list[int] = []  # products that can be scores, the last ones first to be asked
-    softmax: int | None = None
-    between = 0  # linear layers behind the first of them, but for those on the scores themselves
-    late: int | None = None  # a linear layer behind the softmax: of the values, where it makes all of them
-    for at, kind in enumerate(run.kinds):
-        if kind.what == "core":
-            cores.append(_fused(at, kind))
-            ahead, softmax, between, late = [], None, 0, None
-        elif kind.what == "bmm":
-            if late is not None and not (_makes(run, late, at) or _hands_on(run, late, at)):
-                ahead, softmax, between = [], None, 0
-            late = None
-            before = [] if softmax is None else [p for p in ahead if p < softmax]
-            scores = next((p for p in reversed(before) if _values(run, p, at)), None)
-            if scores is not None and softmax is not None:
-                core = _unfused(run, scores, softmax, at)
-                inside = (p for p in range(before[0], scores) if run.kinds[p].what != "gemm")
-                core.parts.update({p: _OWN.get(run.kinds[p].what, "attention.scores") for p in inside})
-                cores.append(core)
-                ahead, softmax, between = [], None, 0
-            elif (shape := run.shape(at)) is None or shape.k > 1:  # a table or a mask is no product of two
-                both = softmax is None and not (shape is None and between)
-                ahead, softmax, between = ([*ahead, at] if both else [at]), None, between * both
-        elif kind.what == "softmax" or "softmax" in kind.tags:
-            softmax = at if softmax is None and any(_weighs(run, p, at) for p in ahead) else softmax
-        elif kind.what == "gemm":
-            if any(_mixes_heads(run, p, at) for p in ahead[-1:]):
-                continue
-            if softmax is not None and late is None:
-                late = at
-                continue
-            between += bool(ahead)
-            # relative positions are projected between the two products that make the scores
-            if softmax is not None or between > _POSITIONS:
-                ahead, softmax, between, late = [], None, 0, None
-        elif kind.what == "norm" and ahead and run.shape(ahead[-1]) is None:
-            ahead, softmax, between, late = [], None, 0, None
-        elif kind.what == "convolution" and ahead and not _on_scores(run, ahead[-1], at):
-            ahead, softmax, between = [], None, 0
-    return cores
+# Attention with a softmax: scores, softmax and values, in any rank. Between the products stands work on the
+# scores: other products of them (relative positions), and few linear layers.
 
 
-def _weighs(run: Run, scores: int, at: int) -> bool:
+def _of_activations(kind: Kind) -> bool:
+    """A product of two activations: what is multiplied with a table or a mask is none."""
+    return kind.what == "bmm" and (kind.gemm is None or kind.gemm.k > 1)
+
+
+def _near_softmax(it: Match, at: int) -> bool:
+    """Scores are; a loop over many products is not asked from each of them on."""
+    return any(kind.what == "softmax" or "softmax" in kind.tags for kind in it.kinds[at : at + _NEAR])
+
+
+def _weighs(it: Match, at: int) -> bool:
     """Can a softmax be of these scores? One of far fewer numbers is not: a router's beside its experts."""
-    first, given = run.shape(scores), run.kinds[at].tensors[:1]
-    if first is None or not given or run.kinds[at].what != "softmax":
+    first, given = it.run.shape(it.start), it.kinds[at].tensors[:1]
+    if first is None or not given or it.kinds[at].what != "softmax":
         return True
     return _PADDED * prod(given[0]) >= first.batch * first.m * first.n
 
 
-def _core_of(found: Match) -> Core:
-    """The core of a grammar's match, by the names of its sizes; how many heads the softmax's tensor tells, or
-    that of the scores."""
-    sizes, batch = found.sizes, found.sizes.get("batch", 0)
-    units = found.kinds[found.start : found.stop]
+def _linear(it: Match, start: int, stop: int) -> list[int]:
+    """Linear layers, but for those from heads to heads on all scores (talking heads)."""
+    return [at for at in range(start, stop) if it.kinds[at].what == "gemm" and not _mixes_heads(it, at)]
+
+
+def _mixes_heads(it: Match, at: int) -> bool:
+    first, shape = it.run.shape(it.start), it.run.shape(at)
+    if first is None or shape is None or shape.n != shape.k or first.batch % shape.k:
+        return False
+    return first.batch * first.m * first.n == shape.m * shape.k
+
+
+def _on_scores(it: Match, at: int) -> bool:
+    """May it stand between the products? A convolution is over heads, of all scores; without shapes nothing
+    tells whether a product behind a linear layer is of the same scores."""
+    kind, first = it.kinds[at], it.run.shape(it.start)
+    if kind.what == "gemm":  # relative positions are projected, or values are made
+        start, most = (it.places[1][0], 1) if it.places[1] else (it.start, _POSITIONS)
+        near = (k.what for k in it.kinds[at + 1 : at + _NEAR] if k.what in ("bmm", "softmax"))
+        again = first is None and not it.places[1] and next(near, "") == "bmm"
+        return len(_linear(it, start, at + 1)) <= most and not again
+    if kind.what == "convolution" and first is not None:
+        maps = kind.tensors[:1]
+        return any(prod(t[:2]) == first.batch and prod(t[2:]) == first.m * first.n for t in maps)
+    return first is not None or kind.what not in ("norm", "convolution")
+
+
+def _takes_values(it: Match, at: int) -> bool:
+    """Do linear layers behind the softmax make what the product takes?"""
+    known = {it.run.shape(place) is None for place in (it.start, at)}
+    return len(known) == 1 and all(_makes(it, p, at) for p in _linear(it, it.places[1][0], at))
+
+
+def _makes(it: Match, at: int, values: int) -> bool:
+    """Does a linear layer make all the values that the product takes? Without shapes: does its result go into
+    the product as it is?"""
+    shape, second = it.run.shape(at), it.run.shape(values)
+    if shape is None:
+        between = it.kinds[at + 1 : values]
+        return all(kind.what in ("add", "copy", "dropout") or kind.name in VIEWS for kind in between)
+    return second is not None and shape.m * shape.n == second.batch * second.k * second.n
+
+
+def _inside(it: Match, at: int) -> str:
+    """What a unit between the products is."""
+    kind, (scores,), (softmax,), (values,) = it.kinds[at], *it.places
+    if kind.what in ("dropout", "norm"):
+        return kind.what
+    if kind.what == "gemm":
+        if kind.gemm is not None and at > softmax and _makes(it, at, values):
+            return "attention.qkv"
+        adds = _of_each_query(it.run, scores, at) or weighs_pairs(it.run, scores, _heads(it), at)
+        return "attention.other" if kind.gemm is None or _mixes_heads(it, at) or adds else ""
+    if any(other.what == "bmm" for other in it.kinds[at:softmax]):
+        return "attention.scores"
+    first = it.run.shape(scores)
+    whole = first is not None and first.batch * first.m * first.n in map(prod, kind.tensors)
+    cast = (
+        first is None and at == softmax + 1 and kind.name == "copy_"
+    )  # a product's own copies are part of it
+    turns = not (whole or cast) and (kind.what == "copy" or kind.tags == {"layout"})
+    return "attention.other" if turns else "attention.softmax"
+
+
+def _in_chunks(it: Match) -> bool:
+    """Local attention, whose queries and keys lie in chunks that overlap, gives back the heads' width."""
+    queries, chunked = it["rows"] * it["whole"], it["batch"] * it["queries"]
+    return max(it["key_dim"], it["keys"]) < it["weighed"] and queries <= chunked <= 4 * queries
+
+
+def _over_channels(it: Match) -> bool:
+    """Are the scores of channels to channels, summed over the tokens (XCiT)? The product behind tells: it
+    takes a row of all channels for every token."""
+    behind = next((kind.gemm for kind in it.kinds[it.stop :] if kind.what == "gemm"), None)
+    heads, wide = _heads(it), it["wide"]
+    if behind is None or heads is None or it["queries"] == wide:
+        return False
+    return (behind.m, behind.k) == (it["batch"] // heads * it["queries"], heads * wide)
+
+
+_TO_SOFTMAX = Gap(_inside, no(what("core")), _NEAR, _on_scores)
+_TO_VALUES = Gap(_inside, no(what("core"), _of_activations), _NEAR, _on_scores)
+_SOFTMAX = one("attention.softmax", either(what("softmax"), tagged("softmax")), _TO_SOFTMAX, where=_weighs)
+
+
+def _attention(name: str, scores: str, values: str, where: Callable[[Match], bool] | None = None) -> Grammar:
+    """Scores, softmax and values, whose batch, m, n and k have these names."""
+    of_scores, of_values = (
+        dict(zip(("batch", "m", "n", "k"), sizes.split(), strict=True)) for sizes in (scores, values)
+    )
+    first = Part("attention.scores", _of_activations, None, of_scores, _near_softmax, 1, 1)
+    last = Part("attention.values", what("bmm"), _TO_VALUES, of_values, _takes_values, 1, 1)
+    return Grammar(name, (first, _SOFTMAX, last), where=where, shaped=where is not None)
+
+
+_SCORES = "batch queries keys key_dim"
+
+WITH_SOFTMAX = (
+    _attention("over channels", "batch wide wide queries", "batch wide queries wide", _over_channels),
+    _attention("over keys", _SCORES, "batch queries value_dim keys"),
+    _attention("weights turned", _SCORES, "batch value_dim queries keys"),
+    _attention("in chunks", _SCORES, "rows whole key_dim weighed", _in_chunks),
+)
+
+
+def _heads(it: Match) -> int | None:
+    """How many the softmax's tensor tells, or that of the scores."""
+    units, batch = it.kinds[it.start : it.stop], it.sizes.get("batch", 0)
     weighs = next((kind for kind in units if kind.what == "softmax"), units[0])
-    wide = next((tensor for tensor in weighs.tensors if len(tensor) > 3), None)
-    heads = wide[1] if wide and batch and batch % wide[1] == 0 else None
-    tokens = batch // heads * sizes["queries"] if heads and "queries" in sizes else None
-    key_dim, value_dim = sizes.get("key_dim"), sizes.get("value_dim")
-    return Core(found.start, found.stop - 1, found.components, tokens, heads, None, key_dim, value_dim)
+    given = (tensor for tensor in weighs.tensors if len(tensor) == 4)
+    wide = next((t for t in given if t[1] > 1 or t[0] == batch), None)  # and no mask, which is of all heads
+    return wide[1] if wide and batch and batch % wide[1] == 0 else None
+
+
+def _made_first(it: Match, stop: int) -> dict[int, str]:
+    """What is added to the scores can be made right before them, by other products."""
+    ends = ("gemm", "core", "softmax", "norm", "convolution")
+    near = takewhile(lambda at: it.kinds[at].what not in ends, range(it.start - 1, stop - 1, -1))
+    products = [at for at in near if _of_activations(it.kinds[at]) and _of_activations(it.kinds[it.start])]
+    made = range(min(products, default=it.start), it.start)
+    return {at: "dropout" if it.kinds[at].what == "dropout" else "attention.scores" for at in made}
+
+
+def _core_of(found: Match, stop: int) -> Core:
+    """The core of a grammar's match, behind that which stops there, by the names of its sizes."""
+    sizes, heads, parts = found.sizes, _heads(found), _made_first(found, stop) | found.components
+    tokens = sizes["batch"] // heads * sizes["queries"] if heads and "queries" in sizes else None
+    key_dim = sizes.get("key_dim")
+    value_dim = sizes.get("value_dim", sizes.get("wide", key_dim))
+    return Core(found.start, found.stop - 1, parts, tokens, heads, None, key_dim, value_dim)
 
 
 def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
@@ -174,7 +276,7 @@ def _backward_by_order(run: Run) -> Iterator[Core]:
                 before = [*last, *first][:2]
                 parts = dict.fromkeys(before, "attention.values") | {at: "attention.softmax"}
                 parts |= dict.fromkeys(behind, "attention.scores")
-                yield Core(min(parts), max(parts), parts, None, None, None, None, None, True)
+                yield Core(min(parts), max(parts), parts, backward=True)
 
 
 def _goes_back(kind: Kind) -> bool:
@@ -192,31 +294,6 @@ def _beside_softmax(run: Run, way: range, linear: int = 0) -> list[int]:
             break
         found += [at] if kind.what == "bmm" else []
     return found[:2]
-
-
-def _mixes_heads(run: Run, scores: int, at: int) -> bool:
-    """A linear layer from heads to heads, on all scores (talking heads)."""
-    first, shape = run.shape(scores), run.shape(at)
-    if first is None or shape is None or shape.n != shape.k or first.batch % shape.k:
-        return False
-    return first.batch * first.m * first.n == shape.m * shape.k
-
-
-def _makes(run: Run, at: int, values: int) -> bool:
-    """Does a linear layer make all the values that the product takes?"""
-    shape, second = run.shape(at), run.shape(values)
-    if shape is None or second is None:
-        return False
-    return shape.m * shape.n == second.batch * second.k * second.n
-
-
-def _hands_on(run: Run, at: int, values: int) -> bool:
-    """Without shapes: does a linear layer's result go into the product as it is? It makes the values, or
-    mixes heads."""
-    between = run.kinds[at + 1 : values]
-    return run.shape(at) is None and all(
-        kind.what in ("add", "copy", "dropout") or kind.name in VIEWS for kind in between
-    )
 
 
 def weighs_pairs(run: Run, scores: int, heads: int | None, at: int) -> bool:
@@ -256,14 +333,6 @@ def _for_heads(run: Run, scores: int, heads: int | None, at: int) -> bool:
     return first is not None and first.batch % shape.n == 0
 
 
-def _on_scores(run: Run, scores: int, at: int) -> bool:
-    """A convolution over heads, of all scores."""
-    first, given = run.shape(scores), run.kinds[at].tensors[:1]
-    if first is None:
-        return False
-    return any(prod(t[:2]) == first.batch and prod(t[2:]) == first.m * first.n for t in given)
-
-
 def query_rows(run: Run, core: Core) -> int | None:
     """Queries of all heads together."""
     if core.tokens and core.heads:
@@ -278,12 +347,11 @@ def _size(shape: GemmShape) -> tuple[int, int, int, int]:
 
 def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]]) -> Core:
     """The core around one dP: what stands close before and behind it."""
-    parts = {at: "attention.values"}
-    batch = run.kinds[at].gemm
-    before = next(
-        (p for p in range(at - 1, max(-1, at - 4), -1) if run.kinds[p].what in ("gemm", "bmm")), None
-    )
-    if before is not None and _is_of(run, before, batch):
+    parts, own = {at: "attention.values"}, run.shape(at)
+    near = (p for p in range(at - 1, max(-1, at - 4), -1) if run.kinds[p].what in ("gemm", "bmm"))
+    before = next(near, -1)
+    other = run.shape(before) if before >= 0 and run.kinds[before].what == "bmm" else None
+    if own and other and own.batch == other.batch and _size(own) != _size(other):
         parts[before] = "attention.values"  # dV
     softmax = None
     for place in range(at + 1, min(len(run), at + 24)):
@@ -298,102 +366,13 @@ def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]])
                 break
         elif kind.what == "bmm":
             break
-    return Core(min(parts), max(parts), parts, None, None, None, None, None, True)
-
-
-def _is_of(run: Run, at: int, other: GemmShape | None) -> bool:
-    shape = run.shape(at)
-    return (
-        run.kinds[at].what == "bmm"
-        and shape is not None
-        and other is not None
-        and shape.batch == other.batch
-        and _size(shape) != _size(other)
-    )
+    return Core(min(parts), max(parts), parts, backward=True)
 
 
 def _fused(at: int, kind: Kind) -> Core:
-    shape = kind.core
+    shape, parts = kind.core, {at: "attention.core"}
     if shape is None:
-        return Core(at, at, {at: "attention.core"}, None, None, None, None, None, kind.backward)
-    tokens = shape.query_tokens or (
-        shape.batch * shape.query_len if shape.batch and shape.query_len else None
-    )
-    return Core(
-        at,
-        at,
-        {at: "attention.core"},
-        tokens,
-        shape.heads,
-        shape.kv_heads,
-        shape.head_dim,
-        shape.value_dim,
-        kind.backward,
-    )
-
-
-def _values(run: Run, scores: int, at: int) -> bool:
-    """Does the product at ``at`` reduce over the keys that the scores ran over?
-
-    In local attention, whose queries and keys lie in chunks that overlap, it gives back the heads' width.
-    """
-    first, second = run.shape(scores), run.shape(at)
-    if first is None or second is None:
-        return first is second  # without shapes the order alone: product, softmax, product
-    if first.batch == second.batch and first.n == second.k and first.m in (second.m, second.n):
-        return True  # also values first, weights turned
-    queries, chunked = second.batch * second.m, first.batch * first.m
-    return first.k == second.n < second.k and first.n < second.k and queries <= chunked <= 4 * queries
-
-
-def _over_channels(run: Run, first: GemmShape, second: GemmShape, heads: int, values: int) -> bool:
-    """Are the scores of channels to channels, summed over the tokens (XCiT)? The product behind tells: it
-    takes a row of all channels for every token."""
-    behind = next((run.shape(p) for p in range(values + 1, len(run)) if run.kinds[p].what == "gemm"), None)
-    if behind is None or first.m != first.n or first.k not in (second.m, second.n) or first.k == first.m:
-        return False
-    return (behind.m, behind.k) == (first.batch // heads * first.k, heads * first.m)
-
-
-def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
-    first, second = run.shape(scores), run.shape(values)
-    batch = first.batch if first is not None else None
-    given = (t for t in run.kinds[softmax].tensors if len(t) == 4)
-    weights = next(
-        (t for t in given if t[1] > 1 or t[0] == batch), None
-    )  # and no mask, which is of all heads
-    heads = weights[1] if weights and first and first.batch % weights[1] == 0 else None
-    parts = {scores: "attention.scores", softmax: "attention.softmax", values: "attention.values"}
-    for at in range(scores + 1, values):
-        if at not in parts:
-            inside = run.kinds[at]
-            size = first.batch * first.m * first.n if first else None
-            turns = not any(prod(t) == size for t in inside.tensors) and (
-                inside.what == "copy" or inside.tags == {"layout"}
-            )
-            around = "attention.other" if turns else "attention.softmax"
-            makes = "attention.scores" if inside.what == "bmm" and at < softmax else around
-            parts[at] = "dropout" if inside.what == "dropout" else makes
-            if inside.what == "gemm":
-                parts[at] = "attention.other"
-                if at > softmax and _makes(run, at, values):
-                    parts[at] = "attention.qkv"
-                elif inside.gemm is not None and not (
-                    _mixes_heads(run, scores, at)
-                    or weighs_pairs(run, scores, heads, at)
-                    or _of_each_query(run, scores, at)
-                ):
-                    del parts[at]
-    tokens = first.batch // heads * first.m if heads and first else None
-    width = None
-    if first is not None and second is not None:
-        width = second.m if first.m == second.n != second.m else second.n
-    if (
-        heads
-        and first is not None
-        and second is not None
-        and _over_channels(run, first, second, heads, values)
-    ):
-        tokens = first.batch // heads * first.k
-        return Core(scores, values, parts, tokens, heads, None, first.m, first.m)
-    return Core(scores, values, parts, tokens, heads, None, first.k if first else None, width)
+        return Core(at, at, parts, backward=kind.backward)
+    tokens = shape.query_tokens or (shape.batch or 0) * (shape.query_len or 0) or None
+    sizes = tokens, shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim
+    return Core(at, at, parts, *sizes, kind.backward)

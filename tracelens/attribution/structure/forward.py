@@ -16,7 +16,8 @@ from dataclasses import replace
 from tracelens.attribution.structure.blocks import BlockWalk
 from tracelens.attribution.structure.queries import Queries
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.walk import activates, pairs
+from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.walk import activates, convolves_bent, embeds, pairs
 
 
 def label_forward(run: Run, hidden: int) -> None:
@@ -107,6 +108,9 @@ class Forward(Queries, BlockWalk):
         taken = {shape.k for at in makes if (shape := self.run.shape(at)) is not None}
         shapes = [(at, shape) for at in products if (shape := self.run.shape(at)) is not None]
         first = next((at for at, shape in shapes if shape.k == self.hidden), stop)
+        makes_stream = self.run.follows is None and not any(map(_opens, self.run.kinds[:first]))
+        if makes_stream:  # patches as wide as the stream, and nothing before them
+            first = next((at for at, shape in shapes if at > first and shape.k == self.hidden), stop)
         if not any(self._sums_up(kind) for kind in self.run.kinds[first:stop]):
             first = stop  # a layer is added to the stream: these only make it
         # patches or features; layers of another width are made of more
@@ -115,11 +119,10 @@ class Forward(Queries, BlockWalk):
         known = [kind for kind in (self.run.follows, *opens) if kind is not None]
         ends = (kind for kind in reversed(known) if kind.what == "norm" or activates(kind))
         activated = any(activates(kind) for kind in [*ends][:1])  # features are normalized behind theirs
-        if activated or taken & {shape.k for _, shape in ahead}:
+        if not makes_stream and (activated or taken & {shape.k for _, shape in ahead}):
             ahead = []  # of what a block before made, or beside the queries: no picture and no table
-        if all(shape.n == self.hidden for _, shape in ahead) and any(
-            s.k != self.hidden for _, s in ahead[:1]
-        ):
+        wider = makes_stream or any(shape.k != self.hidden for _, shape in ahead[:1])
+        if wider and all(shape.n == self.hidden for _, shape in ahead):
             self.run.labels.update({at: Label("embedding") for at, _ in ahead})
         self.mlps |= self._closing()
         self._mlps([at for at in products if at >= first], stop)
@@ -129,14 +132,21 @@ class Forward(Queries, BlockWalk):
         out = set()
         for core, following in pairs(self.run):
             stop = following.first if following else len(self.run)
-            before: set[int] = set()
+            before: dict[int, int] = {}  # width -> the last product that gives it
             products = self.run.products(core.last + 1, stop)
             for at, behind in zip(products, [*products[1:], stop], strict=False):
                 shape = self.run.shape(at)
-                if shape is not None and shape.n == self.hidden and {shape.k, 2 * shape.k} & before:
+                wide = (shape.k, 2 * shape.k) if shape is not None and shape.n == self.hidden else ()
+                ups = [before[width] for width in wide if width in before]
+                if shape is not None and ups and not convolves_bent(self.run.kinds[ups[0] : at]):
                     if any(self._sums_up(kind) for kind in self.run.kinds[at + 1 : behind]):
                         out.add((shape.n, shape.k))
                     break
                 if shape is not None and shape.k == self.hidden and shape.batch == 1:
-                    before.add(shape.n)
+                    before[shape.n] = at
         return out
+
+
+def _opens(kind: Kind) -> bool:
+    """Is there a stream, where such a unit has run?"""
+    return embeds(kind) or kind.what in ("convolution", "norm", "core")

@@ -11,12 +11,14 @@ from tracelens.attribution.structure.cores import query_rows
 from tracelens.attribution.structure.norms import adds, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import VIEWS, Dims, Kind
-from tracelens.attribution.structure.walk import LARGEST_RANK
+from tracelens.attribution.structure.walk import loses
 from tracelens.gemm import GemmShape
 
 _CONVOLUTION = 4  # kernels of one convolution: its layouts with it
 _DRAWS = 6  # units between chance and the product with it, at most
 _CHANCE = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_"})
+_BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
+_SCALES = frozenset({"mul", "mul_", "div", "div_"})
 _WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
 
 
@@ -68,18 +70,25 @@ class Gap:
         kind, behind = self.run.kinds[at], self.run.kinds[at + 1 : at + 2]
         return kind.what == "add" and not kind.tensors and any("batch_norm" in other.name for other in behind)
 
-    def _adapter_sum(self) -> int:
-        """Behind the second product of a low-rank adapter its scaling and its addition; the last place."""
-        shape = self.product
-        if shape is None or shape.k > LARGEST_RANK or shape.k >= self.hidden // 2:
-            return -1
-        adds = [at for at in self.gap[:4] if self.run.kinds[at].what == "add"]
-        return adds[0] if adds else -1
+    @cached_property
+    def last_of_columns(self) -> int:
+        """The last that adds to the product before the gap, or scales it by, one number for each column;
+        without shapes what is added to it first."""
+        columns = (self.product.n,) if self.product else None
+        kinds = ((at, self.run.kinds[at]) for at in self.gap)
+        own = ((at, kind) for at, kind in kinds if columns in kind.tensors[:2] or self._is_first_sum(at))
+        return max((at for at, kind in own if kind.what == "add" or kind.name in _SCALES), default=-1)
 
-    def _is_bias(self, at: int) -> bool:
-        """Added to the product right before it, one number for each column."""
-        kind, columns = self.run.kinds[at], self.product.n if self.product else None
-        return at == self.gap[0] and kind.what == "add" and (columns,) in kind.tensors[:2]
+    def _is_first_sum(self, at: int) -> bool:
+        kind = self.run.kinds[at]
+        return at == self.gap[0] and kind.what == "add" and not kind.tensors
+
+    def _sums_lookups(self, at: int) -> bool:
+        """Without shapes: adds or puts together what was looked up, or made of patches, right before it."""
+        puts = (kind for kind in reversed(self.run.kinds[: at + 1]) if kind.name not in VIEWS)
+        first = next((kind for kind in puts if kind.what not in ("add", "copy") and kind.name != "cat"), None)
+        sums = self.run.kinds[at].what == "add" or self.run.kinds[at].name == "cat"
+        return sums and first is not None and first.what in ("embedding", "convolution")
 
     def _makes_waves(self, at: int) -> bool:
         """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
@@ -110,7 +119,9 @@ class Gap:
     def convolved(self) -> bool:
         """Do blocks of convolutions work on the stream, before the layers? What they add embeds nothing."""
         maps = (kind for kind in (self.run.kinds[at] for at in self.gap) if adds(kind))
-        return any(len(kind.tensors[0]) > 3 for kind in maps) or any(map(self._takes_stream, self.gap))
+        several = sum(self.run.kinds[at].what == "convolution" for at in self.gap) > 1
+        sums = several and any(len(kind.tensors[0]) > 3 for kind in maps)  # and none of resized positions
+        return sums or any(map(self._takes_stream, self.gap))
 
     def _is_wide(self, tensors: tuple[Dims, ...]) -> bool:
         """Of the size of the residual stream; a sequence can be as long as that is wide."""
@@ -118,7 +129,8 @@ class Gap:
         least = self.hidden * (min(tokens) // 2 if tokens else 2)
         whole = {self.hidden * many for many in tokens}  # also with the channels in front
         return any(
-            (t[-1] == self.hidden and prod(t) >= least) or (self.hidden in t[1:2] and prod(t) in whole)
+            (t[-1] == self.hidden and prod(t) >= least)
+            or (self.hidden in t[1:2] and (prod(t) in whole or (len(t) == 4 and t[0] == 1)))
             for t in tensors
             if len(t) >= 2
         )
@@ -211,6 +223,8 @@ class Gap:
         if given and other and self.before in ("attention.output", "mlp.down"):
             return True
         norms = [p for p in self.gap if p < at and self._is_norm(p)]
+        if norms and any(kind.what in _BLOCKS for kind in self.run.kinds[norms[-1] : at]):
+            return False  # a block of no name
         return any(self._is_residual(p) for p in self.gap if norms and p < norms[-1])
 
     def _before_residual(self, at: int) -> bool:
@@ -274,6 +288,28 @@ class Gap:
         kinds = self.run.kinds
         said = [(p, kinds[p]) for p in self.gap]
         return [p for p, kind in said if kind.what == "fused" and not kind.tags and not kind.tensors]
+
+    @cached_property
+    def last_scaled(self) -> int:
+        """Without shapes: the last that scales or adds before a loss, which can be of the head as well."""
+        kinds = ((at, self.run.kinds[at]) for at in takewhile(lambda at: not loses(self.run, at), self.gap))
+        own = ((at, kind) for at, kind in kinds if kind.what == "add" or kind.name in _SCALES)
+        return max((at for at, kind in own if not kind.tensors), default=-1)
+
+    def _weighs_rows(self, two: tuple[Dims, ...]) -> bool:
+        """Is it by one number for all channels of a row, as a mask has?"""
+        same = len(two) == 2 and len(two[0]) == len(two[1]) > 1
+        return same and any({*sizes} == {1, self.hidden} for sizes in zip(*two, strict=True))
+
+    def _reaches_sum(self, at: int) -> bool:
+        """Is it on the way from the product before the gap to the next sum? What is copied or scaled beside a
+        product or a convolution of no name is of that."""
+        kinds = self.run.kinds
+        if not kinds[at].tensors:
+            return True
+        sums = (p for p in self.gap if self._is_residual(p) or "add" in kinds[p].tags)
+        end = next((p for p in sums if p >= at), None)
+        return end is not None and not any(kinds[p].what in _BLOCKS for p in range(self.gap[0], end))
 
     @cached_property
     def last_norm(self) -> int:

@@ -21,14 +21,19 @@ from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import Kind
 
 Test = Callable[[Kind], bool]
-InPlace = Callable[[Sequence[Kind], int], bool]  # of the unit at a place among others
-Component = str | Callable[[Sequence[Kind], int], str]  # "": of nothing
+InPlace = Callable[["Match", int], bool]  # of the unit at a place, behind what has been matched
+Component = str | Callable[["Match", int], str]  # of a place in a whole match; "": of nothing
 
 
 def what(*words: str) -> Test:
     """Units that are one of these (``Kind.what``)."""
     among = frozenset(words)
     return lambda kind: kind.what in among
+
+
+def tagged(tag: str) -> Test:
+    """Units that a compiler says to do this, among other things."""
+    return lambda kind: tag in kind.tags
 
 
 def named(*names: str) -> Test:
@@ -53,7 +58,7 @@ def no(*tests: Test) -> Test:
 
 def unless(component: str, **own: str) -> Component:
     """The component, but for units that are (``Kind.what``) one of those given beside it."""
-    return lambda kinds, at: own.get(kinds[at].what, component)
+    return lambda it, at: own.get(it.kinds[at].what, component)
 
 
 PRODUCT = what("gemm", "bmm", "core")
@@ -66,6 +71,7 @@ class Gap:
     component: Component
     of: Test
     most: int = sys.maxsize  # units
+    where: InPlace | None = None  # what must be true of each of their places besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +121,22 @@ class Match:
     """Where a run has such a layer."""
 
     grammar: Grammar
+    run: Run
     kinds: Sequence[Kind]  # of the whole run
     start: int
     stop: int
     places: list[list[int]] = field(default_factory=list)  # of each part
-    components: dict[int, str] = field(default_factory=dict)  # by position, of all that are of something
+    named: dict[int, Component] = field(default_factory=dict)  # by position
     sizes: dict[str, int] = field(default_factory=dict)
 
     def __getitem__(self, size: str) -> int:
         return self.sizes[size]
+
+    @property
+    def components(self) -> dict[int, str]:
+        """By position, of all that are of something."""
+        said = {at: name if isinstance(name, str) else name(self, at) for at, name in self.named.items()}
+        return {at: component for at, component in said.items() if component}
 
     def count(self, test: Test) -> int:
         """How many of its units pass a test."""
@@ -141,7 +154,7 @@ def matches(run: Run, *grammars: Grammar, taken: Container[int] = ()) -> Iterato
     stop = 0
     for at, kind in enumerate(run.kinds if able else ()):
         for grammar in opens[id(kind)] if at >= stop else ():
-            found = _match(grammar, run.kinds, at, taken)
+            found = _match(grammar, run, at, taken)
             if found is not None:
                 yield found
                 stop = found.stop
@@ -159,16 +172,16 @@ def sizes_of(kind: Kind) -> dict[str, int]:
     return found
 
 
-def _match(grammar: Grammar, kinds: Sequence[Kind], start: int, taken: Container[int]) -> Match | None:
-    found = Match(grammar, kinds, start, start)
+def _match(grammar: Grammar, run: Run, start: int, taken: Container[int]) -> Match | None:
+    found = Match(grammar, run, run.kinds, start, start)
     for part in grammar.parts:
         places: list[int] = []
+        found.places.append(places)
         while len(places) < part.most and (at := _next(found, part, taken)) is not None:
             _take(found, part, at)
             places.append(at)
         if len(places) < part.least:
             return None
-        found.places.append(places)
     return found if grammar.where is None or grammar.where(found) else None
 
 
@@ -177,11 +190,11 @@ def _next(found: Match, part: Part, taken: Container[int]) -> int | None:
     gap, kinds = part.behind, found.kinds
     end = found.stop + 1 if gap is None else found.stop + 1 + gap.most
     for at in range(found.stop, min(end, len(kinds))):
-        if part.of(kinds[at]) and (part.where is None or part.where(kinds, at)):
+        if part.of(kinds[at]) and (part.where is None or part.where(found, at)):
             free = at not in taken or not found.grammar.new(kinds[at])
             if free and _agrees(found, part, kinds[at]):
                 return at
-        if gap is None or not gap.of(kinds[at]):
+        if gap is None or not gap.of(kinds[at]) or not (gap.where is None or gap.where(found, at)):
             return None
     return None
 
@@ -200,9 +213,7 @@ def _agrees(found: Match, part: Part, kind: Kind) -> bool:
 
 def _take(found: Match, part: Part, at: int) -> None:
     """The unit is the next of the part."""
-    for place in range(found.stop, at + 1):
-        component = part.component if place == at or part.behind is None else part.behind.component
-        component = component if isinstance(component, str) else component(found.kinds, place)
-        if component:
-            found.components[place] = component
+    if part.behind is not None:
+        found.named |= dict.fromkeys(range(found.stop, at), part.behind.component)
+    found.named[at] = part.component
     found.stop = at + 1

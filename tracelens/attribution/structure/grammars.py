@@ -27,7 +27,7 @@ from tracelens.attribution.structure.grammar import (
 )
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.units import Kind
-from tracelens.attribution.structure.walk import MOST_EXPERTS
+from tracelens.attribution.structure.walk import MOST_EXPERTS, loses
 
 
 def _back_to(stop: Test, kinds: Sequence[Kind], at: int) -> Iterator[Kind]:
@@ -40,7 +40,7 @@ def _back_to(stop: Test, kinds: Sequence[Kind], at: int) -> Iterator[Kind]:
 
 def _first(test: Test, stop: Test) -> InPlace:
     """Places that no such unit stands before, back to the first that stops."""
-    return lambda kinds, at: not any(map(test, _back_to(stop, kinds, at - 1)))
+    return lambda it, at: not any(map(test, _back_to(stop, it.kinds, at - 1)))
 
 
 # State-space mixers (Mamba, Mamba-2, gated DeltaNet): GEMMs of the stream, a short causal convolution of each
@@ -66,10 +66,11 @@ def _over_sequence(kind: Kind) -> bool:
     return not kind.tensors and kind.what == "convolution" and kind.name == "conv1d"
 
 
-def _in_mixer(kinds: Sequence[Kind], at: int) -> str:
+def _in_mixer(it: Match, at: int) -> str:
     """A norm that is written out is part of the scan: queries and keys are normed in it, and its output."""
     own = {"norm": "norm", "gemm": "ssm.projection", "convolution": "ssm.conv", "bmm": "ssm.scan"}
-    return own.get(kinds[at].what) or ("ssm.conv" if kinds[at - 1].what == "convolution" else "ssm.scan")
+    behind = "ssm.conv" if it.kinds[at - 1].what == "convolution" else "ssm.scan"
+    return own.get(it.kinds[at].what, behind)
 
 
 def _is_wide(it: Match) -> bool:
@@ -79,10 +80,10 @@ def _is_wide(it: Match) -> bool:
     return any(shape is not None and shape.n >= channels for shape in opens)
 
 
-def _is_added(kinds: Sequence[Kind], at: int) -> bool:
+def _is_added(it: Match, at: int) -> bool:
     """Is its result added to something, scaled or not, and that no bias before an activation?"""
     aside = ("copy", "dropout")
-    behind = (kind.what for kind in kinds[at + 1 :] if kind.what not in aside and kind.name != "mul")
+    behind = (kind.what for kind in it.kinds[at + 1 :] if kind.what not in aside and kind.name != "mul")
     return next(behind, "") == "add" and next(behind, "") != "activation"
 
 
@@ -140,9 +141,9 @@ def _routes(it: Match) -> bool:
     return not among and kind.what == "gemm" and all(map(_SCORES, it.kinds[product + 1 : choice]))
 
 
-def _are_back(kinds: Sequence[Kind], at: int) -> bool:
+def _are_back(it: Match, at: int) -> bool:
     """Are rows back in their places there?"""
-    return any(map(_PUTS_BACK, _back_to(_EXPERT, kinds, at)))
+    return any(map(_PUTS_BACK, _back_to(_EXPERT, it.kinds, at)))
 
 
 _ROUTER = (
@@ -189,8 +190,8 @@ LONE_MLP = Grammar(
 )
 
 
-# Attention cores other than scores, softmax and values with shapes (``cores.py``), which reads these sizes of
-# them: batch (of all heads), queries, key_dim, value_dim.
+# Attention cores other than scores, softmax and values (``cores.py``), which reads these sizes of them: batch
+# (of all heads), queries, key_dim, value_dim.
 
 
 def _in_blocks(kind: Kind) -> bool:
@@ -198,9 +199,9 @@ def _in_blocks(kind: Kind) -> bool:
     return kind.what == "gemm" and kind.depth > 1
 
 
-def _is_whole(kinds: Sequence[Kind], at: int) -> bool:
+def _is_whole(it: Match, at: int) -> bool:
     """Are the blocks batches? Behind those of a sum that is split a kernel adds them up."""
-    return not any(kind.what == "helper" for kind in kinds[at + 1 : at + 2])
+    return not any(kind.what == "helper" for kind in it.kinds[at + 1 : at + 2])
 
 
 _IN_HEADS = unless("attention.softmax", dropout="dropout", copy="attention.other")
@@ -282,8 +283,37 @@ MADE_WEIGHTS = Grammar(
     shaped=True,
 )
 
+# Deformable attention (arXiv 2010.04159): linear layers make values, places to read them at and, through a
+# softmax, weights; values are read from maps at those places and summed by those weights.
+
+_BESIDE_SAMPLES = Gap("attention.other", no(PRODUCT, what("softmax", "norm", "loss")))
+
+DEFORMABLE = Grammar(
+    "deformable attention",
+    (
+        one("attention.qkv", what("gemm")),
+        one("attention.other", what("gemm"), _BESIDE_SAMPLES, n="coordinates"),
+        one("attention.other", what("gemm"), _BESIDE_SAMPLES, n="weights"),
+        one("attention.softmax", what("softmax"), _BESIDE_SAMPLES),
+        some("attention.values", named("grid_sampler_2d"), _BESIDE_SAMPLES),
+        one("attention.output", what("gemm"), _BESIDE_SAMPLES),
+    ),
+    where=lambda it: it.sizes.get("coordinates", 0) == 2 * it.sizes.get("weights", 0),
+)
+
 #: Attention cores, in the order in which they are looked for.
 CORES = (KERNELS, FACTORED, LINEAR, MADE_WEIGHTS)
+
+
+# Heads without shapes, wherever they stand: of chunks of tokens, of a second token ahead, behind the layers.
+# A loss by its name takes what the GEMM before it gives, with a cast and a bias between at most.
+
+_HANDS_ON = Gap("", what("copy", "add", "helper"), most=3)
+
+HEAD = Grammar(
+    "head",
+    (one("logits", what("gemm")), one("", no(), _HANDS_ON, where=lambda it, at: loses(it.run, at))),
+)
 
 
 # Gradient clipping (``torch.nn.utils.clip_grad_norm_``), of all units of a step: norms of all gradients, then

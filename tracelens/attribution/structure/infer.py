@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.structure.again import label_repeats
 from tracelens.attribution.structure.ahead import label_ahead
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
@@ -18,11 +19,9 @@ from tracelens.attribution.structure.cores import find_backward_cores, find_core
 from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
-from tracelens.attribution.structure.heads import label_heads
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
-from tracelens.attribution.structure.local import clipping, label_local
+from tracelens.attribution.structure.local import clipping, label_heads, label_local, without_mixers
 from tracelens.attribution.structure.maps import label_maps, linear_convolutions, open_convolutions
-from tracelens.attribution.structure.mixers import without_mixers
 from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import label_by_order
 from tracelens.attribution.structure.passes import Weight, passes
@@ -87,11 +86,13 @@ def infer(
     graph[pieces(units, graph, unit_step)] = -1
     place = np.where(units.node >= 0, units.node, look_up(links.kernel_node, units.kernel))
     phase = [phases[node] if node >= 0 else "other" for node in place.tolist()]
-    whole = [*split_runs(units, phase, _carry(unit_step), graph)]
-    whole = sorted([*whole, *_without_gradients(units, phase, _carry(unit_step), graph)], key=_first_unit)
+    step = _carry(unit_step)
+    whole = [*split_runs(units, phase, step, graph), *_without_gradients(units, phase, step, graph)]
+    whole.sort(key=lambda run: run.units[0])
     runs = _in_passes(units, whole, [*_trained(trace, links, units, whole)])
     known: dict[object, Run] = {}
-    twins = [_first_alike(units, run, known) for run in runs]
+    keys = [(run.phase, run.counts_layers, units.kind[run.units].tobytes()) for run in runs]
+    twins = [known.setdefault(key, run) for key, run in zip(keys, runs, strict=True)]  # equal ones once
     distinct = list(known.values())
     rests = [without_mixers(run) for run in distinct if run.phase in ("forward", "recompute")]
     ahead = [rest.run for rest in rests]
@@ -114,7 +115,9 @@ def infer(
     if hidden is not None:
         open_opaque(distinct, hidden)
         apart = [stream for run in ahead for stream in streams(run)]
-        parts = [part for stream in apart for part in stretches(stream.run, _width(stream.run, hidden))]
+        parts = [
+            part for stream in apart for part in stretches(stream.run, hidden_size([stream.run]) or hidden)
+        ]
         for part in parts:
             label_forward(part.run, part.hidden)
             label_ahead(part.run)
@@ -126,8 +129,8 @@ def infer(
         for part in parts:
             label_between(part.run, part.hidden, vocab)
             part.give_back()
-        for stream in apart:
-            stream.give_back()
+        for stream in apart:  # the layers of another model do not follow those before
+            stream.whole.joints |= {stream.give_back()} - {0}
         for rest in rests:
             rest.give_back()
         for run, forward in _with_forward(twins):
@@ -145,6 +148,7 @@ def infer(
         open_convolutions(run)
     for rest in rests:
         rest.give_back()
+    label_repeats(units, distinct)
     for run in distinct:
         for core in run.cores:  # product, softmax, product is attention in any model
             for at, component in core.parts.items():
@@ -177,10 +181,6 @@ def _without_gradients(units: Units, phase: list[str], step: NodeArray, graph: N
 def _is_sure(core: Core) -> bool:
     """A fused operator, or a softmax between two products: an optimizer has rows of products, too (Muon)."""
     return core.first == core.last or "attention.softmax" in core.parts.values()
-
-
-def _first_unit(run: Run) -> int:
-    return run.units[0]
 
 
 def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units, run: Run) -> None:
@@ -247,10 +247,9 @@ def _in_passes(units: Units, runs: list[Run], trained: list[Counter[Weight]]) ->
             known[key] = [] if all(core.backward for core in cores) else passes(run, cores, weights)
         found = known[key]
         edges = [0, *(found or []), len(run)]
-        parts = [run] if len(edges) == 2 else [run.part(begin, end) for begin, end in pairwise(edges)]
+        parts = [run] if len(edges) == 2 else [run.part(range(begin, end)) for begin, end in pairwise(edges)]
         for part in parts:
             part.counts_layers = found is not None
-            part.trained = run.trained
         out += parts
     return out
 
@@ -277,11 +276,6 @@ def _trained(trace: Trace, links: Links, units: Units, runs: list[Run]) -> Itera
         yield found
 
 
-def _first_alike(units: Units, run: Run, known: dict[object, Run]) -> Run:
-    """The first run of the same units in the same order: equal steps are understood once."""
-    return known.setdefault((run.phase, run.counts_layers, units.kind[run.units].tobytes()), run)
-
-
 def _with_forward(runs: list[Run]) -> list[tuple[Run, Run]]:
     """Each backward run with the forward it belongs to: the last before it, else the first there is."""
     out = []
@@ -304,11 +298,6 @@ def _carry(step: NodeArray) -> NodeArray:
         return step
     at = np.searchsorted(known, np.arange(len(step)), side="right") - 1
     return step[known[np.maximum(at, 0)]].astype(np.int32)
-
-
-def _width(run: Run, hidden: int) -> int:
-    """Of the stream of one model of several."""
-    return hidden_size([run]) or hidden
 
 
 def _vocabulary(runs: list[Run]) -> int | None:

@@ -5,21 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracelens.attribution.structure.grammar import PRODUCT, matches
-from tracelens.attribution.structure.grammars import CLIPPING, LONE_MLP, MIXTURES
-from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.grammars import CLIPPING, DEFORMABLE, HEAD, LONE_MLP, MIXERS, MIXTURES
+from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import Units
 
 
+def without_mixers(run: Run) -> Excerpt:
+    """Name the layers of a forward or recomputed run that take the place of attention, wherever they stand;
+    returns the run without them."""
+    for found in matches(run, *MIXERS):
+        run.labels |= {at: Label(name, evidence="local") for at, name in found.components.items()}
+    kept = [at for at in range(len(run)) if at not in run.labels]
+    return Excerpt(run, kept, run.part(kept) if run.labels else run)
+
+
 def label_local(run: Run) -> None:
-    """Name the units of mixtures of experts and of lone MLPs that have no name yet; fills ``run.labels``.
+    """Name the units of mixtures of experts, of deformable attention and of lone MLPs that have no name yet;
+    fills ``run.labels``.
 
     Two linear layers are surely an MLP only where there is attention somewhere.
     """
-    for grammars in (MIXTURES, (LONE_MLP,) if run.cores else ()):
+    for grammars in (MIXTURES, (DEFORMABLE,), (LONE_MLP,) if run.cores else ()):
         taken = run.labels.keys() | {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
         for found in matches(run, *grammars, taken=taken):
             for at, component in found.components.items():
                 run.labels.setdefault(at, Label(component, evidence="local"))
+
+
+def label_heads(run: Run) -> None:
+    """Name the products whose results losses take; fills ``run.labels``."""
+    for found in matches(run, HEAD):
+        run.labels.setdefault(found.start, Label("logits"))
 
 
 def clipping(units: Units, phase: Sequence[str]) -> Iterator[int]:

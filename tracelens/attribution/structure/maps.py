@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 from tracelens.attribution.structure.gaps import per_sample
@@ -50,8 +51,34 @@ def linear_convolutions(run: Run) -> None:
             norms = (kind for kind in run.kinds[at + 1 : at + _MODULE] if kind.what == "norm")
             if any(kind.tensors[:1] == ((given[0], weight[0], given[2]),) for kind in norms):
                 continue
-            shape = GemmShape(given[0] * prod(given[2:]), weight[0], given[1], 1, None, None, None)
-            run.kinds[at] = replace(run.kinds[at], what="gemm", gemm=shape)
+            _make_linear(run, at, given[0] * prod(given[2:]), weight[0], given[1])
+    for at, behind in pairwise(places):
+        bent = _up_and_back(run, at, behind)
+        if bent is not None:
+            for place in (at, behind):
+                _make_linear(run, place, bent[0] * bent[2], *_weight(run.kinds[place])[:2])
+
+
+def _make_linear(run: Run, at: int, rows: int, made: int, taken: int) -> None:
+    shape = GemmShape(rows, made, taken, 1, None, None, None)
+    run.kinds[at] = replace(run.kinds[at], what="gemm", gemm=shape)
+
+
+def _up_and_back(run: Run, at: int, behind: int) -> Dims | None:
+    """What is bent between two convolutions over a sequence that are an MLP's two linear layers with several
+    taps (FastSpeech, arXiv 1905.09263): up and, with as many taps, back; None."""
+    up, down = (_weight(run.kinds[place]) for place in (at, behind))
+    between = run.kinds[at + 1 : behind]
+    bent = next((kind.tensors[0] for kind in between if kind.what == "activation" and kind.tensors), ())
+    fits = up[2:] == down[2:] and up[:2] == down[1::-1] and up[:1] > down[:1] and bent[1:2] == up[:1]
+    plain = all(kind.what in ("activation", "elementwise", "dropout", "copy") for kind in between)
+    return bent if len(bent) == 3 and fits and plain else None
+
+
+def _weight(kind: Kind) -> Dims:
+    """Of a convolution over a sequence in one group."""
+    given, weight = ([t for t in kind.tensors if len(t) == 3] + [(), ()])[:2]
+    return weight if given[1:2] == weight[1:2] else ()
 
 
 def open_convolutions(run: Run) -> None:

@@ -13,19 +13,24 @@ from tracelens.attribution.structure.units import Dims, Kind
 
 _ROOTS = frozenset({"rsqrt", "sqrt"})
 _BEFORE = frozenset({"pow", "square", "mean", "var", "var_mean", "std", "sub", "add", "mul", "sum"})
+_CENTRES = frozenset({"sub", "var", "var_mean", "std"})
 _STEPS = 8  # units on either side of the root
 
 
 def written_norms(run: Run) -> set[int]:
     """Positions of the units that are steps of a normalization which is written out."""
     out: set[int] = set()
-    for root, kind in enumerate(run.kinds):
-        if is_root(run, root):
-            start = _start(run, root)
-            divides = root + 1 < len(run) and run.kinds[root + 1].name == "div"
-            if start < root and (kind.name != "sqrt" or divides):
-                out |= {*range(start, _stop(run, root))}
+    for root in range(len(run)):
+        if normalizes_by(run, root) and (start := _start(run, root)) < root:
+            out |= {*range(start, _stop(run, start, root))}
     return out
+
+
+def normalizes_by(run: Run, root: int) -> bool:
+    """Is it the root of a normalization? A square root that nothing is divided by is of something else."""
+    if not is_root(run, root) or run.kinds[root].name != "sqrt":
+        return is_root(run, root)
+    return _start(run, root) < root and root + 1 < len(run) and run.kinds[root + 1].name == "div"
 
 
 def is_root(run: Run, at: int) -> bool:
@@ -52,10 +57,12 @@ def _start(run: Run, root: int) -> int:
     return start if averaged else root
 
 
-def _stop(run: Run, root: int) -> int:
-    """Behind the multiplication with the weight, and the bias behind that."""
+def _stop(run: Run, start: int, root: int) -> int:
+    """Behind the multiplication with the weight, and the bias behind that: without a mean that is taken off
+    there is none, and a sum without shapes is a residual."""
     kinds, stop, products = run.kinds, root + 1, 0
     whole: Dims | None = None  # what is normalized, as it is handed on
+    centred = any(kind.name in _CENTRES for kind in kinds[start:root])
     for at in range(root + 1, min(len(run), root + _STEPS)):
         kind = kinds[at]
         wide = _is_wide(kind)
@@ -68,8 +75,9 @@ def _stop(run: Run, root: int) -> int:
         behind_cast = [before.name for before in kinds[at - 2 : at]] == ["copy_", "mul"]
         if kind.what == "copy" and behind_cast and _is_wide(kinds[at - 2]):
             break  # cast back before its weight: this cast is for what takes it
-        if kind.what == "add" and products > 1 and kinds[at - 1].what == "copy":
-            break  # cast back behind its weight: a residual
+        bare, cast = not (kind.tensors or centred), kinds[at - 1].what == "copy"
+        if products > 1 and ((kind.what == "add" and (bare or cast)) or (kind.what == "copy" and cast)):
+            break  # a residual, or a cast for what takes it
         whole = largest or whole
         if wide and scales:
             products += 1
@@ -122,7 +130,7 @@ def normalizes(run: Run, at: int, hidden: int) -> bool:
     if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
         wide = [t for t in kind.tensors if len(t) >= 2]
         return not kind.tensors or (any(t[-1] == hidden for t in wide) and not _of_heads(run, kind, hidden))
-    if kind.name != "sqrt" and is_root(run, at):  # written out: pow, mean, add, rsqrt, mul
+    if normalizes_by(run, at):  # written out: pow, mean, add, rsqrt, mul
         for before in reversed(run.kinds[max(0, at - 6) : at]):
             if before.name in ("mean", "pow", "square") or before.what in ("mean", "pow"):
                 wide = [t for t in before.tensors if len(t) >= 2]

@@ -57,12 +57,14 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     _label_adapters(run, [ahead, *between, rest])
     _unknown_cores(run)
     last_norm = max((at for at in normalizations(run, cores[-1].last, stop)), default=stop)
-    alone = losses[:1] == [stop] and [at for at in rest if at > last_norm] == rest[-1:]
-    if rest and (alone or (len(rest) == len(pattern_last) + 1 and (losses[:1] == [stop] or not behind))):
+    middle = rest[len(pattern_last) : -1]
+    transformed = len(middle) == 1 and bool(normalizations(run, middle[0], rest[-1]))
+    ends = losses[:1] == [stop] or not behind
+    alone = ends and [at for at in rest if at > last_norm] == rest[-1:] and (bool(losses) or transformed)
+    if rest and (alone or (len(rest) == len(pattern_last) + 1 and ends)):
         run.labels[rest[-1]] = Label("logits")
-        middle = rest[len(pattern_last) : -1]
-        if len(middle) == 1 and normalizations(run, middle[0], rest[-1]):
-            run.labels[middle[0]] = Label("other")  # the transform before the vocabulary
+        if transformed:
+            run.labels[middle[0]] = Label("other")  # before the vocabulary
 
 
 def _label_ahead(run: Run, ahead: list[int], pattern: Pattern) -> None:

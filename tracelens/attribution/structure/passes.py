@@ -110,10 +110,7 @@ def _mark(kind: Kind) -> _Mark | None:
         return ("core", kind.core.heads, kind.core.head_dim) if kind.core else ("core", kind.name)
     if kind.what in ("bmm", "loss", "fused_logits_loss"):
         return (kind.what,)
-    if kind.what in (
-        "embedding",
-        "convolution",
-    ):  # by their weight: the first of the one, behind the other's input
+    if kind.what in ("embedding", "convolution"):  # by the weight: first of the one, behind the other's input
         weights = [tensor for tensor in kind.tensors if len(tensor) >= 2]
         return (kind.what, tuple(weights[:1] if kind.what == "embedding" else weights[-1:]) or kind.name)
     if kind.tags & {"embedding", "loss"}:

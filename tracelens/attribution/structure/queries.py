@@ -9,7 +9,14 @@ from tracelens.attribution.structure.cores import of_distances, query_rows, weig
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import is_step
 from tracelens.attribution.structure.runs import Core, Label
-from tracelens.attribution.structure.walk import LARGEST_RANK, Walk, activates, follows, takes_heads
+from tracelens.attribution.structure.walk import (
+    LARGEST_RANK,
+    Walk,
+    activates,
+    follows,
+    in_groups,
+    takes_heads,
+)
 from tracelens.gemm import GemmShape
 
 
@@ -176,7 +183,8 @@ class Queries(Walk):
         for between, behind in pairwise(here[: index + 1]):
             # a gate on the core's output, or the same projection for other tokens, or one of two in a row
             other = run.shape(between)
-            gates = other is None or shape is None or other.batch > 1 or other.m == shape.m
+            gates = other is None or shape is None or (other.n, other.k) != (shape.n, shape.k)
+            gates |= other is not None and shape is not None and other.m == shape.m
             gates &= not follows(run, between, behind)
             run.labels[between] = Label("attention.other" if gates else "attention.output", self.layer)
         return self._adapters(here[index + 1 :], at)
@@ -195,8 +203,10 @@ class Queries(Walk):
             if fits and (at > edge or (shape.n, shape.k) != self._sizes(here[fits[0]])):
                 break
             wide = width is not None and shape.k >= width
+            first = run.shape(here[index - 1]) if index else None
+            wide |= first is not None and in_groups(first, shape, core)
             if shape.n == self.hidden and shape.batch == 1 and (wide or takes_heads(shape.k, core)):
                 fits.append(index)
-            elif not fits and shape.k == self.hidden and shape.n > self.hidden:
-                return None  # an MLP already: no output projection is to be seen
+            elif not fits and shape.k == self.hidden and shape.n > self.hidden and shape.n != width:
+                return None  # an MLP already, and no gate on the output: no projection is to be seen
         return fits[-1] if fits else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tracelens.attribution.structure.grammars import GROUPED
-from tracelens.attribution.structure.norms import is_root
+from tracelens.attribution.structure.norms import normalizes_by
 from tracelens.attribution.structure.runs import Run
-from tracelens.attribution.structure.units import VIEWS, Kind
+from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import follows, routes
 from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import NONLINEAR
@@ -63,6 +63,9 @@ def _in_stretches(
     out = [*("attention.output" if one else "attention.other" for one in ahead), "attention.output"]
     out += [""] * beside
     for whole in blocks[: len(blocks) - len(queries)]:
+        if _takes_sum(run, whole[0]) and not _takes_sum(run, blocks[0][0]):
+            out += [""] * len(whole)  # of another kind than the blocks that take what is normalized
+            continue
         block = _until_sum(run, whole)
         mixture = _mixture(run, block, next((norm for norm in norms if norm > block[-1]), block[-1] + 1))
         if mixture is not None:
@@ -98,12 +101,16 @@ def _without_pairs(run: Run, block: list[int], acts: list[int]) -> Pattern:
 def _until_sum(run: Run, block: list[int]) -> list[int]:
     """The products of a block up to the first sum that a product takes as it is: that stands between two
     blocks, and weighs streams against each other (hyper-connections, arXiv 2409.19606)."""
-    for number, (at, behind) in enumerate(pairwise(block), 1):
-        between = (kind for kind in reversed(run.kinds[at + 1 : behind]) if kind.what != "copy")
-        before = next((kind for kind in between if kind.name not in VIEWS), None)
-        if before is not None and before.what == "add":
+    for number, behind in enumerate(block[1:], 1):
+        if _takes_sum(run, behind):
             return block[:number]
     return block
+
+
+def _takes_sum(run: Run, at: int) -> bool:
+    """Does a product take a sum as it is?"""
+    before = (kind for kind in reversed(run.kinds[:at]) if kind.what != "copy")
+    return next((kind.what for kind in before if kind.name not in VIEWS | CUTS), "") == "add"
 
 
 def _multiplied(run: Run, at: int) -> bool:
@@ -156,11 +163,7 @@ def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
 def normalizations(run: Run, start: int, stop: int) -> list[int]:
     """Positions of normalizations between two, one for each."""
     kinds = ((at, run.kinds[at]) for at in range(start, stop))
-    return [
-        at
-        for at, k in kinds
-        if k.what == "norm" or "norm" in k.tags or (k.name != "sqrt" and is_root(run, at))
-    ]
+    return [at for at, k in kinds if k.what == "norm" or "norm" in k.tags or normalizes_by(run, at)]
 
 
 def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:

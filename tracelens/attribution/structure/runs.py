@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -34,11 +34,11 @@ class Core:
     first: int  # positions in the run
     last: int
     parts: dict[int, str]  # position -> component
-    tokens: int | None  # query rows: batch x sequence
-    heads: int | None
-    kv_heads: int | None
-    key_dim: int | None
-    value_dim: int | None
+    tokens: int | None = None  # query rows: batch x sequence
+    heads: int | None = None
+    kv_heads: int | None = None
+    key_dim: int | None = None
+    value_dim: int | None = None
     backward: bool = False
 
     @property
@@ -46,14 +46,9 @@ class Core:
         """Width of what it gives to the output projection, on this rank."""
         return self.heads * self.value_dim if self.heads and self.value_dim else None
 
-    def moved(self, by: int) -> Core:
-        """The same, so many positions further."""
-        parts = {at + by: component for at, component in self.parts.items()}
-        return replace(self, first=self.first + by, last=self.last + by, parts=parts)
-
-    def at(self, places: list[int]) -> Core:
-        """The same in a run in which position ``p`` of this one is ``places[p]``."""
-        parts = {places[at]: component for at, component in self.parts.items()}
+    def at(self, places: Mapping[int, int]) -> Core:
+        """The same in a run in which position ``p`` of this one is ``places[p]``, if it is there."""
+        parts = {places[at]: component for at, component in self.parts.items() if at in places}
         return replace(self, first=places[self.first], last=places[self.last], parts=parts)
 
 
@@ -74,10 +69,12 @@ class Run:
     def __len__(self) -> int:
         return len(self.units)
 
-    def part(self, start: int, stop: int) -> Run:
-        """A run of the units between two positions, with the cores that lie there."""
-        found = Run(self.phase, self.units[start:stop], self.kinds[start:stop])
-        found.cores = [core.moved(-start) for core in self.cores if start <= core.first and core.last < stop]
+    def part(self, kept: Sequence[int]) -> Run:
+        """A run of the units at these positions, with the cores that begin and end among them."""
+        places = {at: number for number, at in enumerate(kept)}
+        found = Run(self.phase, [self.units[at] for at in kept], [self.kinds[at] for at in kept])
+        found.cores = [core.at(places) for core in self.cores if {core.first, core.last} <= places.keys()]
+        found.counts_layers, found.trained = self.counts_layers, self.trained
         return found
 
     def products(self, start: int = 0, stop: int | None = None) -> list[int]:
@@ -91,6 +88,30 @@ class Run:
 
     def shape(self, at: int) -> GemmShape | None:
         return self.kinds[at].gemm
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Units of ``whole`` that are read as a run of their own: ``kept`` says where each stands there."""
+
+    whole: Run
+    kept: Sequence[int]
+    run: Run
+
+    def give_back(self) -> int:
+        """What was found in it to the whole, where nothing is known yet; layers follow those that are known
+        there. Returns the first of them."""
+        if self.run is self.whole:
+            return 0
+        labels = self.whole.labels
+        known = [label.layer for label in labels.values() if label.layer is not None]
+        first = max(known, default=-1) + 1
+        for at, label in self.run.labels.items():
+            layer = None if label.layer is None else label.layer + first
+            labels.setdefault(self.kept[at], replace(label, layer=layer))
+        places = dict(enumerate(self.kept))
+        self.whole.cores = self.whole.cores or [core.at(places) for core in self.run.cores]
+        return first
 
 
 _SKIPPED = frozenset({"communication", "optimizer", "grad_clip"})

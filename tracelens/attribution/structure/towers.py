@@ -9,43 +9,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
-from tracelens.attribution.structure.runs import Run
+from tracelens.attribution.structure.runs import Excerpt, Run
 from tracelens.attribution.structure.units import Kind
-from tracelens.attribution.structure.walk import embeds, returned_width
+from tracelens.attribution.structure.walk import embeds, returned_width, taken_widths
 
 _OPENS = ("embedding", "convolution")
 _COLOURS = 4  # channels of a picture
 _GATHERS = frozenset({"cat", "constant_pad_nd", "stack", "roll", "slice", "view"})
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of ``whole`` from position ``start`` on, whose stream is ``hidden`` wide."""
+@dataclass(frozen=True)
+class Stretch(Excerpt):
+    """A part of a run whose stream is ``hidden`` wide."""
 
-    whole: Run
-    start: int
-    run: Run
     hidden: int
 
-    def give_back(self) -> None:
-        """The labels of the part to the whole; its layers follow those before it."""
-        if self.run is self.whole:
-            return
-        known = [label.layer for label in self.whole.labels.values() if label.layer is not None]
-        base = max(known, default=-1) + 1
-        for at, label in self.run.labels.items():
-            layer = None if label.layer is None else label.layer + base
-            self.whole.labels[self.start + at] = replace(label, layer=layer)
+    def give_back(self) -> int:
+        first = super().give_back()
         self._merge()
+        return first
 
     def _merge(self) -> None:
         """What stands before the product that brings the stream to this width gathers what that takes."""
-        labels = self.whole.labels
-        first = min((at for at in labels if at >= self.start), default=0)
-        if not self.start or labels[first].component != "embedding":
+        labels, start = self.whole.labels, self.kept[0]
+        first = min((at for at in labels if at >= start), default=0)
+        if not start or labels[first].component != "embedding":
             return
         normed = first > 0 and self.whole.kinds[first - 1].what == "norm"  # of what was gathered
         for at in range(first - 1 - normed, -1, -1):
@@ -59,7 +50,7 @@ def stretches(run: Run, hidden: int) -> Iterator[Stretch]:
     """The parts of a forward or recomputed run, in order; ``hidden`` is the width where no core says one."""
     widths = _widths(run, hidden)
     if len(set(widths)) < 2:
-        yield Stretch(run, 0, run, widths[0] if widths else hidden)
+        yield Stretch(run, range(len(run)), run, widths[0] if widths else hidden)
         return
     cuts = [0]
     found = [widths[0]]
@@ -68,14 +59,15 @@ def stretches(run: Run, hidden: int) -> Iterator[Stretch]:
             cuts.append(_cut(run, core.last, following.first, width, other))
             found.append(other)
     for (start, stop), width in zip(pairwise([*cuts, len(run)]), found, strict=True):
-        part = run.part(start, stop)
+        part = run.part(range(start, stop))
         part.follows = run.kinds[start - 1] if start else None
-        yield Stretch(run, start, part, width)
+        yield Stretch(run, range(start, stop), part, width)
 
 
 def _widths(run: Run, hidden: int) -> list[int]:
     """Per core the width of the stream around it."""
-    found = [_width(run, number) for number in range(len(run.cores))]
+    taken = taken_widths(run)
+    found = [_width(run, number, taken) for number in range(len(run.cores))]
     own = [width if width in made_of else None for width, made_of in found]
     # the first of a stage is made of the narrower stream before it, and gives what the next is made of
     for at, ((width, _), after) in enumerate(zip(found, own[1:], strict=False)):
@@ -93,14 +85,14 @@ def _widths(run: Run, hidden: int) -> list[int]:
     return [width for width in own if width is not None]
 
 
-def _width(run: Run, number: int) -> tuple[int | None, set[int]]:
+def _width(run: Run, number: int, taken: set[int]) -> tuple[int | None, set[int]]:
     """What the output projection of a core comes back to, and what the products before it are made of."""
     core = run.cores[number]
     stop = run.cores[number + 1].first if number + 1 < len(run.cores) else len(run)
     start = run.cores[number - 1].last + 1 if number else 0
-    alone = run.part(core.first, stop)
+    alone = run.part(range(core.first, stop))
     before = {shape.k for at in run.products(start, core.first) if (shape := run.shape(at)) is not None}
-    return returned_width(alone), before
+    return returned_width(alone, taken), before
 
 
 def _cut(run: Run, last: int, first: int, width: int, other: int) -> int:

@@ -44,6 +44,7 @@ _WHOLE = (
 _TAGGED = {"rope": "rope", "routes": "router"}  # rules of operators that fuse what Inductor's names list
 _NUMBER = re.compile(r"_\d+$")  # of a user's Triton kernel in a compiled graph
 VIEWS = frozenset({"view", "_unsafe_view", "permute", "transpose", "expand"})
+CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "split_with_sizes"})
 _COPIES = frozenset({"copy_", "clone", "contiguous", "_to_copy", "to", "reshape", "_reshape_copy"})
 
 
@@ -177,12 +178,7 @@ def _enclosed(links: Links, node: IntArray | NodeArray, unit: IntArray) -> tuple
 
 
 def _kinds(
-    trace: Trace,
-    links: Links,
-    names: KernelNames,
-    rule: NodeArray,
-    node: NodeArray,
-    kernel: NodeArray,
+    trace: Trace, links: Links, names: KernelNames, rule: NodeArray, node: NodeArray, kernel: NodeArray
 ) -> tuple[list[Kind], NodeArray]:
     """One Kind per distinct (operator, inputs, innermost operator, inputs, kernel name and depth)."""
     ops = trace.ops

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from math import prod
 
 from tracelens.attribution.structure.norms import adds, is_affine, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.gemm import GemmShape
 
 MOST_EXPERTS = 1024
 LARGEST_RANK = 512  # of a low-rank adapter
@@ -18,26 +20,30 @@ def hidden_size(runs: Iterable[Run]) -> int | None:
     """The width of the residual stream: what the products that take the core's output give, and what other
     products are made of (a head takes a core's width, too)."""
     runs = [*runs]
-    taken = {shape.k for run in runs for at in run.products() if (shape := run.shape(at)) is not None}
-    return _elected(runs, taken)
+    return _elected(runs, {width for run in runs for width in taken_widths(run)})
 
 
-def returned_width(run: Run) -> int | None:
-    """What the products that take the output of a run's cores give."""
-    return _elected([run], None)
+def taken_widths(run: Run) -> set[int]:
+    """What the products of a run are made of."""
+    return {shape.k for at in run.products() if (shape := run.shape(at)) is not None}
 
 
-def _elected(runs: Iterable[Run], among: set[int] | None) -> int | None:
+def returned_width(run: Run, among: set[int]) -> int | None:
+    """What the products that take the output of a run's cores give, one of these widths."""
+    return _elected([run], among)
+
+
+def _elected(runs: Iterable[Run], among: set[int]) -> int | None:
     votes: Counter[int] = Counter()
     weak: Counter[int] = Counter()
     for run in runs:
         for core, following in pairs(run):
             stop = following.first if following else len(run)
-            behind = [shape for at in run.products(core.last + 1, stop) if (shape := run.shape(at))]
-            behind = [shape for shape in behind if among is None or shape.n in among]
+            made = [shape for at in run.products(core.last + 1, stop) if (shape := run.shape(at))]
+            behind = [shape for shape in made if shape.n in among]
             exact = [
                 s for s in behind if s.k == core.out_width or (core.heads is None and _fits_heads(s.k, core))
-            ]
+            ] or [two for one, two in pairwise(made) if in_groups(one, two, core) and two.n in among]
             votes.update(shape.n for shape in exact[:1])
             beside = {sum(prod(t[-2:]) for t in found) for found in _put_beside(run, core)}
             weak.update(shape.n for shape in behind[:1] if takes_heads(shape.k, core) or shape.k in beside)
@@ -53,6 +59,12 @@ def _put_beside(run: Run, core: Core) -> Iterator[tuple[Dims, ...]]:
         heads = (core.heads, core.value_dim)
         if kind.name == "cat" and heads in [t[-2:] for t in kind.tensors if len(t) > 2]:
             yield kind.tensors
+
+
+def in_groups(first: GemmShape, second: GemmShape, core: Core) -> bool:
+    """An output projection in two: of every group of heads by itself, then of all (DeepSeek-V4)."""
+    groups = first.batch > 1 and first.batch * first.k == core.out_width
+    return groups and (second.batch, second.k) == (1, first.batch * first.n)
 
 
 def takes_heads(width: int, core: Core) -> bool:
@@ -110,11 +122,17 @@ class Walk:
             and down.k == wide.k
             and up.k == down.n <= min(LARGEST_RANK, wide.k // 2)
             and up.n == wide.n
+            and not self._bends(base, rest[1])
         ):
             label = run.labels[base]
             run.labels[rest[0]] = run.labels[rest[1]] = Label(label.component, label.layer)
             return self._adapters(rest[2:], base)
         return rest
+
+    def _bends(self, start: int, stop: int) -> bool:
+        """Is what a product gives normalized, or bent, before the other? An adapter is linear."""
+        between = range(start + 1, stop)
+        return any(at in self.norms or activates(self.run.kinds[at]) for at in between)
 
 
 def name_sum(run: Run, at: int) -> None:
@@ -144,6 +162,17 @@ def loses(run: Run, at: int) -> bool:
 
 def activates(kind: Kind) -> bool:
     return kind.what == "activation" or bool(kind.tags & {"activation", "gate"})
+
+
+def convolves_bent(kinds: Iterable[Kind]) -> bool:
+    """Is something bent and then convolved? Modules of convolutions do so (Conformer, arXiv 2005.08100); an
+    MLP that convolves what it goes up to bends it behind that (SegFormer, arXiv 2105.15203)."""
+    bent = False
+    for kind in kinds:
+        if bent and kind.what == "convolution":
+            return True
+        bent |= activates(kind)
+    return False
 
 
 def routes(run: Run, at: int) -> bool:

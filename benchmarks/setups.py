@@ -1,0 +1,104 @@
+"""Training steps of `transformers` models as people set them up: with checkpoints, with low-rank adapters.
+
+The recorder is that of ``benchmarks/hub``. Adapters are those of `peft`, where it is installed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.hub.models import first_loss, ways
+from benchmarks.hub.recording import Marks, Recorded, recorded
+from benchmarks.hub.truth import Place, truth_of
+from tests.kept import kept, of_package, sources
+from tests.zoo.capture import Capture
+
+SETUPS = ("checkpointed", "reentrant", "adapters", "checkpointed-adapters")
+_ADAPTER = "lora_"
+_BASE = "base_layer"  # of huggingface/peft src/peft/tuners/lora/layer.py
+
+
+def record_setup(name: str, setup: str) -> Recorded:
+    """A training step of the architecture ``name`` in one of ``SETUPS``, recorded once and kept.
+
+    Raises what its library raises.
+    """
+    made = " ".join(map(of_package, ("torch", "transformers", "peft")))
+    made += sources("tests/zoo", "tests/synthetic", "benchmarks/hub")
+    return kept("hub-setup", (name, setup), made, lambda: _recorded(name, setup))
+
+
+def _recorded(name: str, setup: str) -> Recorded:
+    failed: Exception | None = None
+    captures: list[Capture] = []
+    with warnings.catch_warnings(), mock.patch("transformers.modeling_utils.checkpoint", _marked(captures)):
+        warnings.simplefilter("ignore")
+        for model, batch in ways(name):
+            try:
+                _set_up(model, setup)
+                truth = _of_adapted if "adapters" in setup else truth_of
+                return recorded(name, model, partial(_loss, model, batch), truth, partial(_marks, captures))
+            except Exception as error:  # what a model asks of its library
+                failed = failed or error
+    raise failed or LookupError("no model is made for the configuration")
+
+
+def _loss(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+    return first_loss(model(**batch))
+
+
+def _marks(captures: list[Capture], capture: Capture, truth: Callable[..., str]) -> Marks:
+    captures.append(capture)
+    return Marks(capture, truth)
+
+
+def _marked(captures: list[Capture]) -> Callable[..., Any]:
+    """PyTorch's checkpoint, what runs again marked as it was the first time: autograd puts modes off."""
+
+    def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def run(*inner: Any, **named: Any) -> Any:
+            capture: Any = captures[-1]
+            if not capture._backward:
+                return function(*inner, **named)
+            with capture.marks, torch.device("meta"):
+                return function(*inner, **named)
+
+        return checkpoint(run, *args, **kwargs)
+
+    return call
+
+
+def _set_up(model: Any, setup: str) -> None:
+    if not setup.endswith("adapters"):
+        model.gradient_checkpointing_enable({"use_reentrant": setup == "reentrant"})
+        return
+    if setup.startswith("checkpointed"):
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.enable_input_require_grads()
+    peft = import_module("peft")
+    config = peft.LoraConfig(target_modules="all-linear", r=16)
+    with torch.device("meta"):
+        peft.get_peft_model(model, config, low_cpu_mem_usage=True)  # in place
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(model.dtype)
+
+
+def _of_adapted(place: Place, function: str, *, weighted: bool, equal: bool) -> str:
+    """The truth of an adapted layer is that of the layer, whatever its adapter does beside it."""
+    inside = (at for at, name in enumerate(place.names) if name.startswith(_ADAPTER) or name == _BASE)
+    at = next(inside, None)
+    names, classes = place.names[:at], place.classes[:at]
+    if at is None and (not classes or classes[-1] != "Linear" or function == "linear"):
+        return truth_of(place, function, weighted=weighted, equal=equal)
+    if function == "dropout":
+        return "dropout"
+    return truth_of(Place(classes, names, place.seen), "linear", weighted=True, equal=False)
