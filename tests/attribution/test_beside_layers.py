@@ -46,6 +46,15 @@ def test_an_mlp_narrower_than_the_stream_is_no_adapter() -> None:
     assert found[-4:-1] == ["mlp.up", "mlp.activation", "mlp.down"]
 
 
+@pytest.mark.parametrize(
+    ("before", "parts"), [("copy_", ["mlp.gate", "mlp.up"]), ("mul", ["unattributed"] * 2)]
+)
+def test_a_cast_before_the_activation_leaves_the_gate_first(before: str, parts: list[str]) -> None:
+    work = _unit(before, (_ROWS, 1024), (_ROWS, 1024), what="copy" if before == "copy_" else "elementwise")
+    found = _labelled(*_attention(), _gemm(_ROWS, 1024, HIDDEN), *_mlp(1024)[:1], work, *_mlp(1024)[1:])
+    assert found[8:10] == parts
+
+
 def test_a_gate_as_wide_as_the_heads_is_no_mlp() -> None:
     wide = 2 * HIDDEN
     gate = [_gemm(_ROWS, wide, HIDDEN), _unit("sigmoid", (_ROWS, wide), what="activation")]

@@ -123,7 +123,8 @@ class BlockWalk(Walk):
             for at in open_:
                 run.labels[at] = Label("mlp.gate" if at < up[1] else "mlp.up", layer)
             acts = next((at for at in range(up[1] + 1, down) if activates(run.kinds[at])), up[1] + 1)
-            if not any(activates(run.kinds[at]) for at in range(up[0] + 1, up[1])) and acts > up[1] + 1:
+            changed = any(run.kinds[at].what != "copy" for at in range(up[1] + 1, acts))
+            if not any(activates(run.kinds[at]) for at in range(up[0] + 1, up[1])) and changed:
                 # something is done to one of the two before the activation: nothing tells to which
                 unknown = Label("unattributed", layer, candidates=("mlp.gate", "mlp.up"))
                 run.labels.update(dict.fromkeys(open_, unknown))

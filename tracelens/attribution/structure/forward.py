@@ -109,7 +109,8 @@ class Forward(Queries, BlockWalk):
         shapes = [(at, shape) for at in products if (shape := self.run.shape(at)) is not None]
         first = next((at for at, shape in shapes if shape.k == self.hidden), stop)
         makes_stream = self.run.follows is None and not any(map(_opens, self.run.kinds[:first]))
-        if makes_stream:  # patches as wide as the stream, and nothing before them
+        makes_stream &= first in products[:1]
+        if makes_stream:  # of patches as wide as the stream, and nothing before them
             first = next((at for at, shape in shapes if at > first and shape.k == self.hidden), stop)
         if not any(self._sums_up(kind) for kind in self.run.kinds[first:stop]):
             first = stop  # a layer is added to the stream: these only make it

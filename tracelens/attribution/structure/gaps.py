@@ -85,10 +85,18 @@ class Gap:
 
     def _sums_lookups(self, at: int) -> bool:
         """Without shapes: adds or puts together what was looked up, or made of patches, right before it."""
-        puts = (kind for kind in reversed(self.run.kinds[: at + 1]) if kind.name not in VIEWS)
+        before = self.run.kinds[:at]
+        puts = (kind for kind in reversed(before) if kind.name not in VIEWS)
         first = next((kind for kind in puts if kind.what not in ("add", "copy") and kind.name != "cat"), None)
         sums = self.run.kinds[at].what == "add" or self.run.kinds[at].name == "cat"
-        return sums and first is not None and first.what in ("embedding", "convolution")
+        opens = not any(
+            kind.what in ("norm", "softmax", "core") for kind in before
+        )  # a layer can convolve, too
+        return (
+            sums
+            and first is not None
+            and (first.what == "embedding" or (first.what == "convolution" and opens))
+        )
 
     def _makes_waves(self, at: int) -> bool:
         """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
