@@ -211,7 +211,7 @@ WITH_SOFTMAX = (
 def _heads(it: Match) -> int | None:
     """How many the softmax's tensor tells, or that of the scores."""
     units, batch = it.kinds[it.start : it.stop], it.sizes.get("batch", 0)
-    weighs = next((kind for kind in units if kind.what == "softmax"), units[0])
+    weighs = next((kind for kind in units if _SOFTMAX.of(kind)), units[0])
     given = (tensor for tensor in weighs.tensors if len(tensor) == 4)
     wide = next((t for t in given if t[1] > 1 or t[0] == batch), None)  # and no mask, which is of all heads
     return wide[1] if wide and batch and batch % wide[1] == 0 else None
