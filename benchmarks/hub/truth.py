@@ -23,6 +23,9 @@ _OTHER_MIXER = re.compile(
     # "convolution, normalization, activation" and blocks of them between the maps of a detector:
     # models/rt_detr/modeling_rt_detr.py (RTDetrConvNormLayer, RTDetrRepVggBlock, RTDetrCSPRepLayer)
     r"|ConvNormLayer|RepVggBlock|CSPRepLayer|RepNCSPELAN"
+    # rows of convolutions: models/vits/modeling_vits.py, models/pe_audio/modeling_pe_audio.py (and the
+    # activation between), models/granite_speech/modeling_granite_speech.py
+    r"|HifiGanResidualBlock|WaveNet$|DacResidualUnit|Snake1d|ConformerConvModule"
 )
 #: Of those the ones with a state that decays: their linear layers, their convolution and their scan.
 #: Griffin's gated linear recurrence is one: a short convolution, and a diagonal state that decays
@@ -34,19 +37,25 @@ _STATE_SPACE = re.compile(
 #: GroupViTCrossAttentionLayer; models/pixtral/modeling_pixtral.py, PixtralAttentionLayer.
 _ATTENTION = re.compile(r"Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$")
 _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
-_ROUTER = re.compile(r"Router|TopkGate|TopKGate|(?<!Deimv2)Gate$")
+#: KimiLinearForgetGate is a decay of its delta attention: models/kimi_linear/modeling_kimi_linear.py.
+_ROUTER = re.compile(r"Router|TopkGate|TopKGate|(?<!Deimv2)(?<!Forget)Gate$")
 #: Weights two residual streams against each other: models/deimv2/modeling_deimv2.py, "second_residual".
 _STREAMS = re.compile(r"Deimv2Gate$")
 _MOE = re.compile(
     r"(Moe|MoE|MOE)$|SparseM|Moe(Block|Layer|SparseMoeBlock)|MoELayer|Mixture|BlockSparse|MixerBlock$"
 )
 _MLP = re.compile(r"MLP|Mlp|FeedForward|FFN|Ffn|Intermediate|Dense\w*ActDense|GatedMlp|\w+Output$")
+#: Not a model called after what it gives (models/embedding_gemma2), nor Q K^T with the positions'
+#: (models/gemma3n/modeling_gemma3n.py, Gemma3nAudioRelativePositionEmbedding).
 _EMBEDDING = re.compile(
-    r"Embedding|FeatureProjection|PatchEmbed|Embeddings|PatchEncoder|PatchMerging|Downsampl"
+    r"(?<!Gemma3nAudioRelativePosition)Embedding(?!Gemma)|FeatureProjection|PatchEmbed|Embeddings|PatchEncoder|PatchMerging|Downsampl"
 )
 _NORM = re.compile(r"Norm(Gated|\dd|FP32)?$")
 _LAYER = re.compile(r"(Layer|Block|Stage)(\w*)$|EncoderLayer|DecoderLayer")
-_HEAD = re.compile(r"Head$|HeadTransform|Predictions?$|PredictionHeads|Classif|Pooler|Projection$|Projector")
+#: Not what makes queries, keys and values: models/zaya/modeling_zaya.py, ZayaCCAProjection.
+_HEAD = re.compile(
+    r"Head$|HeadTransform|Predictions?$|PredictionHeads|Classif|Pooler|(?<!CCA)Projection$|Projector"
+)
 _IN_HEAD = re.compile(r"(MLP|Mlp)$")
 _ACTIVATION = re.compile(r"GELU|SiLU|ReLU|Activation|Swish|Mish|Tanh$|Sigmoid$|^ACT")
 _DROPOUT = re.compile(r"Dropout|DropPath|StochasticDepth")
@@ -62,6 +71,8 @@ _UP = re.compile(
     r"up(_proj)?|c_fc|(fc|lin|linear|dense_|layer_)1|dense_h_to_4h|wi(_1)?|fc_in|w3|intermediate_dense|w_in|linear_v"
 )
 _GATE = re.compile(r"gate(_proj)?|wi_0|w1|linear_w")
+#: down_proj(relu(gate_proj(x))): models/timesfm/modeling_timesfm.py.
+_NOT_GATED = re.compile(r"TimesFmMLP$")
 _DOWN = re.compile(
     r"down(_proj)?|c_proj|(fc|lin|linear|dense_|layer_)2|dense_4h_to_h|wo|fc_out|(output|ffn)_(dense|output)|w2|w_out"
 )
@@ -105,11 +116,11 @@ class Place:
 def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str:
     """The truth of a call of ``function``: ``weighted`` if it takes a parameter of the model, ``equal`` if it
     adds two tensors of one shape."""
+    if function == "cross_entropy":
+        return "loss"
     if not place.classes:
         return ""
     own, name = place.classes[-1], next((n for n in reversed(place.names) if not n.isdigit()), "")
-    if function == "cross_entropy":
-        return "loss"
     if function in ("scaled_dot_product_attention",):
         return "attention.core attention.scores attention.softmax attention.values"
     if equal and _DROPOUT.search(own) and _NORM.search(own):
@@ -211,7 +222,8 @@ def _in_layer(place: Place, own: str, name: str, function: str, *, weighted: boo
             return "mlp.*"
         for words, truth in ((_GATE, "mlp.gate"), (_UP, "mlp.up"), (_DOWN, "mlp.down")):
             if words.fullmatch(name):
-                return truth
+                gated = mlp < 0 or not _NOT_GATED.search(place.classes[mlp])
+                return truth if gated or truth != "mlp.gate" else "mlp.up"
         if name in ("gate_up_proj", "Wi"):
             return "mlp.up mlp.gate"
         if name == "dense" and own != "dense":
