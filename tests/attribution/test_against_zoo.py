@@ -178,10 +178,11 @@ def test_compiled_otherwise(folder: Path, variant: str) -> None:
     assert score.share > 0.97, score.wrong
 
 
+@pytest.mark.parametrize("checkpoint", ["reentrant", "nonreentrant"])
 @pytest.mark.parametrize("family", ["t5", "moe_grouped"])
-def test_without_shapes(folder: Path, family: str) -> None:
+def test_checkpoints_without_shapes(folder: Path, family: str, checkpoint: str) -> None:
     """A cast behind the softmax is of it; rows that go back are dispatch before a shared expert, too."""
-    score = eager(folder, family, names="none", shapes=False, checkpoint="nonreentrant")
+    score = eager(folder, family, names="none", shapes=False, checkpoint=checkpoint)
     assert score.share > 0.99, score.wrong
 
 

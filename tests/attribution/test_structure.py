@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
+from tracelens.attribution.structure.again import label_repeats
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.maps import linear_convolutions
 from tracelens.attribution.structure.norms import written_norms
-from tracelens.attribution.structure.runs import Run
+from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.towers import stretches
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.attribution.structure.walk import hidden_size
@@ -322,3 +327,20 @@ def test_products_like_an_adapter_behind_an_mlp_of_no_layer_stay_open() -> None:
     mlp = [_gemm(16, 4 * HIDDEN, HIDDEN), act, _gemm(16, HIDDEN, 4 * HIDDEN)]
     labels = _labelled(*_attention(), *mlp, _gemm(16, 8, 4 * HIDDEN), _gemm(16, HIDDEN, 8))
     assert {labels[len(_attention())], *labels[-2:]} == {None}
+
+
+@pytest.mark.parametrize(("swapped", "found"), [(1, 11), (3, 0)])
+def test_what_runs_again_may_differ_in_a_unit(swapped: int, found: int) -> None:
+    """In place in the forward and not where gradients are taken; more of it is another stretch."""
+    size = 12
+    codes = [*range(size), *range(size)]
+    codes[size + 4 : size + 4 + swapped] = [99] * swapped
+    kind = np.array(codes, np.int32)
+    units = SimpleNamespace(kernel=np.zeros(2 * size, np.int32), kind=kind)
+    kinds = [_unit("mul")] * size
+    labels = {at: Label("norm" if at % 2 else "residual", 3) for at in range(size)}
+    forward = Run("forward", [*range(size)], kinds, labels)
+    again = Run("recompute", [*range(size, 2 * size)], kinds)
+    label_repeats(units, [forward, again])  # type: ignore[arg-type]
+    assert len(again.labels) == found
+    assert again.labels.items() <= {at: replace(label, layer=None) for at, label in labels.items()}.items()

@@ -8,8 +8,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.structure.runs import Run
+from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Units
+
+_MOSTLY = 0.9  # of a piece is as it was: in place or not can depend on whether gradients are taken
+_MOST_PAIRS = 50_000_000  # units compared
+
+Codes = npt.NDArray[np.int32]
 
 
 def label_repeats(units: Units, runs: Iterable[Run]) -> None:
@@ -21,30 +26,38 @@ def label_repeats(units: Units, runs: Iterable[Run]) -> None:
     runs = list(runs)
     forwards = [(run, *_codes(units, run)) for run in runs if run.phase == "forward" and run.labels]
     for run in runs:
-        if run.phase != "recompute":
+        if run.phase != "recompute" or not len(run):
             continue
         places, codes = _codes(units, run)
-        found = [
-            [forward.labels.get(at) for at in there[start : start + len(codes)].tolist()]
-            for forward, there, all_codes in forwards
-            for start in _starts(all_codes, codes)
-        ]
-        for at, labels in zip(places.tolist(), zip(*found, strict=True), strict=bool(found)):
-            alike = {label and replace(label, layer=None) for label in labels}
-            if len(alike) == 1 and (label := alike.pop()) is not None:
-                run.labels[at] = label
+        alike = [_alike(whole, codes) for _, _, whole in forwards]
+        most = max((count for counts in alike for count in counts.values()), default=0)
+        said: dict[int, set[Label | None]] = {}
+        for (forward, there, whole), counts in zip(forwards, alike, strict=True):
+            for start in (start for start, count in counts.items() if count == most):
+                for at in np.flatnonzero(whole[start : start + len(codes)] == codes).tolist():
+                    label = forward.labels.get(int(there[start + at]))
+                    said.setdefault(at, set()).add(label and replace(label, layer=None))
+        for at, labels in said.items():
+            if len(labels) == 1 and (label := labels.pop()) is not None:
+                run.labels[int(places[at])] = label
 
 
-def _codes(units: Units, run: Run) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+def _codes(units: Units, run: Run) -> tuple[npt.NDArray[np.int64], Codes]:
     """Positions of the units that launch something, and the kind of each."""
     rows = np.array(run.units)
     places = np.flatnonzero(units.kernel[rows] >= 0)
     return places, units.kind[rows[places]]
 
 
-def _starts(whole: npt.NDArray[np.int32], part: npt.NDArray[np.int32]) -> list[int]:
-    """Where ``part`` begins in ``whole``."""
-    if not len(part) or len(part) > len(whole):
-        return []
-    starts = np.flatnonzero(whole[: len(whole) - len(part) + 1] == part[0])
-    return [at for at in starts.tolist() if np.array_equal(whole[at : at + len(part)], part)]
+def _alike(whole: Codes, part: Codes) -> dict[int, int]:
+    """Where in ``whole`` a stretch mostly equal to ``part`` begins -> how many of its units are equal."""
+    if not 0 < len(part) <= len(whole):
+        return {}
+    starts = np.arange(len(whole) - len(part) + 1)
+    if len(starts) * len(part) > _MOST_PAIRS:
+        starts = starts[whole[: len(starts)] == part[0]]
+        starts = starts[: _MOST_PAIRS // len(part)]
+    windows = np.lib.stride_tricks.sliding_window_view(whole, len(part))[starts]
+    equal = np.count_nonzero(windows == part, axis=1)
+    good = equal >= _MOSTLY * len(part)
+    return dict(zip(starts[good].tolist(), equal[good].tolist(), strict=True))
