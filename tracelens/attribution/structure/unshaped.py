@@ -17,6 +17,7 @@ from tracelens.gemm.inductor_ops import NORM_BACKWARD
 
 _AROUND_CORES = frozenset({("attention.output", "attention.core"), ("attention.core", "attention.qkv")})
 _NORM = frozenset({"norm", "norm_backward"})
+_CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no biases but of queries
 _STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
 
 
@@ -98,7 +99,7 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
     if _is_second_stage(run, at):
         bends = "activation_backward" in run.kinds[at - 1].tags and last.component == "mlp.up"
         return Label(last.component, last.layer) if bends else None
-    if "sum" in kind.tags and _ops(kind) & NORM_BACKWARD:
+    if "sum" in kind.tags and _CENTRED in _ops(kind):
         return None  # a normalization has its own sums: it is that of a bias, named after what it reads
     if kind.tags >= {"sum", "norm_backward"} and around:
         return None  # as likely the gradient of a bias there
