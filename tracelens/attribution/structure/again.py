@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Units
+from tracelens.words import COMPONENTS
 
 _MOSTLY = 0.9  # of a piece is as it was: in place or not can depend on whether gradients are taken
 _MOST_PAIRS = 50_000_000  # units compared
@@ -40,6 +42,18 @@ def label_repeats(units: Units, runs: Iterable[Run]) -> None:
         for at, labels in said.items():
             if len(labels) == 1 and (label := labels.pop()) is not None:
                 run.labels[int(places[at])] = label
+        _name_views(run, {*range(len(run))}.difference(places.tolist()))
+
+
+def _name_views(run: Run, views: set[int]) -> None:
+    """Views, which a forward without gradients has none of, are of the part around them, or of the block:
+    their gradients are copies."""
+    for start, stop in pairwise(sorted(run.labels)):
+        before, behind = run.labels[start].component, run.labels[stop].component
+        block = f"{before.partition('.')[0]}."
+        part = before if before == behind else f"{block}other"
+        if behind.startswith(block) and part in COMPONENTS:
+            run.labels.update({at: Label(part) for at in range(start + 1, stop) if at in views})
 
 
 def _codes(units: Units, run: Run) -> tuple[npt.NDArray[np.int64], Codes]:

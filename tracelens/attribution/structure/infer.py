@@ -149,9 +149,6 @@ def infer(
     for rest in rests:
         rest.give_back()
     label_repeats(units, distinct)
-    for run in distinct if hidden is None else ():
-        if run.phase == "recompute" and run.labels:
-            label_between(run, 0, None)
     for run in distinct:
         for core in run.cores:  # product, softmax, product is attention in any model
             for at, component in core.parts.items():
