@@ -52,6 +52,13 @@ def test_a_state_space_mixer_runs_from_the_stream_back_to_it(shaped: bool) -> No
     assert _found([NORM, *MAMBA, SUM], *MIXERS, shaped=shaped) == [None, *OF_MAMBA, None]
 
 
+def test_queries_keys_and_values_are_convolved_together() -> None:
+    """OlmoHybridGatedDeltaNet of transformers: three GEMMs side by side, none as wide as the convolution."""
+    together = [_gemm(128, HIDDEN), _gemm(128, HIDDEN), _gemm(256, HIDDEN), _unit("cat", (2, 64, 512))]
+    found = _found([NORM, *together, *MAMBA[1:], SUM], *MIXERS)
+    assert found == [None, *["ssm.projection"] * 3, "ssm.scan", *OF_MAMBA[1:], None]
+
+
 @pytest.mark.parametrize(
     "kinds",
     [

@@ -74,10 +74,10 @@ def _in_mixer(it: Match, at: int) -> str:
 
 
 def _is_wide(it: Match) -> bool:
-    """Is one of the GEMMs that open it as wide as the convolution at least?"""
+    """Are the GEMMs that open it together as wide as the convolution at least?"""
     opens, (conv,) = (it.kinds[at].gemm for at in it.places[0]), it.places[1]
     channels = next(t[1] for t in it.kinds[conv].tensors if len(t) == 3)
-    return any(shape is not None and shape.n >= channels for shape in opens)
+    return sum(shape.n for shape in opens if shape is not None) >= channels
 
 
 def _is_added(it: Match, at: int) -> bool:
