@@ -14,7 +14,7 @@ from dataclasses import dataclass
 _ANY = "attention.*"
 #: Mixers that are no attention over tokens: state spaces, recurrences, convolutions, Fourier transforms.
 _OTHER_MIXER = re.compile(
-    r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|SSM|StateSpace|DeltaNet|RWKV|Rwkv|Recurrent(?!Gemma)|ShortConv"
+    r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|SSM|StateSpace|Delta(Net|Attention)|RWKV|Rwkv|Recurrent(?!Gemma)|ShortConv"
     r"|Fourier|Hyena|xLSTM|ConvBertConv|LightningAttention|SlidingWindowConv|SeparableConv|ConvolutionModule"
     r"|ConformerConvolution|FeatureEncoder|FeatureExtractor|ConvLayer|PositionalConv|ResNetStage|ConvNext|Convolution\b|Conv\dD?Layer|GatedLinearAttention"
     # the blocks of an EfficientNet, by transformers' models/align/modeling_align.py: "the depthwise
@@ -29,13 +29,13 @@ _OTHER_MIXER = re.compile(
 )
 #: Of those the ones with a state that decays: their linear layers, their convolution and their scan.
 #: Griffin's gated linear recurrence is one: a short convolution, and a diagonal state that decays
-#: (arXiv 2402.19427, 2.4).
+#: (arXiv 2402.19427, 2.4); Kimi's delta attention is a gated DeltaNet with finer gates (arXiv 2510.26692).
 _STATE_SPACE = re.compile(
-    r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|DeltaNet|MambaLayer$|RecurrentBlock$|Rglru$"
+    r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|Delta(Net|Attention)|MambaLayer$|RecurrentBlock$|Rglru$"
 )
 #: Not a layer that is called after it and holds an MLP too: models/groupvit/modeling_groupvit.py,
 #: GroupViTCrossAttentionLayer; models/pixtral/modeling_pixtral.py, PixtralAttentionLayer.
-_ATTENTION = re.compile(r"Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$")
+_ATTENTION = re.compile(r"(?<!Delta)Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$")
 _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
 #: KimiLinearForgetGate is a decay of its delta attention: models/kimi_linear/modeling_kimi_linear.py.
 _ROUTER = re.compile(r"Router|TopkGate|TopKGate|(?<!Deimv2)(?<!Forget)Gate$")
@@ -52,10 +52,9 @@ _EMBEDDING = re.compile(
 )
 _NORM = re.compile(r"Norm(Gated|\dd|FP32)?$")
 _LAYER = re.compile(r"(Layer|Block|Stage)(\w*)$|EncoderLayer|DecoderLayer")
-#: Not what makes queries, keys and values: models/zaya/modeling_zaya.py, ZayaCCAProjection.
-_HEAD = re.compile(
-    r"Head$|HeadTransform|Predictions?$|PredictionHeads|Classif|Pooler|(?<!CCA)Projection$|Projector"
-)
+_HEAD = re.compile(r"Head$|HeadTransform|Predictions?$|PredictionHeads|Classif|Pooler|Projection$|Projector")
+#: Attention over what is pooled: models/aimv2/modeling_aimv2.py.
+_POOLS = re.compile(r"Aimv2AttentionPoolingHead$")
 _IN_HEAD = re.compile(r"(MLP|Mlp)$")
 _ACTIVATION = re.compile(r"GELU|SiLU|ReLU|Activation|Swish|Mish|Tanh$|Sigmoid$|^ACT")
 _DROPOUT = re.compile(r"Dropout|DropPath|StochasticDepth")
@@ -68,13 +67,13 @@ _QUERIES = re.compile(
 )
 _OUTPUTS = re.compile(r"o|(o|c|out|post)_proj|dense|out(_lin)?|proj|wo|linear_out|attn_out|final_linear")
 _UP = re.compile(
-    r"up(_proj)?|c_fc|(fc|lin|linear|dense_|layer_)1|dense_h_to_4h|wi(_1)?|fc_in|w3|intermediate_dense|w_in|linear_v"
+    r"up(_proj)?|c_fc|(fc|lin|linear|dense_|layer_)1|dense_h_to_4h|wi(_1)?|fc_in|w3|intermediate_dense|w_in|linear_v|proj_in"
 )
 _GATE = re.compile(r"gate(_proj)?|wi_0|w1|linear_w")
 #: down_proj(relu(gate_proj(x))): models/timesfm/modeling_timesfm.py.
 _NOT_GATED = re.compile(r"TimesFmMLP$")
 _DOWN = re.compile(
-    r"down(_proj)?|c_proj|(fc|lin|linear|dense_|layer_)2|dense_4h_to_h|wo|fc_out|(output|ffn)_(dense|output)|w2|w_out"
+    r"down(_proj)?|c_proj|(fc|lin|linear|dense_|layer_)2|dense_4h_to_h|wo|fc_out|(output|ffn)_(dense|output)|w2|w_out|proj_out"
 )
 _LOGITS = re.compile(
     r"(\w*lm_)?head|embed_out|output_projection|classifier|score|lm_scale|proj_out|cls|vocab\w*|logits\w*"
@@ -154,6 +153,10 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     head = place.within(_HEAD)
     if head == 0 and len(place.classes) > 1:
         head = -1  # a whole model named for its head
+    if head > attention >= 0 and place.classes[head].endswith("Projection"):
+        head = -1  # of queries, keys and values (models/zaya), or of any linear layer (models/inkling2)
+    if head == attention >= 0 and _POOLS.search(place.classes[head]):
+        head = -1
     if own == "QuantAct":  # of activations, in I-BERT: of the block that it stands in; in a layer, of its MLP
         block = _ANY if attention >= max(place.within(_MLP), 0) else "mlp.*"
         return f"residual {block}" if equal else block  # it also adds to the stream what it is given beside
@@ -166,7 +169,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return f"embedding other logits mlp.* norm{pools}"
     if place.within(_IN_HEAD) > head >= 0:
         return "logits other mlp.*"
-    if _LOGITS.fullmatch(name) or head > place.within(_LAYER):
+    closes = name == "proj_out" and place.within(_MLP) >= 0  # an MLP: models/sam2, Sam2FeedForward
+    if (_LOGITS.fullmatch(name) and not closes) or head > place.within(_LAYER):
         return "logits other"
     return _in_layer(place, own, name, function, weighted=weighted, equal=equal)
 

@@ -35,7 +35,7 @@ ROLES = {
     "mlp_gate": "gate_proj wi_0",
     "mlp_up": "up_proj c_fc fc1 fc_in w3 dense_h_to_4h linear_fc1 wi_1 lin1",
     "intermediate": "BertIntermediate intermediate",
-    "ssm": "JambaMambaMixer BambaMixer FalconH1Mixer Mamba2 Mamba2Mixer GraniteMoeHybridMambaLayer "
+    "ssm": "KimiLinearDeltaAttention JambaMambaMixer BambaMixer FalconH1Mixer Mamba2 Mamba2Mixer GraniteMoeHybridMambaLayer "
     "Qwen3NextGatedDeltaNet GatedDeltaNet linear_attn RecurrentGemmaRglru RecurrentGemmaRecurrentBlock",
     "mixer": "ShortConv RwkvSelfAttention",
     "stem": "Wav2Vec2NoLayerNormConvLayer feature_extractor ResNetStage BottleneckBlock SplitAttn "

@@ -148,7 +148,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     (  # Griffin's gated linear recurrence too: a short convolution, and a diagonal state that decays
         "ssm",
-        r"mamba_?2?(mixer\d?|layer)?$|(bamba|h1)mixer$|deltanet$|^linear_attn$|state_?space",
+        r"mamba_?2?(mixer\d?|layer)?$|(bamba|h1)mixer$|delta(net|attention)$|^linear_attn$|state_?space",
         r"rg_?lru$|recurrentblock$",
     ),
     (  # recurrences, short convolutions: they mix tokens, and are no attention
