@@ -35,8 +35,9 @@ ROLES = {
     "mlp_gate": "gate_proj wi_0",
     "mlp_up": "up_proj c_fc fc1 fc_in w3 dense_h_to_4h linear_fc1 wi_1 lin1",
     "intermediate": "BertIntermediate intermediate",
-    "ssm": "KimiLinearDeltaAttention JambaMambaMixer BambaMixer FalconH1Mixer Mamba2 Mamba2Mixer GraniteMoeHybridMambaLayer "
-    "Qwen3NextGatedDeltaNet GatedDeltaNet linear_attn RecurrentGemmaRglru RecurrentGemmaRecurrentBlock",
+    "ssm": "JambaMambaMixer BambaMixer FalconH1Mixer Mamba2 Mamba2Mixer GraniteMoeHybridMambaLayer "
+    "Qwen3NextGatedDeltaNet GatedDeltaNet linear_attn RecurrentGemmaRglru RecurrentGemmaRecurrentBlock "
+    "KimiLinearDeltaAttention",
     "mixer": "ShortConv RwkvSelfAttention",
     "stem": "Wav2Vec2NoLayerNormConvLayer feature_extractor ResNetStage BottleneckBlock SplitAttn "
     "ChannelAttn LightSpatialAttn SelectiveKernelAttn Modulation txt_mod eh_proj",

@@ -88,15 +88,10 @@ class Gap:
         before = self.run.kinds[:at]
         puts = (kind for kind in reversed(before) if kind.name not in VIEWS)
         first = next((kind for kind in puts if kind.what not in ("add", "copy") and kind.name != "cat"), None)
-        sums = self.run.kinds[at].what == "add" or self.run.kinds[at].name == "cat"
-        opens = not any(
-            kind.what in ("norm", "softmax", "core") for kind in before
-        )  # a layer can convolve, too
-        return (
-            sums
-            and first is not None
-            and (first.what == "embedding" or (first.what == "convolution" and opens))
-        )
+        if first is None or not (self.run.kinds[at].what == "add" or self.run.kinds[at].name == "cat"):
+            return False
+        made = [kind.what for kind in before if kind.what in ("norm", "softmax", "core", "convolution")]
+        return first.what == "embedding" or (first.what == "convolution" and made == ["convolution"])
 
     def _makes_waves(self, at: int) -> bool:
         """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
