@@ -78,16 +78,20 @@ class Phases:
 
         A range there proves nothing: libraries label their backward too.
         """
-        depth = links.forest.depth()
-        again = np.zeros(len(depth), np.bool_)
         frames = links.mask(links.frames_at)
-        for inner in (np.where(look_up(frames, paths.context, False), paths.context, -1), forward_op):
-            both = (inner >= 0) & (self.evaluate >= 0)
-            again[both] |= depth[inner[both]] > depth[self.evaluate[both]]
-        return again | self._among(links, again)
+        context = np.where(look_up(frames, paths.context, False), paths.context, -1)
+        operators = self._evaluated(links, forward_op)
+        return self._evaluated(links, context) | operators | self._among(links, operators)
+
+    def _evaluated(self, links: Links, inner: IntArray) -> BoolArray:
+        """Per node: does what is around it lie within an evaluate node?"""
+        depth = links.forest.depth()
+        both = (inner >= 0) & (self.evaluate >= 0)
+        both[both] = depth[inner[both]] > depth[self.evaluate[both]]
+        return both
 
     def _among(self, links: Links, again: BoolArray) -> BoolArray:
-        """What runs among it and has no gradient itself: positions, masks."""
+        """What runs among such operators and has no gradient itself: positions, masks."""
         size = len(again) + 1  # the last place is of what is in no evaluate node
         first, last = np.full(size, np.iinfo(np.int64).max), np.full(size, np.iinfo(np.int64).min)
         np.minimum.at(first, self.evaluate[again], links.ts_ns[again])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import prod
 
-from tracelens.attribution.structure.gaps import Gap, looks_up, per_head, rotates, widths
+from tracelens.attribution.structure.gaps import Interval, looks_up, per_head, rotates, widths
 from tracelens.attribution.structure.norms import is_affine, written_norms
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims
@@ -137,7 +137,7 @@ def operands(shape: GemmShape) -> set[Dims]:
     return {(shape.m, shape.k), (shape.k, shape.m), (shape.k, shape.n), (shape.n, shape.k)}
 
 
-class _Placed(Gap):
+class _Placed(Interval):
     """The same with the names that follow from its place."""
 
     def labels(self) -> list[tuple[int, Label]]:

@@ -23,7 +23,7 @@ _WAVES = 6  # units between a step of a table of sines and the sine or the cosin
 
 
 @dataclass(frozen=True)
-class Gap:
+class Interval:
     """The units between two neighbouring products."""
 
     run: Run
