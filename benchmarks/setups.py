@@ -13,11 +13,10 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.hub.models import first_loss, ways
-from benchmarks.hub.recording import Marks, Recorded, recorded
+from benchmarks.hub.models import ways
+from benchmarks.hub.recording import Marks, Recorded, loss_of, recorded
 from benchmarks.hub.truth import Place, truth_of
 from tests.kept import kept, of_package, sources
 from tests.zoo.capture import Capture
@@ -46,14 +45,10 @@ def _recorded(name: str, setup: str) -> Recorded:
             try:
                 _set_up(model, setup)
                 truth = _of_adapted if "adapters" in setup else truth_of
-                return recorded(name, model, partial(_loss, model, batch), truth, partial(_marks, captures))
+                return recorded(name, model, partial(loss_of, model, batch), truth, partial(_marks, captures))
             except Exception as error:  # what a model asks of its library
                 failed = failed or error
     raise failed or LookupError("no model is made for the configuration")
-
-
-def _loss(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
-    return first_loss(model(**batch))
 
 
 def _marks(captures: list[Capture], capture: Capture, truth: Callable[..., str]) -> Marks:

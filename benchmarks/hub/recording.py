@@ -264,7 +264,7 @@ def _recorded(name: str) -> Recorded:
         try:
             for model, batch in ways(name):
                 try:
-                    return recorded(name, model, partial(_loss, model, batch), truth_of)
+                    return recorded(name, model, partial(loss_of, model, batch), truth_of)
                 except Exception as error:  # what a model asks of its library, and of values it has not
                     failed = failed or error
         except Exception as error:  # what there is no way to make
@@ -273,7 +273,8 @@ def _recorded(name: str) -> Recorded:
     raise failed
 
 
-def _loss(model: nn.Module, batch: dict[str, Any]) -> Tensor:
+def loss_of(model: nn.Module, batch: dict[str, Any]) -> Tensor:
+    """The loss of a batch."""
     return first_loss(model(**batch))
 
 

@@ -14,7 +14,7 @@ from tracelens.attribution.structure.units import Units
 from tracelens.words import COMPONENTS
 
 _MOSTLY = 0.9  # of a piece is as it was: in place or not can depend on whether gradients are taken
-_MOST_PAIRS = 50_000_000  # units compared
+_MOST_PAIRS = 5_000_000  # units compared at once
 
 Codes = npt.NDArray[np.int32]
 
