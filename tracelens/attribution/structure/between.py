@@ -53,6 +53,22 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
                 run, hidden, vocab, gap, before, after, core, product, rotated, normed
             ).labels():
                 run.labels[at] = label
+    run.labels |= dict.fromkeys(_among_patches(run), Label("embedding"))
+
+
+def _among_patches(run: Run) -> Iterator[int]:
+    """Open units between a picture's patches and the last of what is added to them, put beside them or chosen
+    among them: they make its positions, its masks and its choices."""
+    for first in (at for at, label in run.labels.items() if label.component == "embedding"):
+        if run.kinds[first].what == "convolution":
+            open_: list[int] = []
+            for at in range(first + 1, len(run)):
+                if _is_product(run, at) or run.labels.get(at, Label("embedding")).component != "embedding":
+                    break
+                open_.append(at)
+                if at in run.labels:
+                    yield from (place for place in open_ if place not in run.labels)
+                    open_ = []
 
 
 def _sum_adapters(run: Run, hidden: int) -> None:

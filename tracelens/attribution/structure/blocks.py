@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label
@@ -37,12 +39,14 @@ class BlockWalk(Walk):
                 rest = self._experts([p for p in products if p < at], at, rest, router, stop)
                 open_, head = [], []
             elif shape is not None and open_ and shape.n == self.hidden and self._closes(open_, at):
+                others = self._others_rows(open_, at)
+                open_ = [p for p in open_ if p not in others]
                 if self._in_layer(shape):
                     self._name_mlp(open_, at)
                     rest = self._adapters(rest, at)
                 else:
                     head += [*open_, at]
-                open_ = []
+                open_ = others
             elif shape is not None and shape.k == self.hidden and shape.batch == 1:
                 open_.append(at)
                 rest = self._unlabelled_adapters(rest, at, open_)
@@ -66,8 +70,16 @@ class BlockWalk(Walk):
         another block between."""
         down = self.run.shape(at)
         wide = (down.k, 2 * down.k) if down is not None else ()
+        others = self._others_rows(open_, at)
         fits = [p for p in open_ if (shape := self.run.shape(p)) is not None and shape.n in wide]
-        return [p for p in fits if not any(self._breaks(other) for other in range(p + 1, at))]
+        return [p for p in fits if p not in others and not any(map(self._breaks, range(p + 1, at)))]
+
+    def _others_rows(self, open_: list[int], at: int) -> list[int]:
+        """Those of the open products that are of other tokens than the product, where it has some of its own:
+        two streams can go up side by side before either comes back."""
+        shapes = {p: shape for p in (*open_, at) if (shape := self.run.shape(p)) is not None}
+        own = [p for p in open_ if p in shapes and at in shapes and shapes[p].m == shapes[at].m]
+        return [p for p in open_ if own and p not in own and p in shapes]
 
     def _breaks(self, at: int) -> bool:
         """Is it of another block than an MLP?"""
@@ -123,7 +135,8 @@ class BlockWalk(Walk):
             for at in open_:
                 run.labels[at] = Label("mlp.gate" if at < up[1] else "mlp.up", layer)
             acts = next((at for at in range(up[1] + 1, down) if activates(run.kinds[at])), up[1] + 1)
-            changed = any(run.kinds[at].what != "copy" for at in range(up[1] + 1, acts))
+            steps = Counter(kind.name for kind in run.kinds[up[1] + 1 : acts] if kind.what != "copy")
+            changed = any(count % 2 for count in steps.values())  # what is done to both alike tells nothing
             if not any(activates(run.kinds[at]) for at in range(up[0] + 1, up[1])) and changed:
                 # something is done to one of the two before the activation: nothing tells to which
                 unknown = Label("unattributed", layer, candidates=("mlp.gate", "mlp.up"))

@@ -123,7 +123,8 @@ class Forward(Queries, BlockWalk):
         if not makes_stream and (activated or taken & {shape.k for _, shape in ahead}):
             ahead = []  # of what a block before made, or beside the queries: no picture and no table
         wider = makes_stream or any(shape.k != self.hidden for _, shape in ahead[:1])
-        if wider and all(shape.n == self.hidden for _, shape in ahead):
+        after = [*(shape.k for _, shape in ahead[1:]), 0]  # one can lead to the next, as a projector's two
+        if wider and all(s.n == self.hidden or s.n in (k, 2 * k) for (_, s), k in zip(ahead, after, strict=True)):
             self.run.labels.update({at: Label("embedding") for at, _ in ahead})
         self.mlps |= self._closing()
         self._mlps([at for at in products if at >= first], stop)

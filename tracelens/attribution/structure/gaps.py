@@ -221,13 +221,13 @@ class Interval:
             return False
         if self.run.kinds[at].tensors[0][-1] != self.hidden:
             return False  # the channels in front
+        if any(kind.what in _BLOCKS for kind in self.run.kinds[self.gap[0] : at]):
+            return False  # a block of no name
         given = self.product.m * self.product.batch if self.product is not None else 0
         other = given not in _rows(self.run.kinds[at].tensors[0])
         if given and other and self.before in ("attention.output", "mlp.down"):
             return True
         norms = [p for p in self.gap if p < at and self._is_norm(p)]
-        if norms and any(kind.what in _BLOCKS for kind in self.run.kinds[norms[-1] : at]):
-            return False  # a block of no name
         return any(self._is_residual(p) for p in self.gap if norms and p < norms[-1])
 
     def _before_residual(self, at: int) -> bool:

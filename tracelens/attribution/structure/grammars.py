@@ -114,8 +114,38 @@ MIXER_WITHOUT_SHAPES = Grammar(
     where=lambda it: it.count(_DECAYS) > 0,
 )
 
+# Gated convolution (transformers models/lfm2/modeling_lfm2.py, Lfm2ShortConv; models/lfm3_vl, of each picture
+# by itself): a GEMM makes two gates and what they gate, convolutions of each channel stand between the gates,
+# and a GEMM comes back to the stream.
+
+
+def _by_channel(kind: Kind) -> bool:
+    """A convolution of each channel by itself, in any rank."""
+    wide = [t for t in kind.tensors if len(t) >= 3]
+    return kind.what == "convolution" and len(wide) > 1 and (wide[0][1], 1) == wide[1][:2]
+
+
+def _makes_three(found: Match) -> bool:
+    """Where shapes are known: two gates and what they gate, each as wide as the stream."""
+    return found.sizes.get("made", 0) == 3 * found.sizes.get("hidden", 0)
+
+
+_IN_CONVOLUTION = Gap("other", what("elementwise", "copy"))
+
+GATED_CONVOLUTION = Grammar(
+    "gated convolution",
+    (
+        one("other", what("gemm"), m="tokens", n="made", k="hidden"),
+        one("other", named("mul"), _IN_CONVOLUTION),
+        some("other", either(_by_channel, _over_sequence), _IN_CONVOLUTION),
+        one("other", named("mul"), _IN_CONVOLUTION),
+        one("other", what("gemm"), _IN_CONVOLUTION, m="tokens", n="hidden", k="hidden"),
+    ),
+    where=_makes_three,
+)
+
 #: Layers that take the place of attention: what is left without them is read as a transformer.
-MIXERS = (MIXER, MIXER_WITHOUT_SHAPES)
+MIXERS = (MIXER, MIXER_WITHOUT_SHAPES, GATED_CONVOLUTION)
 
 
 # Mixtures of experts: a GEMM over groups of rows (``torch._grouped_mm``) multiplies the tokens of each expert

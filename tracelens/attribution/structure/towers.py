@@ -96,15 +96,20 @@ def _width(run: Run, number: int, taken: set[int]) -> tuple[int | None, set[int]
 
 
 def _cut(run: Run, last: int, first: int, width: int, other: int) -> int:
-    """Between two cores the first unit of the ``other`` width, behind all that returns to ``width``."""
+    """Between two cores the first unit of the ``other`` width, behind all that returns to ``width``; a product
+    that leads to it alone, of one width or of two halves, stands with it."""
     products = run.products(last + 1, first)
     returns = [at for at in products if (shape := run.shape(at)) is not None and shape.n == width]
     at = (returns[-1] if returns else last) + 1
+    led: dict[int, int] = {}  # width -> the last product that gives it
     while at < first and run.kinds[at].what not in _OPENS:
         kind, shape = run.kinds[at], run.shape(at)
         wide = {t[-1] for t in kind.tensors if len(t) >= 2}
-        if (shape is not None and other in (shape.n, shape.k)) or other in wide:
+        if shape is not None and shape.n == other:
+            return min(led.get(shape.k, at), led.get(2 * shape.k, at))
+        if (shape is not None and other == shape.k) or other in wide:
             break
+        led |= {shape.n: at} if shape is not None else {}
         at += 1
     return at
 
