@@ -181,7 +181,8 @@ class _Placed(Interval):
                 (at, Label("mlp.activation", self.layer)) if at in beside else label
                 for at, label in zip(self.gap, self._all("attention.other"), strict=True)
             ]
-        if self.before == "attention.qkv" and self.after in ("attention.qkv", *cores):
+        biased = self.before in ("attention.scores", "attention.softmax") and self.after == cores[0]
+        if biased or (self.before == "attention.qkv" and self.after in ("attention.qkv", *cores)):
             turns = self.after in cores and rotates([self.run.kinds[at] for at in self.gap])
             return [(at, self._before_core(at, rotates=turns)) for at in self.gap]
         return None
@@ -207,6 +208,8 @@ class _Placed(Interval):
         if "rope" in kind.tags:
             parts = ("attention.rope", "norm") if "norm" in kind.tags else ()
             return Label("attention.rope", self.layer, parts)
+        if rotates and kind.tensors and self._makes_waves(at):
+            return Label("attention.rope", self.layer)
         if self._is_norm(at) or kind.name in _NORM_STEPS or self._counts_batches(at):
             return Label("norm", self.layer)
         if rotates and kind.name in CUTS:  # of a head into its halves; a cut of all heads is another thing

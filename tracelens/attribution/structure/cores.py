@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import takewhile
 from math import prod
 
+from tracelens.attribution.structure.ahead import key_rows
 from tracelens.attribution.structure.grammar import (
     Gap,
     Grammar,
@@ -38,7 +39,7 @@ _NORM = frozenset({"norm", "norm_backward"})
 
 def find_cores(run: Run) -> list[Core]:
     """Attention cores of a forward run, in order: fused, with a softmax, and ``grammars.CORES``."""
-    found = [_fused(at, kind) for at, kind in enumerate(run.kinds) if kind.what == "core"]
+    found = [_with_bias(run, _fused(at, kind)) for at, kind in enumerate(run.kinds) if kind.what == "core"]
     stop = 0
     for it in matches(run, *WITH_SOFTMAX, *CORES):
         found.append(_core_of(it, stop))
@@ -367,6 +368,24 @@ def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]])
         elif kind.what == "bmm":
             break
     return Core(min(parts), max(parts), parts, backward=True)
+
+
+def _with_bias(run: Run, core: Core) -> Core:
+    """With the products of its queries that stand before it: they make what is added to its scores (relative
+    positions, arXiv 1901.02860), or scores that only their softmax takes."""
+    edges = ("gemm", "core", "norm", "convolution")
+    behind = next((at for at in range(core.first - 1, -1, -1) if run.kinds[at].what in edges), -1)
+    parts, heads = dict[int, str](), core.heads or -1
+    for at in range(behind + 1, core.first):
+        kind, shape = run.kinds[at], run.shape(at)
+        if kind.what == "bmm" and shape is not None and shape.k == core.key_dim:
+            of_keys = shape.m == shape.n and shape.batch * shape.n == (key_rows(run, core) or 0) * heads
+            if of_keys or shape.batch * shape.m == (core.tokens or 0) * heads:
+                moves = takewhile(lambda p: run.kinds[p].what == "copy", range(at - 1, behind, -1))
+                parts |= dict.fromkeys((*moves, at), "attention.scores")
+        elif kind.what == "softmax" and parts:
+            parts |= dict.fromkeys(range(max(parts) + 1, at + 1), "attention.softmax")
+    return replace(core, parts=parts | core.parts)
 
 
 def _fused(at: int, kind: Kind) -> Core:

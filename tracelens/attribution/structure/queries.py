@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from math import prod
 
+from tracelens.attribution.structure.ahead import key_rows
 from tracelens.attribution.structure.cores import of_distances, query_rows, weighs_pairs
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import is_step
@@ -43,11 +44,15 @@ class Queries(Walk):
         kv_heads = core.kv_heads or core.heads
         wanted = core.heads * core.key_dim + kv_heads * (core.key_dim + core.value_dim)
         wide = 0
-        adapters = self._second_products(makes)
+        adapters, rows = self._second_products(makes), {core.tokens, key_rows(self.run, core)}
+        shapes = [self.run.shape(at) for at in makes]
+        known = any(shape is not None and shape.m * shape.batch == core.tokens for shape in shapes)
         for index in range(len(makes) - 1, -1, -1):
-            shape = self.run.shape(makes[index])
+            shape = shapes[index]
             if index in adapters or index + 1 in adapters:
                 continue
+            if known and shape is not None and shape.m * shape.batch not in rows:
+                continue  # of positions, as relative ones are
             if shape is None or wide > wanted:
                 break
             wide += shape.n if shape.batch == 1 else 0
