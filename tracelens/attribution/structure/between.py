@@ -7,7 +7,7 @@ agree is it named.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.gaps import Interval, looks_up, per_head, rotates, widths
@@ -184,8 +184,18 @@ class _Placed(Interval):
         biased = self.before in ("attention.scores", "attention.softmax") and self.after == cores[0]
         if biased or (self.before == "attention.qkv" and self.after in ("attention.qkv", *cores)):
             turns = self.after in cores and rotates([self.run.kinds[at] for at in self.gap])
-            return [(at, self._before_core(at, rotates=turns)) for at in self.gap]
+            found = {at: self._before_core(at, rotates=turns) for at in self.gap}
+            return [*(found | self._casts_around(found)).items()]
         return None
+
+    def _casts_around(self, found: dict[int, Label]) -> dict[int, Label]:
+        """Copies right before a rotation and as many right behind the last: queries and keys in more bits."""
+        turned = [at for at, label in found.items() if label.component == "attention.rope"]
+        kinds = {at: self.run.kinds[at] for at, label in found.items() if label.component == "attention.other"}
+        copies = {at for at, kind in kinds.items() if kind.what == "copy" and kind.tensors}
+        there = [at - 1 for at in turned if at - 1 in copies]
+        back = takewhile(copies.__contains__, range(turned[-1] + 1, self.gap[-1] + 1)) if turned else ()
+        return {at: found[turned[-1]] for at in (*there, *[*back][: len(there)]) if at not in turned}
 
     def _beside_core(self) -> set[int]:
         """An MLP beside the core whose second product is one with that of the core's result: it takes both
@@ -282,7 +292,8 @@ class _Placed(Interval):
                 self.before is None and kind.what == "convolution"
             )
             label = self._opening(at) if started else self._stream(at)
-            if kind.what in ("elementwise", "add", "copy", "activation") and self._of_next_heads(at):
+            works = kind.what in ("elementwise", "add", "copy", "activation")
+            if self._lays_out(at) or (works and self._of_next_heads(at)):
                 label = Label("attention.other", self.next_layer)
             if label is not None:
                 out.append((at, label))

@@ -19,6 +19,7 @@ _DRAWS = 6  # units between chance and the product with it, at most
 _CHANCE = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_"})
 _BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
 _SCALES = frozenset({"mul", "mul_", "div", "div_"})
+_LAYS_OUT = frozenset({"fill_", "constant_pad_nd", "pad", "roll", "cat"})
 _WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
 
 
@@ -249,6 +250,15 @@ class Interval:
         copies = takewhile(lambda p: kinds[p].what == "copy", range(at, self.gap[0] - 1, -1))
         most = max((len(t) for p in copies for t in kinds[p].tensors), default=0)
         return added is not None and most > len(added.tensors[0])
+
+    def _lays_out(self, at: int) -> bool:
+        """Behind a norm that is one operator, what is padded, shifted or put together goes into the attention:
+        windows."""
+        kinds, last = self.run.kinds, self.last_norm
+        if self.after != "attention.qkv" or not 0 <= last < at or kinds[last].what != "norm":
+            return False
+        wide = self.hidden in widths(kinds[at].tensors)
+        return wide and (kinds[at].what == "copy" or kinds[at].name in _LAYS_OUT)
 
     def _is_residual(self, at: int) -> bool:
         kind = self.run.kinds[at]

@@ -119,7 +119,7 @@ MIXER_WITHOUT_SHAPES = Grammar(
 # and a GEMM comes back to the stream.
 
 
-def _by_channel(kind: Kind) -> bool:
+def by_channel(kind: Kind) -> bool:
     """A convolution of each channel by itself, in any rank."""
     wide = [t for t in kind.tensors if len(t) >= 3]
     return kind.what == "convolution" and len(wide) > 1 and (wide[0][1], 1) == wide[1][:2]
@@ -137,7 +137,7 @@ GATED_CONVOLUTION = Grammar(
     (
         one("other", what("gemm"), m="tokens", n="made", k="hidden"),
         one("other", named("mul"), _IN_CONVOLUTION),
-        some("other", either(_by_channel, _over_sequence), _IN_CONVOLUTION),
+        some("other", either(by_channel, _over_sequence), _IN_CONVOLUTION),
         one("other", named("mul"), _IN_CONVOLUTION),
         one("other", what("gemm"), _IN_CONVOLUTION, m="tokens", n="hidden", k="hidden"),
     ),
@@ -343,6 +343,21 @@ _HANDS_ON = Gap("", what("copy", "add", "helper"), most=3)
 HEAD = Grammar(
     "head",
     (one("logits", what("gemm")), one("", no(), _HANDS_ON, where=lambda it, at: loses(it.run, at))),
+)
+
+
+# Dropout that is written out: of what is drawn by chance for every element a mask is made, that mask taken, and
+# what is left is scaled (transformers models/sew_d/modeling_sew_d.py, XDropout).
+
+DROPOUT = Grammar(
+    "dropout",
+    (
+        one("dropout", named("bernoulli", "bernoulli_"), elements="all"),
+        many("dropout", named("sub", "rsub", "to", "copy_", "bitwise_not", "logical_not")),
+        one("dropout", named("where", "masked_fill", "masked_fill_", "mul", "mul_"), elements="all"),
+        one("dropout", named("mul", "mul_", "div", "div_"), least=0, elements="all"),
+    ),
+    shaped=True,
 )
 
 

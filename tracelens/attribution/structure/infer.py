@@ -20,7 +20,13 @@ from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
-from tracelens.attribution.structure.local import clipping, label_heads, label_local, without_mixers
+from tracelens.attribution.structure.local import (
+    clipping,
+    label_heads,
+    label_local,
+    mark_dropouts,
+    without_mixers,
+)
 from tracelens.attribution.structure.maps import label_maps, linear_convolutions, open_convolutions
 from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import label_by_order
@@ -99,6 +105,7 @@ def infer(
     read = [*ahead, *(run for run in distinct if run.phase == "graph")]
     for run in read:
         linear_convolutions(run)
+        mark_dropouts(run)
         run.cores = find_cores(run)
     for run in distinct:
         if run.phase == "backward":

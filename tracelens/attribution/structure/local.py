@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tracelens.attribution.structure.grammar import PRODUCT, matches
-from tracelens.attribution.structure.grammars import CLIPPING, DEFORMABLE, HEAD, LONE_MLP, MIXERS, MIXTURES
+from tracelens.attribution.structure.grammars import (
+    CLIPPING,
+    DEFORMABLE,
+    DROPOUT,
+    HEAD,
+    LONE_MLP,
+    MIXERS,
+    MIXTURES,
+)
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import Units
 
@@ -17,6 +26,13 @@ def without_mixers(run: Run) -> Excerpt:
         run.labels |= {at: Label(name, evidence="local") for at, name in found.components.items()}
     kept = [at for at in range(len(run)) if at not in run.labels]
     return Excerpt(run, kept, run.part(kept) if run.labels else run)
+
+
+def mark_dropouts(run: Run) -> None:
+    """Units of a dropout that is written out become dropout."""
+    for found in matches(run, DROPOUT):
+        for at in found.components:
+            run.kinds[at] = replace(run.kinds[at], what="dropout")
 
 
 def label_local(run: Run) -> None:

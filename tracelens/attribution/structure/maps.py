@@ -14,6 +14,8 @@ from itertools import pairwise
 from math import prod
 
 from tracelens.attribution.structure.gaps import per_sample
+from tracelens.attribution.structure.grammars import by_channel
+from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.attribution.structure.walk import loses
@@ -104,7 +106,14 @@ def label_maps(run: Run, hidden: int | None) -> None:
         kind = run.kinds[at]
         if at not in run.labels and kind.what not in _OWN:
             component = "dropout" if per_sample(kind.tensors) else "other"
+            component = "residual" if _adds_by_channel(run, at) else component
             run.labels[at] = Label(component, evidence="local")
+
+
+def _adds_by_channel(run: Run, at: int) -> bool:
+    """A map and what a convolution of each channel by itself made of it: positions, added (arXiv 2102.10882)."""
+    before = next((kind for kind in reversed(run.kinds[:at]) if kind.what != "copy"), None)
+    return adds(run.kinds[at]) and before is not None and by_channel(before)
 
 
 def _around(run: Run, hidden: int | None) -> Iterator[int]:
