@@ -209,7 +209,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("loss", "loss", "cross_?entropy", "criterion"),
     (
         "embedding",
-        "embed",
+        r"embed(?!ding(?-i:[A-Z])\w*(layer|block|model|lm)$)",  # nor a model of that name: EmbeddingGemma
         "^wte$",
         "^wpe$",
         "tok_emb",
