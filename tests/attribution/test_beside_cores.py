@@ -1,0 +1,168 @@
+"""What stands right before or inside an attention core, and between a picture and the layers, row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.attribution.rows import Row, mm
+from tests.attribution.test_parts import (
+    ADD,
+    ATTENTION,
+    BATCH,
+    CORE,
+    DOWN,
+    GELU,
+    HEADS,
+    LENGTH,
+    MLP,
+    NORM,
+    OUTPUT,
+    OWN,
+    QUERIES,
+    STREAM,
+    TOKENS,
+    UP,
+    WIDTH,
+    _batched,
+    _found,
+    _row,
+)
+
+ALL, HEAD = BATCH * HEADS, WIDTH // HEADS
+OF_HEADS, OF_SCORES = [BATCH, HEADS, LENGTH, HEAD], [BATCH, HEADS, LENGTH, LENGTH]
+SIZE = 8  # of a map, in each direction
+MAP, WINDOWS = [BATCH, WIDTH, SIZE, SIZE], [BATCH, SIZE, SIZE, WIDTH]
+SOFTMAX = _row("attention.softmax", "_softmax", OF_SCORES)
+
+
+def _layers(attention: list[Row], mlp: list[Row] = MLP) -> list[Row]:
+    return 3 * [*attention, ADD, *mlp, ADD]
+
+
+def _scores(right: str, keys: int = LENGTH) -> Row:
+    return _batched(right, ALL, LENGTH, keys, HEAD)
+
+
+@pytest.mark.parametrize(("clamped", "parts"), [(2, ("mlp.gate", "mlp.up")), (1, ("", ""))])
+def test_what_is_done_to_both_leaves_the_gate_first(
+    tmp_path: Path, clamped: int, parts: tuple[str, str]
+) -> None:
+    """transformers models/glm5_next/modeling_glm5_next.py: gate and up are clamped before the activation."""
+    wide = [BATCH, LENGTH, 4 * WIDTH]
+    work = [_row("mlp.activation", name, wide) for name in (*clamped * ["clamp"], "silu", "mul")]
+    both = [mm(part, TOKENS, 4 * WIDTH, WIDTH) for part in parts]
+    _found(tmp_path, _layers(ATTENTION, [NORM, *both, *work, DOWN]))
+
+
+def test_two_streams_go_up_side_by_side(tmp_path: Path) -> None:
+    """transformers models/lxmert/modeling_lxmert.py, LxmertXLayer.output_fc."""
+    few = [BATCH, 36, WIDTH]
+    up, down = (
+        mm("mlp.up", few[0] * few[1], 4 * WIDTH, WIDTH),
+        mm("mlp.down", few[0] * few[1], WIDTH, 4 * WIDTH),
+    )
+    gelu = _row("mlp.activation", "gelu", [*few[:2], 4 * WIDTH])
+    other = [_row("norm", "native_layer_norm", few), mm("attention.qkv", few[0] * few[1], 3 * WIDTH, WIDTH)]
+    other += [Row("attention.core", CORE.op, CORE.kernel, ([BATCH, 36, HEADS, HEAD],) * 3)]
+    other += [mm("attention.output", few[0] * few[1], WIDTH, WIDTH), _row("residual", "add", few, few)]
+    both = [up, gelu, UP, GELU, down, _row("residual", "add", few, few), DOWN, ADD]
+    _found(tmp_path, 3 * [*ATTENTION, ADD, *other, *both])
+
+
+def test_positions_are_added_to_the_scores_of_a_fused_core(tmp_path: Path) -> None:
+    """Relative positions (arXiv 1901.02860) as transformers models/parakeet/modeling_parakeet.py has them."""
+    tables = [mm("attention.qkv", 2 * LENGTH - 1, WIDTH, WIDTH), _row("attention.scores", "copy_", OF_HEADS)]
+    mask = [_row("attention.other", name, OF_SCORES) for name in ("mul", "masked_fill_")]
+    bias = [*tables, _scores("attention.scores", 2 * LENGTH - 1), *mask]
+    _found(tmp_path, _layers([NORM, *3 * [OWN], *bias, CORE, OUTPUT]))
+
+
+def test_scores_that_only_their_softmax_takes(tmp_path: Path) -> None:
+    """transformers models/sam2/modeling_sam2.py, Sam2MultiScaleAttention: beside its fused core."""
+    unused = [_scores("attention.scores"), SOFTMAX]
+    _found(tmp_path, _layers([NORM, QUERIES, *unused, CORE, OUTPUT]))
+
+
+def test_positions_are_projected_inside_the_scores(tmp_path: Path) -> None:
+    """transformers models/sew_d/modeling_sew_d.py, disentangled_attention_bias; dropout is written out there."""
+    drops = [_row("dropout", name, OF_SCORES) for name in ("bernoulli_", "sub", "copy_", "where", "mul")]
+    place = [mm("attention.qkv", 2 * LENGTH, WIDTH, WIDTH), _scores("attention.scores", 2 * LENGTH)]
+    core = [
+        _scores("attention.scores"),
+        *place,
+        _row("attention.softmax", "add", OF_SCORES, OF_SCORES),
+        SOFTMAX,
+    ]
+    values = _batched("attention.values", ALL, LENGTH, HEAD, LENGTH)
+    _found(tmp_path, _layers([NORM, *3 * [OWN], *core, *drops, values, OUTPUT]))
+
+
+def test_tables_and_casts_are_of_the_rotation(tmp_path: Path) -> None:
+    """transformers models/vjepa2/modeling_vjepa2.py makes its tables in each layer; models/sam3 rotates in
+    float32: as many casts back as there."""
+    angles = [LENGTH, HEAD // 2]
+    waves = [_row("attention.rope", name, angles) for name in ("pow", "reciprocal", "mul", "sin", "cos")]
+    turn = [
+        _row("attention.rope", name, OF_HEADS, OF_HEADS) for name in ("copy_", "mul", "neg", "cat", "add")
+    ]
+    back = [_row("attention.rope", "copy_", OF_HEADS), _row("attention.rope", "copy_", OF_HEADS)]
+    laid = _row("attention.other", "copy_", OF_HEADS)
+    _found(tmp_path, _layers([NORM, QUERIES, *waves, *turn, *turn, *back, laid, CORE, OUTPUT]))
+
+
+def _convolution(right: str, *dims: list[int]) -> Row:
+    return Row(right, "aten::cudnn_convolution", "sm80_xmma_fprop_implicit_gemm", dims)
+
+
+PATCHES = _convolution("embedding", [BATCH, 3, 128, 128], [WIDTH, 3, 16, 16])
+
+
+def test_what_chooses_among_patches_embeds(tmp_path: Path) -> None:
+    """transformers models/vit_mae/modeling_vit_mae.py, random_masking."""
+    places = [BATCH, SIZE * SIZE]
+    chooses = [_row("embedding", name, places) for name in ("rand", "sort", "gather")]
+    first = _row("embedding", "cat", [BATCH, 1, WIDTH], [BATCH, LENGTH - 1, WIDTH])
+    mask = _row("", "arange", [LENGTH])
+    _found(tmp_path, [PATCHES, *chooses, first, mask, *_layers(ATTENTION)])
+
+
+def test_a_map_and_its_own_convolution_are_added(tmp_path: Path) -> None:
+    """Positions by a convolution (arXiv 2102.10882), as transformers models/florence2 has them; then what the
+    attention takes is put into windows."""
+    deep = [_convolution("other", MAP, [WIDTH, 1, 3, 3]), _row("residual", "add", MAP, MAP)]
+    windows = [_row("attention.other", "fill_", WINDOWS), _row("attention.other", "copy_", WINDOWS)]
+    layer = [*deep, NORM, *windows, QUERIES, CORE, OUTPUT, ADD, *MLP, ADD]
+    _found(tmp_path, [PATCHES, *ATTENTION, ADD, *MLP, ADD, *2 * layer])
+
+
+@pytest.mark.parametrize("halves", [1, 2])
+def test_a_projector_of_two_layers_leads_to_the_words(tmp_path: Path, halves: int) -> None:
+    """transformers models/paddleocr_vl, models/cohere2_vision: four patches into one; a gate makes halves."""
+    rows, wide, inner = TOKENS // 4, 2 * WIDTH, 4 * WIDTH
+    into = [mm("embedding", rows, inner * halves, inner), _row("embedding", "gelu", [rows, inner * halves])]
+    into += [mm("embedding", rows, wide, inner)]
+    core = Row("attention.core", CORE.op, CORE.kernel, ([BATCH, LENGTH, HEADS, 2 * HEAD],) * 3)
+    norm, add = (
+        _row("norm", "native_layer_norm", [*STREAM[:2], wide]),
+        _row("residual", "add", *2 * [[*STREAM[:2], wide]]),
+    )
+    attention = [
+        norm,
+        mm("attention.qkv", TOKENS, 3 * wide, wide),
+        core,
+        mm("attention.output", TOKENS, wide, wide),
+        add,
+    ]
+    mlp = [norm, mm("mlp.up", TOKENS, 4 * wide, wide), _row("mlp.activation", "gelu", [TOKENS, 4 * wide])]
+    words = 3 * [*attention, *mlp, mm("mlp.down", TOKENS, wide, 4 * wide), add]
+    _found(tmp_path, [PATCHES, *_layers(ATTENTION), NORM, *into, *words])
+
+
+def test_streams_that_are_mixed_again_get_no_positions(tmp_path: Path) -> None:
+    """transformers models/gemma3n/modeling_gemma3n.py, Gemma3nTextAltUp: sums of several streams at once,
+    behind products of no name."""
+    streams = [4, *STREAM]
+    mixes = [NORM, mm("", TOKENS, 4, WIDTH), _row("", "clamp", [TOKENS, 16]), mm("", TOKENS, 16, 4)]
+    _found(tmp_path, 3 * [*ATTENTION, ADD, *MLP, ADD, *mixes, _row("residual", "add", streams, streams)])
