@@ -86,7 +86,7 @@ def test_scores_that_only_their_softmax_takes(tmp_path: Path) -> None:
 
 
 def test_positions_are_projected_inside_the_scores(tmp_path: Path) -> None:
-    """transformers models/sew_d/modeling_sew_d.py, disentangled_attention_bias; dropout is written out there."""
+    """transformers models/sew_d/modeling_sew_d.py, disentangled_attention_bias; dropout written out."""
     drops = [_row("dropout", name, OF_SCORES) for name in ("bernoulli_", "sub", "copy_", "where", "mul")]
     place = [mm("attention.qkv", 2 * LENGTH, WIDTH, WIDTH), _scores("attention.scores", 2 * LENGTH)]
     core = [
@@ -165,4 +165,5 @@ def test_streams_that_are_mixed_again_get_no_positions(tmp_path: Path) -> None:
     behind products of no name."""
     streams = [4, *STREAM]
     mixes = [NORM, mm("", TOKENS, 4, WIDTH), _row("", "clamp", [TOKENS, 16]), mm("", TOKENS, 16, 4)]
-    _found(tmp_path, 3 * [*ATTENTION, ADD, *MLP, ADD, *mixes, _row("residual", "add", streams, streams)])
+    layer = [*ATTENTION, ADD, *MLP, ADD]
+    _found(tmp_path, [*2 * [*layer, *mixes, _row("residual", "add", streams, streams)], *layer])

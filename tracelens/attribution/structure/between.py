@@ -191,7 +191,9 @@ class _Placed(Interval):
     def _casts_around(self, found: dict[int, Label]) -> dict[int, Label]:
         """Copies right before a rotation and as many right behind the last: queries and keys in more bits."""
         turned = [at for at, label in found.items() if label.component == "attention.rope"]
-        kinds = {at: self.run.kinds[at] for at, label in found.items() if label.component == "attention.other"}
+        kinds = {
+            at: self.run.kinds[at] for at, label in found.items() if label.component == "attention.other"
+        }
         copies = {at for at, kind in kinds.items() if kind.what == "copy" and kind.tensors}
         there = [at - 1 for at in turned if at - 1 in copies]
         back = takewhile(copies.__contains__, range(turned[-1] + 1, self.gap[-1] + 1)) if turned else ()

@@ -155,7 +155,11 @@ def _inside(it: Match, at: int) -> str:
     if kind.what == "gemm":
         if kind.gemm is not None and at > softmax and _makes(it, at, values):
             return "attention.qkv"
-        if kind.gemm is not None and at < softmax and kind.gemm.n == (_heads(it) or 0) * it.sizes.get("key_dim", 0):
+        if (
+            kind.gemm is not None
+            and at < softmax
+            and kind.gemm.n == (_heads(it) or 0) * it.sizes.get("key_dim", 0)
+        ):
             return "attention.qkv"  # of positions
         adds = _of_each_query(it.run, scores, at) or weighs_pairs(it.run, scores, _heads(it), at)
         return "attention.other" if kind.gemm is None or _mixes_heads(it, at) or adds else ""

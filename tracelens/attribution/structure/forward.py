@@ -124,7 +124,9 @@ class Forward(Queries, BlockWalk):
             ahead = []  # of what a block before made, or beside the queries: no picture and no table
         wider = makes_stream or any(shape.k != self.hidden for _, shape in ahead[:1])
         after = [*(shape.k for _, shape in ahead[1:]), 0]  # one can lead to the next, as a projector's two
-        if wider and all(s.n == self.hidden or s.n in (k, 2 * k) for (_, s), k in zip(ahead, after, strict=True)):
+        if wider and all(
+            s.n == self.hidden or s.n in (k, 2 * k) for (_, s), k in zip(ahead, after, strict=True)
+        ):
             self.run.labels.update({at: Label("embedding") for at, _ in ahead})
         self.mlps |= self._closing()
         self._mlps([at for at in products if at >= first], stop)

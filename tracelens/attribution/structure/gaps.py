@@ -252,8 +252,8 @@ class Interval:
         return added is not None and most > len(added.tensors[0])
 
     def _lays_out(self, at: int) -> bool:
-        """Behind a norm that is one operator, what is padded, shifted or put together goes into the attention:
-        windows."""
+        """Behind a norm that is one operator, what is padded, shifted or put together goes into the
+        attention: windows."""
         kinds, last = self.run.kinds, self.last_norm
         if self.after != "attention.qkv" or not 0 <= last < at or kinds[last].what != "norm":
             return False

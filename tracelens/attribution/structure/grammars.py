@@ -346,8 +346,8 @@ HEAD = Grammar(
 )
 
 
-# Dropout that is written out: of what is drawn by chance for every element a mask is made, that mask taken, and
-# what is left is scaled (transformers models/sew_d/modeling_sew_d.py, XDropout).
+# Dropout that is written out: of what is drawn by chance for every element a mask is made, that mask taken,
+# and what is left is scaled (transformers models/sew_d/modeling_sew_d.py, XDropout).
 
 DROPOUT = Grammar(
     "dropout",

@@ -111,7 +111,7 @@ def label_maps(run: Run, hidden: int | None) -> None:
 
 
 def _adds_by_channel(run: Run, at: int) -> bool:
-    """A map and what a convolution of each channel by itself made of it: positions, added (arXiv 2102.10882)."""
+    """A map and what a convolution of each channel made of it: positions, added (arXiv 2102.10882)."""
     before = next((kind for kind in reversed(run.kinds[:at]) if kind.what != "copy"), None)
     return adds(run.kinds[at]) and before is not None and by_channel(before)
 

@@ -96,8 +96,8 @@ def _width(run: Run, number: int, taken: set[int]) -> tuple[int | None, set[int]
 
 
 def _cut(run: Run, last: int, first: int, width: int, other: int) -> int:
-    """Between two cores the first unit of the ``other`` width, behind all that returns to ``width``; a product
-    that leads to it alone, of one width or of two halves, stands with it."""
+    """Between two cores the first unit of the ``other`` width, behind all that returns to ``width``; a
+    product that leads to it alone, of one width or of two halves, stands with it."""
     products = run.products(last + 1, first)
     returns = [at for at in products if (shape := run.shape(at)) is not None and shape.n == width]
     at = (returns[-1] if returns else last) + 1
