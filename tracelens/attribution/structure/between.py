@@ -60,7 +60,7 @@ def _among_patches(run: Run) -> Iterator[int]:
     """Open units between a picture's patches and the last of what is added to them, put beside them or chosen
     among them: they make its positions, its masks and its choices."""
     for first in (at for at, label in run.labels.items() if label.component == "embedding"):
-        if run.kinds[first].what == "convolution":
+        if run.kinds[first].what in ("convolution", "gemm"):
             open_: list[int] = []
             for at in range(first + 1, len(run)):
                 if _is_product(run, at) or run.labels.get(at, Label("embedding")).component != "embedding":
@@ -82,10 +82,10 @@ def _sum_adapters(run: Run, hidden: int) -> None:
 
 def _positions(run: Run, hidden: int) -> Iterator[int]:
     """What makes the indices of a lookup: right before it, on numbers of its tokens and of nothing else."""
-    for lookup, kind in enumerate(run.kinds):
-        if not looks_up(run, kind, hidden):
-            continue
-        tokens = {1, *kind.tensors[1]}
+    lookups = [(at, kind) for at, kind in enumerate(run.kinds) if looks_up(run, kind, hidden)]
+    rows = {kind.tensors[0][0] for _, kind in lookups}
+    for lookup, kind in lookups:
+        tokens = {1, *kind.tensors[1], *rows}
         if len(kind.tensors[1]) == 1:  # flattened
             tokens |= {size for size in range(2, prod(tokens)) if prod(tokens) % size == 0} - {hidden}
         for at in range(lookup - 1, -1, -1):

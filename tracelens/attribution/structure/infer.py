@@ -175,12 +175,14 @@ def infer(
 
 
 def _without_gradients(units: Units, phase: list[str], step: NodeArray, graph: NodeArray) -> Iterator[Run]:
-    """Forwards beside those that are trained on, which autograd does not number: a reference, a teacher."""
+    """Forwards beside those that are trained on, which autograd does not number: a reference, a teacher, what
+    codes pictures or sound."""
     turned = ["forward" if one == "other" else "trained" for one in phase]
     for run in split_runs(units, turned, step, graph):
         cores = find_cores(run) if run.phase == "forward" else []
         # a backward whose forward is not in the file has no number either
-        if any(_is_sure(core) for core in cores) and not any(core.backward for core in cores):
+        whole = any(map(_is_sure, cores)) or any(kind.what == "convolution" for kind in run.kinds)
+        if run.phase == "forward" and whole and not any(kind.backward for kind in run.kinds):
             run.trained = False
             yield run
 
