@@ -120,13 +120,17 @@ class Forward(Queries, BlockWalk):
         known = [kind for kind in (self.run.follows, *opens) if kind is not None]
         ends = (kind for kind in reversed(known) if kind.what == "norm" or activates(kind))
         activated = any(activates(kind) for kind in [*ends][:1])  # features are normalized behind theirs
-        if not makes_stream and (activated or taken & {shape.k for _, shape in ahead}):
+        # one can lead to the next, as a projector's two
+        own = [
+            s
+            for (_, s), n in zip(ahead, [0, *(s.n for _, s in ahead)], strict=False)
+            if n not in (s.k, 2 * s.k)
+        ]
+        if not makes_stream and (activated or taken & {shape.k for shape in own}):
             ahead = []  # of what a block before made, or beside the queries: no picture and no table
         wider = makes_stream or any(shape.k != self.hidden for _, shape in ahead[:1])
-        after = [*(shape.k for _, shape in ahead[1:]), 0]  # one can lead to the next, as a projector's two
-        if wider and all(
-            s.n == self.hidden or s.n in (k, 2 * k) for (_, s), k in zip(ahead, after, strict=True)
-        ):
+        after = [*(shape.k for _, shape in ahead[1:]), 0]
+        if wider and all(s.n in (self.hidden, k, 2 * k) for (_, s), k in zip(ahead, after, strict=True)):
             self.run.labels.update({at: Label("embedding") for at, _ in ahead})
         self.mlps |= self._closing()
         self._mlps([at for at in products if at >= first], stop)
