@@ -255,7 +255,12 @@ class Interval:
         """Behind a norm that is one operator, what is padded, shifted or put together goes into the
         attention: windows."""
         kinds, last = self.run.kinds, self.last_norm
-        if self.after != "attention.qkv" or not 0 <= last < at or kinds[last].what != "norm":
+        if (
+            self.after != "attention.qkv"
+            or not 0 <= last < at
+            or kinds[last].what != "norm"
+            or self._is_norm(at)
+        ):
             return False
         wide = self.hidden in widths(kinds[at].tensors)
         return wide and (kinds[at].what == "copy" or kinds[at].name in _LAYS_OUT)
