@@ -25,7 +25,7 @@ from tracelens.attribution.structure.grammar import (
     unless,
     what,
 )
-from tracelens.attribution.structure.norms import adds
+from tracelens.attribution.structure.norms import adds, written_norms
 from tracelens.attribution.structure.units import Kind
 from tracelens.attribution.structure.walk import MOST_EXPERTS, loses
 
@@ -144,8 +144,40 @@ GATED_CONVOLUTION = Grammar(
     where=_makes_three,
 )
 
-#: Layers that take the place of attention: what is left without them is read as a transformer.
-MIXERS = (MIXER, MIXER_WITHOUT_SHAPES, GATED_CONVOLUTION)
+# Indexer of sparse attention (arXiv 2512.02556; transformers models/deepseek_v32/modeling_deepseek_v32.py): scores
+# of queries and keys of its own, weighed and summed over the heads, of which the largest are chosen.
+
+
+def _adds_nothing(it: Match, at: int) -> bool:
+    """No sum but that of a norm's epsilon: behind it there would be another layer."""
+    return it.kinds[at].what != "add" or it.kinds[at + 1].name in ("rsqrt", "sqrt", "pow")
+
+
+def _ahead_of_indexer(it: Match, at: int) -> str:
+    """What its queries are made of can have a norm of its own."""
+    return "norm" if at in written_norms(it.run) or it.kinds[at].what == "norm" else "attention.other"
+
+
+_IN_INDEXER = Gap(unless("attention.other", norm="norm"), no(PRODUCT, what("softmax", "loss", "embedding")))
+
+INDEXER = Grammar(
+    "indexer",
+    (
+        one("", what("gemm")),  # the last that makes queries, keys and values
+        one("attention.other", what("gemm"), Gap(_ahead_of_indexer, no(PRODUCT), where=_adds_nothing)),
+        one("attention.other", what("gemm"), Gap("attention.other", no(PRODUCT, what("norm", "softmax")))),
+        one("norm", what("norm"), Gap("attention.other", what("copy", "helper", "elementwise"))),
+        one("attention.scores", what("bmm"), _IN_INDEXER),
+        one("attention.other", what("activation"), _IN_INDEXER),
+        one("attention.other", what("gemm"), _IN_INDEXER),
+        one("attention.scores", what("bmm"), _IN_INDEXER),
+        some("attention.other", named("topk"), _IN_INDEXER),
+    ),
+)
+
+#: Layers that take the place of attention, and what chooses for it: what is left without them is read as a
+#: transformer.
+MIXERS = (MIXER, MIXER_WITHOUT_SHAPES, GATED_CONVOLUTION, INDEXER)
 
 
 # Mixtures of experts: a GEMM over groups of rows (``torch._grouped_mm``) multiplies the tokens of each expert
