@@ -220,6 +220,8 @@ class _Placed(Interval):
         if "rope" in kind.tags:
             parts = ("attention.rope", "norm") if "norm" in kind.tags else ()
             return Label("attention.rope", self.layer, parts)
+        if kind.what == "dropout":
+            return Label("dropout", self.layer)
         if rotates and kind.tensors and self._makes_waves(at):
             return Label("attention.rope", self.layer)
         if self._is_norm(at) or kind.name in _NORM_STEPS or self._counts_batches(at):

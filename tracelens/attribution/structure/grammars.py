@@ -144,8 +144,8 @@ GATED_CONVOLUTION = Grammar(
     where=_makes_three,
 )
 
-# Indexer of sparse attention (arXiv 2512.02556; transformers models/deepseek_v32/modeling_deepseek_v32.py): scores
-# of queries and keys of its own, weighed and summed over the heads, of which the largest are chosen.
+# Indexer of sparse attention (arXiv 2512.02556; transformers models/deepseek_v32/modeling_deepseek_v32.py):
+# scores of queries and keys of its own, weighed and summed over the heads, of which the largest are chosen.
 
 
 def _adds_nothing(it: Match, at: int) -> bool:
@@ -389,7 +389,6 @@ DROPOUT = Grammar(
         one("dropout", named("where", "masked_fill", "masked_fill_", "mul", "mul_"), elements="all"),
         one("dropout", named("mul", "mul_", "div", "div_"), least=0, elements="all"),
     ),
-    shaped=True,
 )
 
 
