@@ -8,9 +8,7 @@ from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import normalizes_by
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
-from tracelens.attribution.structure.walk import follows, routes
-from tracelens.gemm.inductor import parse_fused
-from tracelens.gemm.inductor_ops import NONLINEAR
+from tracelens.attribution.structure.walk import bends, follows, routes
 
 Pattern = tuple[str, ...]
 _MLP_BETWEEN = 4  # output, up, down and queries
@@ -147,10 +145,7 @@ def adapters(run: Run, places: list[int]) -> list[int]:
 
 
 def _bent(run: Run, block: list[int]) -> list[int]:
-    """Between the products of a block, kernels that bend what they read and may be a residual elsewhere."""
-    between = range(block[0] + 1, block[-1])
-    fused = {at: parse_fused(run.kinds[at].name) for at in between if run.kinds[at].what == "fused"}
-    return [at for at, one in fused.items() if one is not None and NONLINEAR & {*one.ops}]
+    return [at for at in range(block[0] + 1, block[-1]) if bends(run.kinds[at])]
 
 
 def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
