@@ -1,0 +1,140 @@
+"""The backward without shapes where a compiler moved products, or a model has stages: on few units."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelens.attribution.structure.cores import find_backward_cores
+from tracelens.attribution.structure.gaps import Interval
+from tracelens.attribution.structure.layouts import Ahead, forward_order, label_by_layout
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Kind
+from tracelens.gemm.inductor import parse_fused
+
+DGRAD, WGRAD = Kind("gemm", "mm"), Kind("gemm", "addmm")
+CORE = Kind("core", "_flash_attention_backward", backward=True)
+QUERIES, OUTPUT, UP, DOWN, OPEN = "attention.qkv", "attention.output", "mlp.up", "mlp.down", "unattributed"
+
+
+def _fused(name: str) -> Kind:
+    fused = parse_fused(f"triton_{name}_0")
+    assert fused is not None
+    return Kind("fused", f"triton_{name}_0", tags=fused.tags)
+
+
+NORM = _fused("per_fused_native_layer_norm_native_layer_norm_backward")
+BENT = _fused("poi_fused_gelu_gelu_backward")
+SUM = _fused("red_fused_mul_native_layer_norm_backward_sum_view")
+MLP = [DGRAD, BENT, DGRAD]
+
+
+def _backward(*kinds: Kind) -> Run:
+    run = Run("backward", [*range(len(kinds))], [*kinds])
+    run.cores = find_backward_cores(run, [])
+    return run
+
+
+def _label(run: Run, ahead: list[list[Label]], keys: dict[int, object] | None = None) -> dict[int, str]:
+    layouts: dict[int, str | None] = {at: "NN" for at, kind in enumerate(run.kinds) if kind is DGRAD}
+    layouts |= {at: "NT" for at, kind in enumerate(run.kinds) if kind is WGRAD}
+    label_by_layout(run, 0, Ahead(ahead, False), layouts, keys or {})
+    return {at: label.component for at, label in run.labels.items()}
+
+
+def _forward(*products: list[str]) -> list[list[Label]]:
+    return [[Label(component) for component in labels] for labels in products]
+
+
+def _named(run: Run, found: dict[int, str]) -> list[str | None]:
+    return [found.get(at) for at, kind in enumerate(run.kinds) if kind is DGRAD]
+
+
+@pytest.mark.parametrize("bent", [BENT, _fused("poi_fused_native_dropout_backward_threshold_backward_view")])
+def test_between_two_cores_the_units_say_it_where_the_forward_has_others_there(bent: Kind) -> None:
+    """Keys and values of the cross-attention stand elsewhere in the forward, and so does its MLP."""
+    crossed = [*[DGRAD] * 3, NORM, DGRAD]
+    layer = [*[DGRAD] * 3, NORM, DGRAD, bent, DGRAD, NORM, DGRAD]
+    run = _backward(*MLP, NORM, DGRAD, CORE, *crossed, CORE, *layer, CORE, DGRAD)
+    ahead = _forward([QUERIES] * 3, [OUTPUT, OPEN, OPEN], [OUTPUT, UP, DOWN, QUERIES], [OUTPUT, UP, DOWN])
+    found = _named(run, _label(run, ahead))
+    assert found[:7] == [DOWN, UP, OUTPUT, *[QUERIES] * 3, OUTPUT]
+    assert found[7:13] == [*[QUERIES] * 3, DOWN, UP, OUTPUT]
+
+
+@pytest.mark.parametrize(
+    "gap",
+    [
+        [DGRAD, NORM, DGRAD, DGRAD, NORM, DGRAD],  # no activation between the two
+        [DGRAD, NORM, *MLP, DGRAD],  # nothing is normalized before the output projection
+        [DGRAD, NORM, *MLP, NORM, *MLP, NORM, DGRAD],  # two
+    ],
+)
+def test_what_has_another_reading_stays_open(gap: list[Kind]) -> None:
+    run = _backward(DGRAD, CORE, *gap, CORE, DGRAD)
+    found = _named(run, _label(run, _forward([QUERIES], [OUTPUT, UP, DOWN], [OUTPUT])))
+    assert found[1:-1] == [None] * gap.count(DGRAD)
+
+
+def test_an_activation_outside_the_mlp_that_order_finds_says_that_it_is_another() -> None:
+    gap = [DGRAD, BENT, DGRAD, BENT, DGRAD, DGRAD]
+    run = _backward(DGRAD, CORE, *gap, CORE, DGRAD)
+    found = _named(run, _label(run, _forward([QUERIES], [OUTPUT, UP, DOWN, QUERIES], [OUTPUT])))
+    assert found[1:-1] == [None] * 4
+
+
+def test_a_product_without_a_name_has_its_gradient_where_it_stands() -> None:
+    kinds = [Kind("gemm", "mm"), Kind("core", "flash"), *[Kind("gemm", "mm")] * 3]
+    forward = Run("forward", [*range(5)], kinds)
+    forward.cores = find_backward_cores(forward, [])
+    forward.labels = {0: Label(QUERIES), 2: Label(OUTPUT), 4: Label("logits")}
+    ahead = forward_order(forward, len(forward))
+    run = _backward(DGRAD, DGRAD, DGRAD, CORE, DGRAD)
+    assert _named(run, _label(run, ahead.products)) == ["logits", None, OUTPUT, QUERIES]
+
+
+def _staged(*kernels: str) -> dict[int, str]:
+    """Gradients of weights of a layer for each of the ``kernels``, which are of its two parts."""
+    layer = [DGRAD, WGRAD, CORE, DGRAD, WGRAD]
+    run = _backward(*layer * len(kernels))
+    products = [at for at, kind in enumerate(run.kinds) if kind is WGRAD]
+    number = len(kernels)
+    ahead = [[Label(QUERIES, 0)]]
+    ahead += [[Label(OUTPUT, one), Label(QUERIES, one + 1)] for one in range(number - 1)]
+    ahead.append([Label(OUTPUT, number - 1)])
+    keys: dict[int, object] = dict(zip(products, [key for two in kernels for key in two], strict=True))
+    found = _label(run, ahead, keys)
+    return {at: found[at] for at in products if at in found}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "known"),
+    [
+        (("ab", "ab", "ab", "ab"), True),
+        (("ab", "ab", "cd", "cd"), True),  # two stages
+        (("ab", "ab", "ax", "cd", "cd"), True),  # the first of a stage takes another width
+        (("ab", "ab", "ab", "cd"), False),  # one layer is no stage
+        (("ab", "ba", "ab", "ba"), False),
+    ],
+)
+def test_in_all_layers_of_a_stage_a_part_is_one_kernel(kernels: tuple[str, ...], known: bool) -> None:
+    assert [*_staged(*kernels).values()] == [OUTPUT, QUERIES] * len(kernels) * known
+
+
+def test_biases_are_summed_behind_a_core_or_a_norm_ahead_of_their_product() -> None:
+    run = _backward(*MLP, NORM, SUM, DGRAD, CORE, SUM, SUM, DGRAD)
+    found = _label(run, _forward([QUERIES], [OUTPUT, UP, DOWN]))
+    assert (found[4], found[7], found[8]) == (OUTPUT, QUERIES, QUERIES)
+
+
+def test_behind_the_last_station_stand_a_norm_and_the_patches() -> None:
+    alike = _fused("poi_fused_native_layer_norm_backward_slice")
+    patches = Kind("convolution", "convolution_backward")
+    run = _backward(DGRAD, CORE, DGRAD, WGRAD, NORM, alike, patches)
+    found = _label(run, _forward([QUERIES], [OUTPUT]))
+    assert (found[4], found.get(5), found[6]) == ("norm", None, "embedding")
+
+
+def test_a_kernel_that_is_called_something_is_not_silent() -> None:
+    said = [_fused("poi_fused_zeros"), Kind("fused", "triton_poi_0")]
+    run = Run("forward", [0, 1], said)
+    assert Interval(run, 64, None, [0, 1], None, None, None, None, False, set()).silent == [1]
