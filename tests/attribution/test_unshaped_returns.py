@@ -7,6 +7,7 @@ import pytest
 from tracelens.attribution.structure.cores import find_backward_cores
 from tracelens.attribution.structure.gaps import Interval
 from tracelens.attribution.structure.layouts import Ahead, forward_order, label_by_layout
+from tracelens.attribution.structure.readings import read_two
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm.inductor import parse_fused
@@ -59,6 +60,41 @@ def test_between_two_cores_the_units_say_it_where_the_forward_has_others_there(b
     found = _named(run, _label(run, ahead))
     assert found[:7] == [DOWN, UP, OUTPUT, *[QUERIES] * 3, OUTPUT]
     assert found[7:13] == [*[QUERIES] * 3, DOWN, UP, OUTPUT]
+
+
+LINEAR, ACT = Kind("gemm", "addmm"), _fused("poi_fused_mul_sigmoid_view")
+RESIDUAL = _fused("per_fused_add_native_layer_norm_view")
+IN_TURN = [LINEAR, RESIDUAL, LINEAR, RESIDUAL, LINEAR, LINEAR, ACT, ACT, LINEAR, RESIDUAL, LINEAR, RESIDUAL]
+NAMES = [OUTPUT, OUTPUT, UP, UP, DOWN, DOWN, *[QUERIES] * 6]
+
+
+@pytest.mark.parametrize(("queries", "found"), [(6, (*NAMES,)), (5, None)])
+def test_two_models_that_run_in_turn_are_read_part_by_part(
+    queries: int, found: tuple[str, ...] | None
+) -> None:
+    kinds = [*IN_TURN, *[LINEAR] * queries]
+    run = Run("forward", [*range(len(kinds))], kinds)
+    assert read_two(run, run.products()) == found
+
+
+def test_two_models_that_ran_in_turn_can_go_back_one_behind_the_other() -> None:
+    """A product leads from the one to the other."""
+    bent = _fused("poi_fused_add_mul_sigmoid_sigmoid_backward_view")
+    mlp = [DGRAD, WGRAD, bent, DGRAD, WGRAD, NORM, DGRAD, WGRAD, CORE]
+    layer, joined = [*[DGRAD, WGRAD] * 3, NORM], [*[DGRAD, WGRAD] * 3, NORM, DGRAD, WGRAD, NORM]
+    run = _backward(*mlp, *layer, *mlp, *joined, *mlp, *layer, *mlp, *[DGRAD, WGRAD] * 3)
+    ahead = _forward([QUERIES] * 6, NAMES, NAMES[:6])
+    weights = [at for at, kind in enumerate(run.kinds) if kind is WGRAD]
+    sizes = {DOWN: "d", UP: "u", OUTPUT: "o", QUERIES: "o", None: "x"}
+    wanted = [DOWN, UP, OUTPUT, *[QUERIES] * 3]
+    names = [*wanted, *wanted, None, *wanted, *wanted]
+    keys: dict[int, object] = {
+        at: (sizes[name], number > 12) for number, (at, name) in enumerate(zip(weights, names, strict=True))
+    }
+    found = _label(run, ahead, keys)
+    assert _named(run, found) == names
+    assert [found.get(at) for at in weights] == names
+    assert found[2] == "mlp.activation"
 
 
 @pytest.mark.parametrize(
@@ -124,6 +160,16 @@ def test_biases_are_summed_behind_a_core_or_a_norm_ahead_of_their_product() -> N
     run = _backward(*MLP, NORM, SUM, DGRAD, CORE, SUM, SUM, DGRAD)
     found = _label(run, _forward([QUERIES], [OUTPUT, UP, DOWN]))
     assert (found[4], found[7], found[8]) == (OUTPUT, QUERIES, QUERIES)
+
+
+def test_a_sum_named_after_a_written_out_activation_is_of_the_bias_before_it() -> None:
+    bent, summed = (
+        _fused(f"{kind}_fused_add_mul_sigmoid_sigmoid_backward{rest}")
+        for kind, rest in (("poi", ""), ("red", "_sum"))
+    )
+    run = _backward(DGRAD, bent, DGRAD, WGRAD, summed, NORM, DGRAD, CORE, DGRAD)
+    run.labels[3] = Label(UP, role="wgrad")
+    assert _label(run, _forward([QUERIES], [OUTPUT, UP, DOWN]))[4] == UP
 
 
 def test_behind_the_last_station_stand_a_norm_and_the_patches() -> None:

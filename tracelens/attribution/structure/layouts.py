@@ -194,7 +194,11 @@ def _beside_path(run: Run, weights: list[int], keys: Mapping[int, object]) -> No
     kernels = [keys.get(at) for at in best]
     stations = sum(label.role == "dgrad" for label in run.labels.values())
     clear = len(before) != len(behind) and len(best) >= _MOST * stations
-    if clear and _alike(kernels, [*best.values()]):
+    # what its own units say has the number of no layer, but stands between two cores
+    gaps = {at: sum(core.backward and core.first < at for core in run.cores) for at in best}
+    unnumbered = all(label.layer is None for label in best.values())
+    layers = {at: replace(label, layer=gaps[at]) if unnumbered else label for at, label in best.items()}
+    if clear and _alike(kernels, [*layers.values()]):
         run.labels |= best | run.labels
 
 

@@ -219,6 +219,7 @@ def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, .
         return None
     inside = range(places[0], places[-1])
     acts = _activations(run, places) or [at for at in inside if run.kinds[at].name == _WRITTEN_OUT]
+    acts = acts or _bent(run, places)
     norms = normalizations(run, places[0], places[-1])
     found = _in_stretches(run, places, norms, acts, last=last)
     if found is not None or last or len(places) < _MLP_BETWEEN:
@@ -237,3 +238,20 @@ def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, .
     if mlp_names is None or queries < 1:
         return None
     return ("attention.output", *mlp_names, *["attention.qkv"] * queries)
+
+
+def read_two(run: Run, places: list[int]) -> Pattern | None:
+    """The one reading of the products between two cores each of two models, whose kernels a compiler runs in
+    turn: part by part, the one's and the other's, and all queries of the one before the other's; None."""
+    size, odd = divmod(len(places), 2)
+    found: set[Pattern] = set()
+    for queries in range(1, size) if not odd else ():
+        body = 2 * (size - queries)
+        one = [*places[:body:2], *places[body : body + queries]]
+        other = [*places[1:body:2], *places[body + queries :]]
+        pattern = read_gap(run, one)
+        if pattern is not None and pattern.count(QUERIES) == queries and pattern == read_gap(run, other):
+            found.add(
+                (*(part for part in pattern if part != QUERIES for _ in "ab"), *[QUERIES] * 2 * queries)
+            )
+    return found.pop() if len(found) == 1 else None

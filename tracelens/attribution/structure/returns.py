@@ -7,27 +7,31 @@ be read where a compiler moved products of the forward, or mixed an encoder's wi
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm.inductor import parse_fused
+from tracelens.gemm.inductor_ops import NONLINEAR_BACKWARD
 
 OPEN = Label("unattributed")
-_Way = list[Label]
 
 
-def read_gaps(run: Run, places: list[list[int]], way: list[_Way]) -> None:
+def read_gaps(run: Run, places: list[list[int]], way: list[list[Label]]) -> None:
     """Name the gradients of activations where one reading is left; ``way`` is the forward's, reversed.
 
     ``places`` are by gap: before the first core, between two, behind the last.
     """
+    outputs = [sum(label.component == "attention.output" for label in path) for path in way]
+    # two models that the forward runs in turn, and the backward one behind the other
+    models = 2 if {2} <= {*outputs} <= {0, 2} and len(way) != len(places) else 1
     mlps: dict[int, set[tuple[str, ...]]] = {}
     for path in way:
-        inside = tuple(label.component for label in path if label.component.startswith("mlp."))
+        inside = tuple(label.component for label in path if label.component.startswith("mlp."))[::models]
         mlps.setdefault(len(inside), set()).add(inside)
     known = {size: next(iter(found)) for size, found in mlps.items() if len(found) == 1}
-    most = max((sum(label.component == "attention.qkv" for label in path) for path in way), default=0)
+    queries = [sum(label.component == "attention.qkv" for label in path) for path in way]
+    most = max(queries, default=0) // models
     for number, here in enumerate(places):
         if not here:
             continue
@@ -54,24 +58,31 @@ def _read(
 
     ``most`` products make queries, none where a head stands there; ``ends``: a core follows.
     """
-    bent = [any(map(unbends, run.kinds[places[0] : places[-1]])) for places in stretches]
+    bent = [any(map(may_unbend, run.kinds[places[0] : places[-1]])) for places in stretches]
     if not ends:
         first = stretches[0]
         return ["attention.qkv"] * len(first) if not bent[0] and len(first) == most else None
     if len(stretches[-1]) > 1 or bent[-1] or sum(bent) > 1:
         return None
     middle = bent.index(True) if any(bent) else len(stretches) - 1
-    ahead = sum(map(len, stretches[:middle]))
-    if ahead > most > 0 or (not ahead and most):
+    ahead = [*accumulate(map(len, stretches[:middle]), initial=0)]
+    # between the queries of one model and the MLP of another something can lead from one to the other
+    if most not in ahead or (ahead[-1] > most and not any(bent)):
         return None
-    out = ["attention.qkv" if most else ""] * ahead
+    out = ["attention.qkv"] * most + [""] * (ahead[-1] - most)
     for places in stretches[middle:-1]:
         mlp = mlps.get(len(places), ())
-        acts = [at for at in range(places[0], places[-1]) if unbends(run.kinds[at])]
+        acts = [at for at in range(places[0], places[-1]) if may_unbend(run.kinds[at])]
         if not acts or len(places) != len(mlp) or not places[0] < acts[0] <= acts[-1] < places[1]:
             return None
         out += mlp
-    return [*out, "attention.output"] if middle < len(stretches) - 1 or most else None
+    return [*out, "attention.output"] if any(bent) or most else None
+
+
+def may_unbend(kind: Kind) -> bool:
+    """Also the gradient of what bends, and is as often a gate: between two products of one MLP it is none."""
+    fused = parse_fused(kind.name) if kind.what == "fused" else None
+    return unbends(kind) or (fused is not None and bool(NONLINEAR_BACKWARD & {*fused.ops}))
 
 
 def normalizes(kind: Kind) -> bool:

@@ -10,7 +10,7 @@ from itertools import pairwise, takewhile
 
 from tracelens.attribution.structure.gradients import in_experts
 from tracelens.attribution.structure.readings import EXPERTS
-from tracelens.attribution.structure.returns import unbends
+from tracelens.attribution.structure.returns import may_unbend, unbends
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm.inductor import parse_fused
@@ -18,6 +18,7 @@ from tracelens.gemm.inductor_ops import NORM_BACKWARD
 
 _AROUND_CORES = frozenset({("attention.output", "attention.core"), ("attention.core", "attention.qkv")})
 _NORM = frozenset({"norm", "norm_backward"})
+_UP = frozenset({"mlp.up", "mlp.gate"})
 _CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no biases but of queries
 _STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
 
@@ -86,7 +87,7 @@ def _sums(kind: Kind) -> bool:
 
 def _scales(kind: Kind) -> bool:
     """Is it a sum of products, as the gradients of scales are?"""
-    return "mul" in _ops(kind) and "activation_backward" not in kind.tags and not _ops(kind) & NORM_BACKWARD
+    return "mul" in _ops(kind) and not may_unbend(kind) and not _ops(kind) & NORM_BACKWARD
 
 
 def _ops(kind: Kind) -> frozenset[str]:
@@ -155,7 +156,8 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
         return found
     if kind.what == "norm" or (kind.tags & _NORM and not _named_after(kind)):
         return Label("norm", last.layer)
-    if unbends(kind):
+    inside = first.component == "mlp.down" and last.component in _UP
+    if unbends(kind) or (inside and may_unbend(kind)):
         return Label("mlp.activation", first.layer) if first.component == "mlp.down" else None
     if "rope" in kind.tags and first.component == "attention.core":
         return Label("attention.rope", first.layer)
