@@ -172,6 +172,15 @@ def test_a_sum_named_after_a_written_out_activation_is_of_the_bias_before_it() -
     assert _label(run, _forward([QUERIES], [OUTPUT, UP, DOWN]))[4] == UP
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("_to_copy_add_mul_sum_view", "norm"), ("mul_sum_view", None), ("_to_copy_mul_sigmoid_sum_view", None)],
+)
+def test_a_weight_of_a_norm_is_summed_in_more_bits_wherever_it_stands(name: str, found: str | None) -> None:
+    run = _backward(DGRAD, CORE, DGRAD, WGRAD, _fused(f"red_fused_{name}"), WGRAD)
+    assert _label(run, _forward([QUERIES], [OUTPUT])).get(4) == found
+
+
 def test_behind_the_last_station_stand_a_norm_and_the_patches() -> None:
     alike = _fused("poi_fused_native_layer_norm_backward_slice")
     patches = Kind("convolution", "convolution_backward")

@@ -14,13 +14,14 @@ from tracelens.attribution.structure.returns import may_unbend, unbends
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm.inductor import parse_fused
-from tracelens.gemm.inductor_ops import NORM_BACKWARD
+from tracelens.gemm.inductor_ops import LAYOUT, NORM_BACKWARD
 
 _AROUND_CORES = frozenset({("attention.output", "attention.core"), ("attention.core", "attention.qkv")})
 _NORM = frozenset({"norm", "norm_backward"})
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no biases but of queries
 _STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
+_ONLY_SCALES = _STEP_OF_NORM | {"add"}
 
 
 def label_unshaped(run: Run, start: int) -> None:
@@ -165,7 +166,8 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
 
 
 def _weights_of_norms(run: Run, start: int) -> None:
-    """Sums of products in more bits, right beside a normalization whose steps are written out."""
+    """Sums of products in more bits: right beside a normalization whose steps are written out, or of nothing
+    else, wherever they are put off to."""
     sums = [at for at in range(start, len(run)) if at not in run.labels and _sums(run.kinds[at])]
     firsts = [at for at in sums if _ops(run.kinds[at]) >= _STEP_OF_NORM and not _is_second_stage(run, at)]
     for way in (firsts, firsts[::-1]):
@@ -175,3 +177,5 @@ def _weights_of_norms(run: Run, start: int) -> None:
             norm = next((label for label in beside if label is not None and label.component == "norm"), None)
             if at not in run.labels and norm is not None:
                 run.labels.update({place: Label("norm", norm.layer) for place in range(at, behind)})
+    for at in (at for at in firsts if at not in run.labels and _ops(run.kinds[at]) - LAYOUT <= _ONLY_SCALES):
+        run.labels.update(dict.fromkeys(range(at, at + 1 + _is_second_stage(run, at + 1)), Label("norm")))
