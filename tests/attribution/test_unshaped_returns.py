@@ -181,6 +181,13 @@ def test_a_weight_of_a_norm_is_summed_in_more_bits_wherever_it_stands(name: str,
     assert _label(run, _forward([QUERIES], [OUTPUT])).get(4) == found
 
 
+@pytest.mark.parametrize(("way", "found"), [("per", "norm"), ("red", None)])
+def test_a_sum_over_each_row_with_the_statistics_is_a_norm(way: str, found: str | None) -> None:
+    kernel = _fused(f"{way}_fused_add_native_layer_norm_native_layer_norm_backward_sum_view")
+    run = _backward(DGRAD, NORM, *MLP, kernel, DGRAD, CORE, DGRAD)
+    assert _label(run, _forward([QUERIES], [OUTPUT, UP, DOWN, "logits"])).get(5) == found
+
+
 def test_behind_the_last_station_stand_a_norm_and_the_patches() -> None:
     alike = _fused("poi_fused_native_layer_norm_backward_slice")
     patches = Kind("convolution", "convolution_backward")

@@ -147,7 +147,8 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
     if _is_second_stage(run, at):
         bends = "activation_backward" in run.kinds[at - 1].tags and last.component == "mlp.up"
         return Label(last.component, last.layer) if bends else None
-    if "sum" in kind.tags and _CENTRED in _ops(kind):
+    by_row = kind.tags >= _NORM and kind.name.startswith("triton_per")
+    if "sum" in kind.tags and _CENTRED in _ops(kind) and not by_row:
         return None  # a normalization has its own sums: it is that of a bias, named after what it reads
     if kind.tags >= {"sum", "norm_backward"} and around:
         return None  # as likely the gradient of a bias there
