@@ -8,6 +8,7 @@ from tracelens.attribution.structure.cores import find_backward_cores
 from tracelens.attribution.structure.gaps import Interval
 from tracelens.attribution.structure.layouts import Ahead, forward_order, label_by_layout
 from tracelens.attribution.structure.readings import read_two
+from tracelens.attribution.structure.returns import OPEN as OPENED
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm.inductor import parse_fused
@@ -154,6 +155,19 @@ def _staged(*kernels: str) -> dict[int, str]:
 )
 def test_in_all_layers_of_a_stage_a_part_is_one_kernel(kernels: tuple[str, ...], known: bool) -> None:
     assert [*_staged(*kernels).values()] == [OUTPUT, QUERIES] * len(kernels) * known
+
+
+def test_the_gradient_of_a_tied_table_comes_last_behind_that_of_a_product_without_a_name() -> None:
+    layer = [DGRAD, WGRAD, CORE, DGRAD, WGRAD]
+    run = _backward(DGRAD, *layer, *layer, DGRAD, WGRAD, WGRAD)
+    products = [at for at, kind in enumerate(run.kinds) if kind is WGRAD]
+    ahead = [
+        [OPENED, Label(QUERIES, 0)],
+        [Label(OUTPUT, 0), Label(QUERIES, 1)],
+        [Label(OUTPUT, 1), Label("logits")],
+    ]
+    found = _label(run, ahead, dict(zip(products, "ababxy", strict=True)))
+    assert [found.get(at) for at in products] == [OUTPUT, QUERIES, OUTPUT, QUERIES, None, "logits"]
 
 
 def test_biases_are_summed_behind_a_core_or_a_norm_ahead_of_their_product() -> None:

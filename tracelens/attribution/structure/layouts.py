@@ -9,7 +9,7 @@ there; and in all as many gradients of weights, in an order in which each part i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
@@ -159,12 +159,7 @@ def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -
 def _of_weights(run: Run, weights: list[int], way: list[list[Label]], keys: Mapping[int, object]) -> None:
     """Name the gradients of weights, where they are as many in all, in an order that the kernels confirm."""
     whole = [label for labels in way for label in labels]
-    path = [label for label in whole if label != OPEN]
-    head = [label for label in path if label.component in ("logits", "other")]
-    # a compiler puts off what nothing waits for: the head's gradient, of a table that is tied, comes last
-    body = [label for label in path if label not in head]
-    late = [label for label in path if label.component == "logits"]
-    for wanted in (whole, path, [label for label in path if label not in late] + late, body + head, body):
+    for wanted in (*_orders(whole), *_orders([label for label in whole if label != OPEN])):
         if len(wanted) == len(weights) and _alike([keys.get(at) for at in weights], wanted):
             run.labels.update(
                 {
@@ -175,6 +170,15 @@ def _of_weights(run: Run, weights: list[int], way: list[list[Label]], keys: Mapp
             )
             return
     _beside_path(run, weights, keys)
+
+
+def _orders(path: list[Label]) -> Iterator[list[Label]]:
+    """That of the path; a compiler puts off what nothing waits for: the head's gradient, of a table that is
+    tied, comes last."""
+    late = [label for label in path if label.component == "logits"]
+    head = [label for label in path if label.component in ("logits", "other")]
+    body = [label for label in path if label not in head]
+    yield from (path, [label for label in path if label not in late] + late, body + head, body)
 
 
 def _beside_path(run: Run, weights: list[int], keys: Mapping[int, object]) -> None:
