@@ -103,6 +103,46 @@ def test_a_product_summed_over_samples_and_rows_is_of_no_bias() -> None:
     assert _between(DOWN, QUERIES, _fused(SECOND, SUMS[1], SUMS[1][:-1])) == [""]
 
 
+ANOTHER = _fused("red_fused_exp_mul_softplus_sum_view", (4, 8, 1, 64), (8,), (1, 1, 8, 16))
+
+
+def test_a_second_stage_is_what_its_first_is_and_of_no_name_where_that_has_none() -> None:
+    norm = _fused("red_fused_add_mul_sum_view", STREAM, ROWS, (128,), SUMS[1])
+    assert _between(UP, OUTPUT, norm, ANOTHER, _fused(SECOND, (1, 1, 8, 16), (1, 1, 8))) == ["norm", "", ""]
+    others = [_fused("poi_fused_view", (7, 7))] * 14
+    assert _between(UP, OUTPUT, norm, *others, _fused(SECOND, SUMS[1], SUMS[1][:-1]))[-1] == "norm"
+    bent = _fused("per_fused_relu_sum_threshold_backward_view", (1, 1, INNER, 16), (1, 1, INNER))
+    assert _between(UP, OUTPUT, bent) == [""]
+
+
+def test_the_gradient_of_one_of_two_is_one_of_two() -> None:
+    forward = _forward()
+    forward.labels[3] = Label("unattributed", 0, candidates=("mlp.gate", UP))
+    core = Kind("core", "_flash_attention_backward", core=forward.kinds[1].core, backward=True)
+    run = _run("backward", DGRADS[DOWN], DGRADS[UP], DGRADS[OUTPUT], core, DGRADS[QUERIES])
+    run.cores = find_backward_cores(run, [forward])
+    label_products(run, forward, {})
+    assert run.labels[1].candidates == ("mlp.gate", UP)
+
+
+@pytest.mark.parametrize(("name", "found"), [("add_mul_view", None), ("add_tanh_view", "other")])
+def test_a_product_added_to_the_stream_is_no_transform_before_the_head(name: str, found: str | None) -> None:
+    loss = Kind("loss", "cross_entropy", tensors=((TOKENS, 999),))
+    kinds = [
+        _gemm(TOKENS, HIDDEN, HIDDEN),
+        _fused(f"poi_fused_{name}", STREAM, STREAM),
+        _gemm(TOKENS, 999, HIDDEN),
+    ]
+    run = _run(
+        "forward", *_forward().kinds[:4], _fused("poi_fused_gelu_view", (TOKENS, INNER)), _forward().kinds[4]
+    )
+    run = _run("forward", *run.kinds, *kinds, loss)
+    run.cores = find_cores(run)
+    label_forward(run, HIDDEN)
+    assert run.labels[8].component == "logits"
+    assert (run.labels[6].component if 6 in run.labels else None) == found
+
+
 @pytest.mark.parametrize(("wgrad", "found"), [(DOWN, DOWN), (OUTPUT, QUERIES)])
 def test_a_sum_behind_the_gradient_of_a_weight_is_of_that_product(wgrad: str, found: str) -> None:
     kernel = _fused("red_fused_sum_view", STREAM, SUMS[0])

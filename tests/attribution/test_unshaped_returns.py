@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tracelens.attribution.structure.cores import find_backward_cores
+from tracelens.attribution.structure.cores import find_backward_cores, find_cores
 from tracelens.attribution.structure.gaps import Interval
 from tracelens.attribution.structure.layouts import Ahead, forward_order, label_by_layout
+from tracelens.attribution.structure.ordered import label_by_order
 from tracelens.attribution.structure.readings import read_two
 from tracelens.attribution.structure.returns import OPEN as OPENED
 from tracelens.attribution.structure.runs import Label, Run
@@ -78,6 +79,22 @@ def test_two_models_that_run_in_turn_are_read_part_by_part(
     assert read_two(run, run.products()) == found
 
 
+def test_two_models_of_which_one_has_no_norm_are_not_read() -> None:
+    kinds = [*IN_TURN[:3], *IN_TURN[4:], *[LINEAR] * 6]
+    run = Run("forward", [*range(len(kinds))], kinds)
+    assert read_two(run, run.products()) is None
+
+
+def test_behind_the_last_attention_two_models_end_with_an_mlp_each() -> None:
+    core = Kind("core", "_flash_attention_forward")
+    layer = [*[LINEAR] * 6, core, core, *IN_TURN]
+    run = Run("forward", [*range(3 * len(layer))], layer * 3)
+    run.cores = find_cores(run)
+    label_by_order(run, {at: at % len(layer) for at in range(len(run))})
+    products = run.products()
+    assert [run.labels[at].component for at in products] == [*NAMES[6:], *NAMES, *NAMES, *NAMES[:6]]
+
+
 def test_two_models_that_ran_in_turn_can_go_back_one_behind_the_other() -> None:
     """A product leads from the one to the other."""
     bent = _fused("poi_fused_add_mul_sigmoid_sigmoid_backward_view")
@@ -104,6 +121,7 @@ def test_two_models_that_ran_in_turn_can_go_back_one_behind_the_other() -> None:
         [DGRAD, NORM, DGRAD, DGRAD, NORM, DGRAD],  # no activation between the two
         [DGRAD, NORM, *MLP, DGRAD],  # nothing is normalized before the output projection
         [DGRAD, NORM, *MLP, NORM, *MLP, NORM, DGRAD],  # two
+        [DGRAD, DGRAD, NORM, *MLP, NORM, DGRAD],  # more queries than any forward has
     ],
 )
 def test_what_has_another_reading_stays_open(gap: list[Kind]) -> None:
@@ -150,6 +168,7 @@ def _staged(*kernels: str) -> dict[int, str]:
         (("ab", "ab", "cd", "cd"), True),  # two stages
         (("ab", "ab", "ax", "cd", "cd"), True),  # the first of a stage takes another width
         (("ab", "ab", "ab", "cd"), False),  # one layer is no stage
+        (("ab", "ab", "ab", "xb"), False),  # nor does the first of all take another
         (("ab", "ba", "ab", "ba"), False),
     ],
 )
@@ -174,6 +193,16 @@ def test_biases_are_summed_behind_a_core_or_a_norm_ahead_of_their_product() -> N
     run = _backward(*MLP, NORM, SUM, DGRAD, CORE, SUM, SUM, DGRAD)
     found = _label(run, _forward([QUERIES], [OUTPUT, UP, DOWN]))
     assert (found[4], found[7], found[8]) == (OUTPUT, QUERIES, QUERIES)
+
+
+STATISTICS = _fused("red_fused_native_layer_norm_native_layer_norm_backward_sum_view")
+NAMED_AFTER = _fused("poi_fused_add_native_layer_norm_backward_view")
+
+
+@pytest.mark.parametrize("kernel", [STATISTICS, NAMED_AFTER])
+def test_what_is_named_after_a_norm_and_may_be_of_it_or_of_what_it_reads_stays_open(kernel: Kind) -> None:
+    run = _backward(*MLP, NORM, kernel, DGRAD, CORE, DGRAD)
+    assert 4 not in _label(run, _forward([QUERIES], [OUTPUT, UP, DOWN]))
 
 
 def test_a_sum_named_after_a_written_out_activation_is_of_the_bias_before_it() -> None:
