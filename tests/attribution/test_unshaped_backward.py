@@ -100,7 +100,7 @@ SUM, SUM_ALIKE = _fused("red_fused_sum_view"), _fused("per_fused_native_layer_no
 SCALE = _fused("red_fused__to_copy_mul_sum_view")
 
 
-@pytest.mark.parametrize(("between", "found"), [([SUM], OUTPUT), ([SCALE], None), ([COPY, SUM], None)])
+@pytest.mark.parametrize(("between", "found"), [([SUM], OUTPUT), ([SCALE], "norm"), ([COPY, SUM], None)])
 def test_a_sum_right_behind_the_gradient_of_a_weight_is_of_its_bias(
     between: list[Kind], found: str | None
 ) -> None:

@@ -1,5 +1,6 @@
 """Keys and values that are made ahead of their layer: all layers that attend to one sequence of another model
-can have theirs as soon as it is there, and a compiler, or a cache of them, makes them at once."""
+can have theirs as soon as it is there, and a compiler, or a cache of them, makes them at once. Queries need
+nothing of that model, and can be made before it runs."""
 
 from __future__ import annotations
 
@@ -7,25 +8,42 @@ from tracelens.attribution.structure.runs import Core, Label, Run
 
 
 def label_ahead(run: Run) -> None:
-    """Name the open products before a core that attends to another sequence and has no keys and values yet,
-    which are together exactly as wide as its keys and values; fills ``run.labels``."""
+    """Name the open products before a core that attends to another sequence and has no keys and values, or no
+    queries, yet, which are together exactly as wide as those; fills ``run.labels``."""
     before = 0
     for core in run.cores:
         rows = key_rows(run, core)
-        if rows is not None and rows != core.tokens and core.key_dim and core.value_dim:
+        if rows is not None and rows != core.tokens and core.heads and core.key_dim and core.value_dim:
+            heads = core.kv_heads or core.heads
+            keys = {heads * core.key_dim, heads * core.value_dim, heads * (core.key_dim + core.value_dim)}
             layer = run.labels[core.first].layer if core.first in run.labels else None
-            heads = core.kv_heads or core.heads or 0
-            widths = {heads * core.key_dim, heads * core.value_dim, heads * (core.key_dim + core.value_dim)}
-            fits = [
-                at
-                for at in run.products(0, core.first)
-                if (shape := run.shape(at)) is not None and (shape.m, shape.batch) == (rows, 1)
-                if shape.n in widths
-            ]
-            has = any(at > before and run.labels.get(at) is not None for at in fits)
-            made = [] if has else _together([at for at in fits if at not in run.labels], run, max(widths))
+            made = _made(run, core, before, rows, keys)
+            made += _made(run, core, before, core.tokens, {core.heads * core.key_dim})
             run.labels |= {at: Label("attention.qkv", layer) for at in made}
         before = core.last
+
+
+def _made(run: Run, core: Core, before: int, rows: int | None, widths: set[int]) -> list[int]:
+    """The first open products of so many rows that are together as wide as the largest of the ``widths``; no
+    product where one with a name stands behind ``before``."""
+    fits = [
+        at
+        for at in run.products(0, core.first)
+        if (shape := run.shape(at)) is not None and (shape.m, shape.batch) == (rows, 1)
+        if shape.n in widths and not _takes_heads(run, at)
+    ]
+    has = any(at > before and run.labels.get(at) is not None for at in fits)
+    return [] if has else _together([at for at in fits if at not in run.labels], run, max(widths))
+
+
+def _takes_heads(run: Run, at: int) -> bool:
+    """Is the last that is not pointwise before it of an attention, so that it takes what heads give?"""
+    for kind in reversed(run.kinds[:at]):
+        if kind.what in ("bmm", "core", "softmax"):
+            return True
+        if kind.what in ("gemm", "norm") or "norm" in kind.tags:
+            return False
+    return False
 
 
 def _together(places: list[int], run: Run, wanted: int) -> list[int]:

@@ -23,12 +23,13 @@ from tracelens.words import Role
 _MOST_PAIRS = 4_000_000  # a second or two
 _MOSTLY = 0.9  # of the gradients of activations have that of the weight next to them
 _BRANCHES = frozenset({"attention.qkv", "mlp.up", "mlp.gate", "moe.experts"})
+_OPEN = Label("unattributed")
 _Size = tuple[int, int, int, int]  # batch, M, N, K
 
 
 @dataclass(frozen=True, slots=True)
 class NamedProduct:
-    """A named product of the forward."""
+    """A product of the forward; one without a name has gradients as well, which are of none either."""
 
     label: Label
     shape: GemmShape
@@ -49,23 +50,23 @@ class NamedProduct:
 
     def named(self, role: Role) -> Label:
         label = self.label
-        return Label(label.component, label.layer, label.components, role=role)
+        return Label(label.component, label.layer, label.components, label.candidates, role)
 
 
-def products_of(run: Run) -> list[NamedProduct]:
-    """The named products of a forward run that have a weight, in order."""
+def products_of(run: Run, places: Iterable[int] | None = None) -> list[NamedProduct]:
+    """The products of a forward run that have a weight, in order, or of these ``places``."""
     return [
-        NamedProduct(label, shape)
-        for at, label in sorted(run.labels.items())
-        if _is_product(run, at, label) and (shape := run.shape(at)) is not None
+        NamedProduct(run.labels.get(at, _OPEN), shape)
+        for at in (range(len(run)) if places is None else places)
+        if _is_product(run, at, run.labels.get(at, _OPEN)) and (shape := run.shape(at)) is not None
     ]
 
 
-def _is_product(run: Run, at: int, label: Label | None) -> bool:
-    """Named, and with a weight: the products inside attention have none."""
-    if label is None or label.component == "unattributed" or label.role in ("dgrad", "wgrad"):
-        return False
+def _is_product(run: Run, at: int, label: Label) -> bool:
+    """With a weight: the products inside attention have none."""
     kind = run.kinds[at]
+    if label.role in ("dgrad", "wgrad"):
+        return False
     return kind.what == "gemm" or (kind.what == "bmm" and label.component.startswith("moe."))
 
 
@@ -166,16 +167,7 @@ def _is_gradient_of(run: Run, core: Core, forward: Run, other: Core) -> bool:
 def _between_positions(forward: Run, cut: bool) -> list[list[NamedProduct]]:
     """Between two cores of a forward, and outside all, the products, both reversed."""
     bounds = [len(forward), *(core.first for core in reversed(forward.cores if cut else [])), -1]
-    return [
-        [
-            NamedProduct(label, shape)
-            for at in range(end - 1, begin, -1)
-            if (label := forward.labels.get(at)) is not None
-            and _is_product(forward, at, label)
-            and (shape := forward.shape(at)) is not None
-        ]
-        for end, begin in pairwise(bounds)
-    ]
+    return [products_of(forward, range(end - 1, begin, -1)) for end, begin in pairwise(bounds)]
 
 
 def _of_cores(forward: Run, turn: list[Core]) -> list[list[NamedProduct]]:
@@ -224,13 +216,7 @@ def _path_with_recompute(
     head: list[NamedProduct] = []
     bounds = [-1, *(core.first for core in forward.cores), len(forward)]
     for number, (start, stop) in enumerate(pairwise(bounds)):
-        here = [
-            NamedProduct(label, shape)
-            for at in range(start + 1, stop)
-            if (label := forward.labels.get(at)) is not None
-            and _is_product(forward, at, label)
-            and (shape := forward.shape(at)) is not None
-        ]
+        here = products_of(forward, range(start + 1, stop))
         queries = [p for p in here if p.label.component == "attention.qkv"]
         others = [p for p in here if p.label.component != "attention.qkv"]
         if number < len(forward.cores):

@@ -13,9 +13,10 @@ from math import prod
 from tracelens.attribution.structure.gaps import Interval, looks_up, per_head, rotates, widths
 from tracelens.attribution.structure.norms import is_affine, written_norms
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import CUTS, VIEWS, Dims
+from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import LARGEST_RANK, loses, name_sum
 from tracelens.gemm import GemmShape
+from tracelens.gemm.inductor import parse_fused
 
 #: What is added to the stream.
 _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch", "moe.router")
@@ -24,6 +25,7 @@ _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
+_COUNTS = frozenset({"arange", "iota", "floor", "_unsafe_index", "index"})
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
 
 
@@ -334,6 +336,8 @@ class _Placed(Interval):
             return None
         if not kind.tensors:
             return Label("embedding") if self._sums_lookups(at) and not self._counts_batches(at) else None
+        if kind.what == "fused" and len(kind.tensors) == 1:
+            return None  # it takes nothing: numbers of positions, of distances between them, zeros
         wide = kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors)
         return Label("embedding") if wide and not self.convolved else None
 
@@ -379,10 +383,18 @@ class _Placed(Interval):
             return Label("logits")
         return None
 
+    def _only_adds(self, kind: Kind) -> bool:
+        """Without shapes: a sum, scaled or dropped, by its name. Numbers of places are added to, and then
+        clamped; so is what is scaled to fewer bits."""
+        fused = parse_fused(kind.name)
+        ops = {*fused.ops} if fused is not None else set()
+        counts = bool(ops & _COUNTS) or ("clamp" in ops and "mul" not in ops)
+        return not kind.tags - {"add", "dropout"} and not counts
+
     def _fused(self, at: int) -> Label | None:
         kind = self.run.kinds[at]
         # as wide as the stream; a recording without shapes, or a kernel of Triton without them, says nothing
-        wide = self.hidden in widths(kind.tensors) or not (kind.tensors or kind.tags - {"add", "dropout"})
+        wide = self.hidden in widths(kind.tensors) or (not kind.tensors and self._only_adds(kind))
         adds = "add" in kind.tags and self.before in _STREAM
         parts: list[str] = []
         if self._draws(kind):
@@ -391,7 +403,7 @@ class _Placed(Interval):
             parts.append("dropout")
         if adds:
             parts.append("residual")
-        if "norm" in kind.tags:
+        if "norm" in kind.tags or is_affine(self.run, at, self.hidden):
             return Label("norm", self.next_layer, (*parts, "norm") if parts else ())
         if kind.tags & {"loss"} and self.vocab in widths(kind.tensors):
             return Label("loss")
@@ -399,6 +411,8 @@ class _Placed(Interval):
             return Label("other")
         if wide and adds and self.after == "logits" and at > self.last_norm:
             return Label("logits")  # behind the last normalization nothing is added to the stream
+        if wide and adds and kind.name.startswith(("triton_red", "triton_per")):
+            return None  # it sums as well, and is no normalization: the mean of all tokens, as likely
         if wide and adds:
             return Label("residual", self.layer, tuple(parts) if len(parts) > 1 else ())
         if wide and "dropout" in kind.tags:

@@ -7,11 +7,13 @@ from collections import Counter
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label
+from tracelens.attribution.structure.units import Kind
 from tracelens.attribution.structure.walk import (
     LARGEST_RANK,
     MOST_EXPERTS,
     Walk,
     activates,
+    bends,
     convolves_bent,
     embeds,
     loses,
@@ -98,7 +100,7 @@ class BlockWalk(Walk):
         if any(activates(run.kinds[p]) for p in inside):
             return True
         # added to a stream of another width: no MLP, but the way into that
-        return shape.k != self.hidden and not any(adds(run.kinds[p]) for p in inside)
+        return shape.k != self.hidden and not any(map(_joins, run.kinds[ups[0] + 1 : at]))
 
     def _in_layer(self, down: GemmShape) -> bool:
         """On the tokens of its attention; without one, as large as MLPs that have one. A head is neither."""
@@ -259,9 +261,8 @@ class BlockWalk(Walk):
                 # a loss that gives its gradient in the forward (fused with the head, chunk by chunk)
                 run.labels[at] = Label("logits", role="dgrad" if shape.k == vocab else "wgrad")
             elif shape.k == self.hidden and shape.n in (self.hidden, shapes[products[-1]].k):
-                behind = range(at + 1, next((p for p in products if p > at), len(run)))
-                ends_layer = any(adds(run.kinds[p]) for p in behind)
-                if not ends_layer or any(activates(run.kinds[p]) for p in behind):
+                behind = run.kinds[at + 1 : next((p for p in products if p > at), len(run))]
+                if not any(map(_joins, behind)) or any(map(activates, behind)):
                     run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
 
     def _scores(self, at: int, vocab: int) -> bool:
@@ -278,3 +279,8 @@ class BlockWalk(Walk):
         """Onto as many words as an embedding before it has, from their width?"""
         tables = (t for kind in self.run.kinds[:at] if embeds(kind) for t in kind.tensors if len(t) == 2)
         return any(words <= shape.n < words + _PADDED and width == shape.k for words, width in tables)
+
+
+def _joins(kind: Kind) -> bool:
+    """Two tensors of one shape, or, in a fused kernel that is no activation written out, what may be."""
+    return adds(kind) or ("add" in kind.tags and not bends(kind))

@@ -13,6 +13,7 @@ from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import loses
 from tracelens.gemm import GemmShape
+from tracelens.gemm.inductor import parse_fused
 
 _CONVOLUTION = 4  # kernels of one convolution: its layouts with it
 _DRAWS = 6  # units between chance and the product with it, at most
@@ -60,7 +61,15 @@ class Interval:
             return "dropout"
         if self._counts_batches(at):
             return "norm"
-        return "norm" if self.run.kinds[at].what == "norm" or at in self.normed else None
+        if self.run.kinds[at].what == "norm" or at in self.normed or self._scales_rows(at):
+            return "norm"
+        return None
+
+    def _scales_rows(self, at: int) -> bool:
+        """A fused normalization: with statistics of rows, and a weight."""
+        kind = self.run.kinds[at]
+        statistic = any(len(t) > 1 and t[-1] == 1 < prod(t) for t in kind.tensors)
+        return "norm" in kind.tags and statistic and any(len(t) == 1 for t in kind.tensors)
 
     def _draws(self, kind: Kind) -> bool:
         """A fused kernel that draws what is dropped, and does nothing else."""
@@ -305,7 +314,8 @@ class Interval:
     def silent(self) -> list[int]:
         kinds = self.run.kinds
         said = [(p, kinds[p]) for p in self.gap]
-        return [p for p, kind in said if kind.what == "fused" and not kind.tags and not kind.tensors]
+        silent = [p for p, kind in said if kind.what == "fused" and not kind.tags and not kind.tensors]
+        return [p for p in silent if (fused := parse_fused(kinds[p].name)) is None or not fused.ops]
 
     @cached_property
     def last_scaled(self) -> int:

@@ -7,11 +7,13 @@ then the place on the gradient's path, and the name chooses among what is left.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from math import prod
 
 from tracelens.attribution.structure.backward import products_of
 from tracelens.attribution.structure.between import SERVING, operands
+from tracelens.attribution.structure.norms import is_affine
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm.inductor import parse_fused
@@ -68,9 +70,13 @@ class _Between:
         on_stream = ("attention.output", "attention.qkv")
         #: tokens of the stream; of an encoder's and a decoder's, each
         self.tokens = {p.shape.m for p in products if p.label.component in on_stream}
-        self.rows = min(self.tokens, default=0)
+        many = Counter(p.shape.m for p in products if p.label.component == "attention.output")
+        #: the fewest; one attention alone can pool all tokens into one for each sample
+        self.rows = min((rows for rows in self.tokens if many[rows] != 1), default=min(many, default=0))
         cores = {at for core in run.cores for at in (core.first, core.last)}
         self.heads = {core.key_dim for core in run.cores} - {None}
+        #: is a normalization no more than a scale and a shift? Then a row that scales a gradient is of one
+        self.affine = any(is_affine(forward, at, wide) for at in range(len(forward)) for wide in hidden)
         self.path = [
             at
             for at in range(len(run))
@@ -175,7 +181,8 @@ class _Between:
         if prod(partial) >= self.rows * min(self.hidden) or partial in self.weights:
             return None
         reduces = kind.name in ("sum", "to", "_to_copy", "copy_") or kind.name.startswith("triton_")
-        for place in range(at - 1, max(-1, at - _NEAR), -1):
+        near = _NEAR * (1 + (partial[:2] == (1, 1)))  # a sum of that form is put off with the next
+        for place in range(at - 1, max(-1, at - near), -1):
             label, other = self.run.labels.get(place), self.run.kinds[place]
             if other.what in ("gemm", "bmm", "core"):
                 continue
@@ -184,8 +191,14 @@ class _Between:
             flat = [t[0] for t in other.tensors if len(t) == 1]
             wrote |= any(size in [many * prod(partial) for many in _SUMS] for size in flat)
             if reduces and wrote and label is not None and not label.candidates:
-                own = self._of_sum(at, kind) if label.component in _WITHOUT_WEIGHTS else None
+                # beside the sums for a norm's weight and bias, of samples and rows, one of rows is of a bias
+                of_rows = (1, *partial) in other.tensors
+                if of_rows and other.tensors.count(partial) > 1:
+                    return Label("unattributed", layer=label.layer)  # of several biases
+                own = self._of_sum(at, kind) if of_rows or label.component in _WITHOUT_WEIGHTS else None
                 return own or Label(label.component, label.layer, label.components)
+            if partial in other.tensors[1:]:
+                return None  # its first stage, of no name
         return None
 
     # --- where it stands -------------------------------------------------------------------------
@@ -213,29 +226,38 @@ class _Between:
         streams = self._streams(kind)
         if streams >= 2 and kind.tags & _NORM:
             return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
-        if (streams >= 2 and "sum" in kind.tags and "dropout_backward" not in kind.tags) or streams >= 4:
+        drawn = "dropout_backward" in kind.tags or any(
+            len(t) == 3 and t[0] > 1 == t[1] == t[2] for t in kind.tensors
+        )
+        scaled = self._has_statistic(kind) or not drawn
+        if (streams >= 2 and "sum" in kind.tags and scaled) or streams >= 4:
             # x, its gradient and a reduction: a norm whose name does not say so (written out)
             return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
         if streams in (1, 2) and "sum" in kind.tags and kind.what == "fused":
             return self._of_sum(at, kind)
         if streams >= 1 and (kind.tags & {"dropout_backward"} or kind.what == "dropout"):
             return Label("dropout", layer)
+        if streams and self.affine and any(len(t) == 1 and t[0] in self.hidden for t in kind.tensors):
+            return Label("norm", layer)
         if streams >= 2 and "add" in kind.tags and first in ("attention.qkv", *_UP):
             return Label("residual", layer)
         return None
 
     def _of_inner_norm(self, kind: Kind, layer: int | None) -> Label | None:
         """A normalization of heads or of a compressed part: it reads one statistic per row and sums."""
-        statistic = any(t[-1] == 1 and prod(t) >= self.rows > 1 for t in kind.tensors if len(t) >= 2)
-        if not statistic or not kind.tags & {"sum", *_NORM} or "loss" in kind.tags:
+        if not self._has_statistic(kind) or not kind.tags & {"sum", *_NORM} or "loss" in kind.tags:
             return None
         return Label("norm", layer, ("norm", "attention.rope") if "rope" in kind.tags else ())
+
+    def _has_statistic(self, kind: Kind) -> bool:
+        return any(t[-1] == 1 and prod(t) >= self.rows > 1 for t in kind.tensors if len(t) >= 2)
 
     def _in_mlp(
         self, at: int, kind: Kind, first: str | None, last: str | None, layer: int | None
     ) -> Label | None:
         acts = kind.tags & {"activation", "activation_backward"}
-        if acts and self.inner & {t[-1] for t in kind.tensors if len(t) >= 2}:
+        wide = [t for t in kind.tensors if prod(t[:-1]) > 1 and t[-1] in self.inner]
+        if acts and wide and (first == "mlp.down" or not self._only_sums(kind)):
             return Label("mlp.activation", layer)
         if first != "mlp.down" or last not in _UP:
             return None
@@ -258,10 +280,16 @@ class _Between:
             return own or Label("attention.other", layer)
         return None
 
+    def _only_sums(self, kind: Kind) -> bool:
+        """Does it sum one tensor over the tokens, whatever made that?"""
+        return "sum" in kind.tags and sum(prod(t) >= self.rows * min(self.hidden) for t in kind.tensors) == 1
+
     def _of_sum(self, at: int, kind: Kind) -> Label | None:
         """A sum over the tokens: the gradient of a bias, part of the product whose output it follows."""
         if "sum" not in kind.tags or (kind.tags & _NORM and self._streams(kind) >= 2):
             return None
+        if any(len(t) > 2 and t[:2] == (1, 1) for t in kind.tensors) and not self._only_sums(kind):
+            return None  # over samples and rows, of a product or of partial sums: of a scale, as likely
         given = kind.tensors
         if (
             kind.what == "fused"
@@ -294,6 +322,9 @@ class _Between:
         if len(fits) < 2:
             return fits
         last = next(place for place in range(at - 1, -1, -1) if self.run.kinds[place].what in ("gemm", "bmm"))
+        made, next_ = self.run.labels.get(last), self.run.labels[stop]
+        if made is not None and made.role == "wgrad" and made.component == next_.component:
+            return [stop]
         between = (self.run.labels.get(place) for place in range(last + 1, at))
         through = any(label is not None and label.component == "norm" for label in between)
         return [stop if through else start]
@@ -306,8 +337,8 @@ class _Between:
     def _of_neighbours(self, at: int) -> Label | None:
         """Between two products of one component it serves them: casts to fp8, layouts."""
         kind = self.run.kinds[at]
-        if kind.what not in ("fused", "copy") or "sum" in kind.tags:
-            return None
+        if kind.what not in ("fused", "copy") or "sum" in kind.tags or len(kind.tensors) == 1:
+            return None  # of one tensor alone: it fills that
         found = []
         for step in (-1, 1):
             place = at + step

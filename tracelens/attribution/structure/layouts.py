@@ -9,19 +9,20 @@ there; and in all as many gradients of weights, in an order in which each part i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from tracelens.attribution.names import kernel_component
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.readings import EXPERTS
+from tracelens.attribution.structure.returns import OPEN, normalizes, read_gaps, unbends
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import Kind
 from tracelens.attribution.structure.unshaped import label_unshaped
 from tracelens.attribution.structure.walk import loses
 
 _DGRAD, _WGRAD = "NN", "NT"
+_ATTENTION = frozenset({"attention.qkv", "attention.output", "mlp.down"})
 _UP = ("mlp.up", "mlp.gate")
 _GRADIENTS = 2  # of a product
 _MOST = 0.9
@@ -29,7 +30,8 @@ _MOST = 0.9
 
 @dataclass(frozen=True)
 class Ahead:
-    """The named products of a forward, cut at the cores: one list more than there are cores."""
+    """The products of a forward, cut at the cores: one list more than there are cores. Those of no name have
+    gradients as well."""
 
     products: list[list[Label]]
     in_parallel: bool  # does the MLP take what the attention takes, and not what that gives?
@@ -54,9 +56,9 @@ def forward_order(run: Run, stop: int) -> Ahead:
     for at in range(stop):
         if at in cores:
             out.append([])
-        label = run.labels.get(at)
-        if label is not None and run.kinds[at].what == "gemm" and run.kinds[at].name not in GROUPED:
-            ends = last >= 0 and run.labels[last].component == "attention.output"
+        label = run.labels.get(at, OPEN)
+        if run.kinds[at].what == "gemm" and run.kinds[at].name not in GROUPED:
+            ends = last >= 0 and run.labels.get(last, OPEN).component == "attention.output"
             beside |= ends and label.component in _UP and not _joins(run, last, at)
             out[-1].append(label)
             last = at
@@ -91,10 +93,8 @@ def label_by_layout(
     grouped = [at for at in run.products(start) if run.kinds[at].name in GROUPED]
     run.labels.update(dict.fromkeys(grouped, Label(EXPERTS)))  # their kernels' names state no layout
     products = [at for at in run.products(start) if at not in run.labels]
-    if same:
-        _label_products(
-            run, [start - 1, *(core.first for core in cores), len(run)], products, ahead, layouts, keys
-        )
+    edges = [start - 1, *(core.first for core in cores), len(run)]
+    _label_products(run, edges, products, ahead, layouts, keys)
     label_unshaped(run, start)
     for at in range(start + 1, len(run)):
         kind = run.kinds[at]  # the sum behind a product split along K, and no step of an attention
@@ -122,44 +122,63 @@ def _label_products(
     # weights that are stored the other way round
     turned = [[at for at in inside if layouts.get(at) not in (_WGRAD, None)] for inside in gaps]
     way = ahead.going_back()
-    fits = [sum(len(here) == len(path) for here, path in zip(x, way, strict=True)) for x in (usual, turned)]
+    same = len(way) == len(gaps)
+    fits = [sum(len(here) == len(path) for here, path in zip(x, way, strict=same)) for x in (usual, turned)]
     places = turned if fits[1] > fits[0] else usual
-    if ahead.in_parallel and not all(map(_bends_inside, [run] * len(way), places, way)):
-        way = ahead.going_back(beside=True)
-    _of_activations(run, places, way)
-    _of_weights(run, [at for at in products if layouts.get(at) == _WGRAD], way, keys)
-    _of_head(run, products, way, layouts, keys)
+    read_gaps(run, places, way)
+    if same:
+        if ahead.in_parallel and not all(map(_bends_inside, [run] * len(way), places, way)):
+            way = ahead.going_back(beside=True)
+        _of_activations(run, places, way)
+        _of_weights(run, [at for at in products if layouts.get(at) == _WGRAD], way, keys)
+        _of_head(run, products, way, layouts, keys)
+    else:
+        _beside_path(run, [at for at in products if layouts.get(at) == _WGRAD], keys)
 
 
 def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -> None:
-    """Name the gradients of activations between cores, where they are as many as the forward's products."""
-    for here, wanted in zip(places, way, strict=True):
+    """Name the gradients of activations between cores, where they are as many as the forward's products and
+    no unit says otherwise."""
+    for here, path in zip(places, way, strict=True):
+        named = [label for label in path if label != OPEN]
         # GEMMs in fp8 are TN whatever they compute: the head's two gradients, in either order
-        if wanted and wanted[0].component == "logits" and len(here) == len(wanted) + 1:
+        if named and named[0].component == "logits" and len(here) == len(named) + 1 != len(path):
             if any(run.kinds[at].name != "_scaled_mm" for at in here[:2]):
                 continue
-            run.labels.update(dict.fromkeys(here[:2], wanted[0]))
-            here, wanted = here[2:], wanted[1:]
+            run.labels.update(dict.fromkeys(here[:2], named[0]))
+            here, named = here[2:], named[1:]
+        wanted = path if len(path) == len(here) else named
         if len(here) == len(wanted) and _bends_inside(run, here, wanted):
-            run.labels.update(
-                {at: replace(label, role="dgrad") for at, label in zip(here, wanted, strict=True)}
-            )
+            pairs = zip(here, wanted, strict=True)
+            found = {at: replace(label, role="dgrad") for at, label in pairs if label != OPEN}
+            said = {at: run.labels[at].component for at in found if at in run.labels}
+            if all(found[at].component == component for at, component in said.items()):
+                run.labels |= found
 
 
 def _of_weights(run: Run, weights: list[int], way: list[list[Label]], keys: Mapping[int, object]) -> None:
     """Name the gradients of weights, where they are as many in all, in an order that the kernels confirm."""
-    path = [label for labels in way for label in labels]
-    head = [label for label in path if label.component in ("logits", "other")]
-    # a compiler puts off what nothing waits for: the head's gradient, of a table that is tied, comes last
-    body = [label for label in path if label not in head]
-    late = [label for label in path if label.component == "logits"]
-    for wanted in (path, [label for label in path if label not in late] + late, body + head, body):
+    whole = [label for labels in way for label in labels]
+    for wanted in (*_orders(whole), *_orders([label for label in whole if label != OPEN])):
         if len(wanted) == len(weights) and _alike([keys.get(at) for at in weights], wanted):
             run.labels.update(
-                {at: replace(label, role="wgrad") for at, label in zip(weights, wanted, strict=True)}
+                {
+                    at: replace(label, role="wgrad")
+                    for at, label in zip(weights, wanted, strict=True)
+                    if label != OPEN
+                }
             )
             return
     _beside_path(run, weights, keys)
+
+
+def _orders(path: list[Label]) -> Iterator[list[Label]]:
+    """That of the path; a compiler puts off what nothing waits for: the head's gradient, of a table that is
+    tied, comes last."""
+    late = [label for label in path if label.component == "logits"]
+    head = [label for label in path if label.component in ("logits", "other")]
+    body = [label for label in path if label not in head]
+    yield from (path, [label for label in path if label not in late] + late, body + head, body)
 
 
 def _beside_path(run: Run, weights: list[int], keys: Mapping[int, object]) -> None:
@@ -179,7 +198,11 @@ def _beside_path(run: Run, weights: list[int], keys: Mapping[int, object]) -> No
     kernels = [keys.get(at) for at in best]
     stations = sum(label.role == "dgrad" for label in run.labels.values())
     clear = len(before) != len(behind) and len(best) >= _MOST * stations
-    if clear and _alike(kernels, [*best.values()]):
+    # what its own units say has the number of no layer, but stands between two cores
+    gaps = {at: sum(core.backward and core.first < at for core in run.cores) for at in best}
+    unnumbered = all(label.layer is None for label in best.values())
+    layers = {at: replace(label, layer=gaps[at]) if unnumbered else label for at, label in best.items()}
+    if clear and _alike(kernels, [*layers.values()]):
         run.labels |= best | run.labels
 
 
@@ -193,7 +216,7 @@ def _of_head(
     """A backward begins with the head: all up to the first normalization is its; and what is multiplied once
     in a step of several layers is the head's weight, when nothing else is once."""
     path = [label.component for labels in way for label in labels]
-    normed = next((at for at, kind in enumerate(run.kinds) if _normalizes(kind)), len(run))
+    normed = next((at for at, kind in enumerate(run.kinds) if normalizes(kind)), len(run))
     first = [at for at in products if at < normed]
     if path[:1] != ["logits"] or not first or None in [layouts.get(at) for at in first]:
         return
@@ -207,18 +230,22 @@ def _of_head(
         run.labels |= found | run.labels
 
 
-def _normalizes(kind: Kind) -> bool:
-    return kind.what == "norm" or bool(kind.tags & {"norm", "norm_backward"})
-
-
 def _bends_inside(run: Run, places: list[int], labels: list[Label]) -> bool:
     """Is the activation's gradient between the products of the MLP, if it is among these at all?"""
     if len(places) != len(labels):
         return True
-    acts = [at for at in range(places[0], places[-1]) if _unbends(run, at)] if places else []
-    pairs = zip(pairwise(places), pairwise(labels), strict=True)
+    pairs = [*zip(pairwise(places), pairwise(labels), strict=True)]
     mlps = [way for way, (one, other) in pairs if _comes_back(one, other)]
-    return not acts or not mlps or any(start < at < stop for at in acts for start, stop in mlps)
+    # a head has activations of its own; the sum for a bias is named after the one before
+    others = [way for way, two in pairs if {label.component for label in two} <= _ATTENTION]
+    acts = {
+        at: "sum" not in run.kinds[at].tags
+        for at in (range(places[0], places[-1]) if places else ())
+        if unbends(run.kinds[at])
+    }
+    inside = any(start < at < stop for at in acts for start, stop in mlps)
+    outside = any(start < at < stop for at, sure in acts.items() if sure for start, stop in others)
+    return not acts or not mlps or (inside and not outside)
 
 
 def _comes_back(one: Label, other: Label) -> bool:
@@ -228,18 +255,21 @@ def _comes_back(one: Label, other: Label) -> bool:
     ) or one.component == other.component == EXPERTS
 
 
-def _unbends(run: Run, at: int) -> bool:
-    kind = run.kinds[at]
-    return kind.what == "activation" or "activation_backward" in kind.tags
-
-
 def _alike(kernels: list[object], labels: list[Label]) -> bool:
-    """Is each part the same kernel in every layer? In another order some part would not be."""
+    """Is each part the same kernel in every layer, or in every layer of a stage, which has two at least? In
+    another order some part would not be. The first of a stage can take another width."""
     parts: dict[str, dict[int, list[object]]] = {}
     for kernel, label in zip(kernels, labels, strict=True):
         if label.layer is not None:
             parts.setdefault(label.component, {}).setdefault(label.layer, []).append(kernel)
     layers = {layer for found in parts.values() for layer in found}
-    of_part = [{tuple(kernels) for kernels in found.values()} for found in parts.values()]
-    several = len({kernels for found in of_part for kernels in found}) > 1
-    return several and len(layers) > 1 and all(len(found) == 1 for found in of_part)
+    stages: list[list[list[int]]] = []  # per part, the layers that have one kernel
+    several = set()
+    for found in parts.values():
+        # in a layer in any order: those of one input have theirs as it comes
+        own = {layer: tuple(sorted(found[layer], key=repr)) for layer in sorted(found)}
+        stages.append([[*same] for _, same in groupby(own, key=own.__getitem__)])
+        several |= {*own.values()}
+    opens = {stage[0] for of_part in stages for stage in of_part[1:] if len(stage) > 1}
+    alone = [stage[0] for of_part in stages if len(of_part) > 1 for stage in of_part if len(stage) == 1]
+    return len(several) > 1 and len(layers) > 1 and opens.issuperset(alone)

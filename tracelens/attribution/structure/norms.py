@@ -6,15 +6,19 @@ the square's mean taken, and x times the root is cast back and multiplied with a
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.gemm.inductor import parse_fused
+from tracelens.gemm.inductor_ops import LAYOUT
 
 _ROOTS = frozenset({"rsqrt", "sqrt"})
 _BEFORE = frozenset({"pow", "square", "mean", "var", "var_mean", "std", "sub", "add", "mul", "sum"})
 _CENTRES = frozenset({"sub", "var", "var_mean", "std"})
 _STEPS = 8  # units on either side of the root
+_SCALE_AND_SHIFT = 2  # rows
 
 
 def written_norms(run: Run) -> set[int]:
@@ -112,12 +116,21 @@ def is_affine(run: Run, at: int, width: int) -> bool:
     """One of a weight and a bias of that width, as of a normalization that takes no statistics, or of a scale
     and a shift for each sample (adaptive normalization, arXiv 2212.09748)."""
     kinds = run.kinds
+    if kinds[at].what == "fused":  # pointwise, and nothing but sums and products
+        rows = [t for t in kinds[at].tensors if t == (width,)]
+        return len(rows) >= _SCALE_AND_SHIFT and _multiplies_and_adds(kinds[at].name)
     for first in (at, at - 1):
         if 0 <= first < len(kinds) - 1 and kinds[first].name == "mul" and kinds[first + 1].what == "add":
             pair = kinds[first].tensors[:2], kinds[first + 1].tensors[:2]
             if all(len(set(two)) == 2 and any(_is_row(t, width) for t in two) for two in pair):
                 return True
     return False
+
+
+@cache
+def _multiplies_and_adds(name: str) -> bool:
+    fused = parse_fused(name)
+    return fused is not None and fused.kind == "pointwise" and {*fused.ops} - LAYOUT == {"add", "mul"}
 
 
 def _is_row(tensor: Dims, width: int) -> bool:

@@ -21,11 +21,13 @@ from tracelens.attribution.structure.readings import (
     ends_layer,
     normalizations,
     read_gap,
+    read_two,
 )
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.walk import loses, name_sum
 
 _TWO_MLPS = 2
+_TWO = 2  # models
 _USUAL = 2 / 3  # of the gaps between two cores are read alike
 
 
@@ -124,7 +126,11 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
     a core that no name tells. There every product is what its equal is elsewhere, or the one that makes
     queries, between the MLP and that kernel.
     """
-    read = [read_gap(run, places) for places in between]
+    cores = [core for core in run.cores if not core.backward]
+    read = [
+        read_gap(run, places) or (read_two(run, places) if _is_of_two(run, *ends) else None)
+        for places, ends in zip(between, pairwise(cores), strict=True)
+    ]
     merged = [
         pattern is not None and _merges(run, places, pattern)
         for places, pattern in zip(between, read, strict=True)
@@ -155,6 +161,11 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
             return None
         out.append(found)
     return [pattern for pattern in _without_more_queries([*out]) if pattern is not None]
+
+
+def _is_of_two(run: Run, *cores: Core) -> bool:
+    """Is each of these two attentions side by side?"""
+    return all(len(core.parts) == _TWO and run.kinds[core.first].what == "core" for core in cores)
 
 
 def _merges(run: Run, places: list[int], pattern: Pattern) -> bool:
@@ -269,6 +280,7 @@ def _unknown_cores(run: Run) -> None:
 
 
 def _once(pattern: tuple[str, ...]) -> tuple[str, ...]:
-    """The pattern with one MLP: some layers have no attention."""
-    end = pattern.index("mlp.down") + 1 if "mlp.down" in pattern else len(pattern)
+    """The pattern with one MLP, or one of each of two models: some layers have no attention."""
+    ends = [at + 1 for at, component in enumerate(pattern) if component == "mlp.down"]
+    end = [*ends, len(pattern)][min(pattern.count("attention.output"), _TWO) - 1 if len(ends) > 1 else 0]
     return (*pattern[:end], *(component for component in pattern[end:] if not component.startswith("mlp.")))

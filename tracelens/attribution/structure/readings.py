@@ -8,9 +8,7 @@ from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import normalizes_by
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
-from tracelens.attribution.structure.walk import follows, routes
-from tracelens.gemm.inductor import parse_fused
-from tracelens.gemm.inductor_ops import NONLINEAR
+from tracelens.attribution.structure.walk import bends, follows, routes
 
 Pattern = tuple[str, ...]
 _MLP_BETWEEN = 4  # output, up, down and queries
@@ -147,10 +145,7 @@ def adapters(run: Run, places: list[int]) -> list[int]:
 
 
 def _bent(run: Run, block: list[int]) -> list[int]:
-    """Between the products of a block, kernels that bend what they read and may be a residual elsewhere."""
-    between = range(block[0] + 1, block[-1])
-    fused = {at: parse_fused(run.kinds[at].name) for at in between if run.kinds[at].what == "fused"}
-    return [at for at, one in fused.items() if one is not None and NONLINEAR & {*one.ops}]
+    return [at for at in range(block[0] + 1, block[-1]) if bends(run.kinds[at])]
 
 
 def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
@@ -224,6 +219,7 @@ def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, .
         return None
     inside = range(places[0], places[-1])
     acts = _activations(run, places) or [at for at in inside if run.kinds[at].name == _WRITTEN_OUT]
+    acts = acts or _bent(run, places)
     norms = normalizations(run, places[0], places[-1])
     found = _in_stretches(run, places, norms, acts, last=last)
     if found is not None or last or len(places) < _MLP_BETWEEN:
@@ -242,3 +238,20 @@ def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, .
     if mlp_names is None or queries < 1:
         return None
     return ("attention.output", *mlp_names, *["attention.qkv"] * queries)
+
+
+def read_two(run: Run, places: list[int]) -> Pattern | None:
+    """The one reading of the products between two cores each of two models, whose kernels a compiler runs in
+    turn: part by part, the one's and the other's, and all queries of the one before the other's; None."""
+    size, odd = divmod(len(places), 2)
+    found: set[Pattern] = set()
+    for queries in range(1, size) if not odd else ():
+        body = 2 * (size - queries)
+        one = [*places[:body:2], *places[body : body + queries]]
+        other = [*places[1:body:2], *places[body + queries :]]
+        pattern = read_gap(run, one)
+        if pattern is not None and pattern.count(QUERIES) == queries and pattern == read_gap(run, other):
+            found.add(
+                (*(part for part in pattern if part != QUERIES for _ in "ab"), *[QUERIES] * 2 * queries)
+            )
+    return found.pop() if len(found) == 1 else None

@@ -13,7 +13,7 @@ from math import prod
 from tracelens.attribution.structure.runs import Excerpt, Run
 from tracelens.attribution.structure.units import Kind
 
-_MIXED = 3  # changes from the one to the other between neighbouring cores, at least
+_RETURNS = 2  # to a number of tokens that was there before, at least; stages of a model never return
 _CORES = 2  # of each
 
 
@@ -22,8 +22,9 @@ def streams(run: Run) -> Iterator[Excerpt]:
     tokens = [core.tokens for core in run.cores]
     counts = Counter(tokens)
     changes = sum(one != other for one, other in pairwise(tokens))
+    returns = changes - (len(counts) - 1)
     compiled = any(kind.what == "fused" for kind in run.kinds)
-    if None in counts or len(counts) < 2 or changes < _MIXED or min(counts.values()) < _CORES or not compiled:
+    if None in counts or returns < _RETURNS or min(counts.values()) < _CORES or not compiled:
         yield Excerpt(run, range(len(run)), run)
         return
     known = {count for count in counts if count is not None}

@@ -6,24 +6,28 @@ stages, and gives the second one, where it is the same code for several, the nam
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from tracelens.attribution.structure.gradients import in_experts
 from tracelens.attribution.structure.readings import EXPERTS
+from tracelens.attribution.structure.returns import may_unbend, unbends
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm.inductor import parse_fused
-from tracelens.gemm.inductor_ops import NORM_BACKWARD
+from tracelens.gemm.inductor_ops import LAYOUT, NORM_BACKWARD
 
 _AROUND_CORES = frozenset({("attention.output", "attention.core"), ("attention.core", "attention.qkv")})
 _NORM = frozenset({"norm", "norm_backward"})
+_UP = frozenset({"mlp.up", "mlp.gate"})
 _CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no biases but of queries
 _STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
+_ONLY_SCALES = _STEP_OF_NORM | {"add"}
 
 
 def label_unshaped(run: Run, start: int) -> None:
     """Name what stands between the named products from position ``start`` on; fills ``run.labels``."""
     _biases(run, start)
+    _biases_ahead(run, start)
     _between(run, start)
     _weights_of_norms(run, start)
     for at in range(start, len(run)):  # the table's gradient; with a softmax's that of a bias by distance
@@ -31,6 +35,11 @@ def label_unshaped(run: Run, start: int) -> None:
         works = {"softmax_backward"} if _fills(run.kinds[at]) else {"softmax_backward", *_NORM}
         if "embedding_backward" in tags and not tags & works:
             run.labels.setdefault(at, Label("embedding"))
+
+
+def _named_after(kind: Kind) -> bool:
+    """Pointwise work on a normalization's gradient, which itself has the forward's statistics, and sums."""
+    return not kind.tags >= _NORM and kind.name.startswith("triton_poi")
 
 
 def _fills(kind: Kind) -> bool:
@@ -53,13 +62,33 @@ def _biases(run: Run, start: int) -> None:
                 run.labels[at + 1] = run.labels[at]
 
 
+def _biases_ahead(run: Run, start: int) -> None:
+    """Sums over the tokens right before the gradients of a product, behind a core or a normalization: of that
+    product's bias, where a compiler has it sum as soon as it can."""
+    rows = run.products(start)
+    for before, at in pairwise([start, *rows]):
+        label = run.labels.get(at)
+        if label is None or label.role is None:
+            continue
+        group = [*takewhile(lambda place: _is_bias(run, place), range(at - 1, before, -1))]
+        ahead = run.kinds[min(group) - 1] if group else None
+        if ahead is not None and (ahead.what == "core" or ahead.tags >= _NORM):
+            run.labels |= {place: Label(label.component, label.layer) for place in group} | run.labels
+
+
+def _is_bias(run: Run, at: int) -> bool:
+    """A sum of no product, or its second stage."""
+    kind = run.kinds[at - 1 if _is_second_stage(run, at) else at]
+    return at not in run.labels and _sums(kind) and not _scales(kind) and not kind.tags >= _NORM
+
+
 def _sums(kind: Kind) -> bool:
     return kind.what == "fused" and "sum" in kind.tags and not kind.name.startswith("triton_poi")
 
 
 def _scales(kind: Kind) -> bool:
     """Is it a sum of products, as the gradients of scales are?"""
-    return "mul" in _ops(kind) and "activation_backward" not in kind.tags and not _ops(kind) & NORM_BACKWARD
+    return "mul" in _ops(kind) and not may_unbend(kind) and not _ops(kind) & NORM_BACKWARD
 
 
 def _ops(kind: Kind) -> frozenset[str]:
@@ -84,12 +113,31 @@ def _between(run: Run, start: int) -> None:
         if (label := run.labels.get(at)) is not None
         and (label.role == "dgrad" or run.kinds[at].what == "core" or label.component == EXPERTS)
     ]
+    _at_the_ends(run, start, path)
     for begin, end in pairwise(path):
         for at in range(begin + 1, end):
             if at not in run.labels and run.kinds[at].what not in ("gemm", "bmm", "helper"):
                 found = _named(run, at, run.labels[begin], run.labels[end])
                 if found is not None:
                     run.labels[at] = found
+
+
+def _at_the_ends(run: Run, start: int, path: list[int]) -> None:
+    """Normalizations before the first station, and right behind the last: those with the statistics that the
+    forward saved, as more than these bear the name of a normalization's gradient. Behind all, what makes the
+    gradient of patches."""
+    if not path:
+        return
+    rest = [
+        at for at in range(path[-1] + 1, len(run)) if at not in run.labels and run.kinds[at].what != "gemm"
+    ]
+    behind = takewhile(lambda at: run.kinds[at].tags >= _NORM, rest)
+    for at in (*range(start, path[0]), *behind):
+        if run.kinds[at].tags >= _NORM and not _fills(run.kinds[at]):
+            run.labels.setdefault(at, Label("norm"))
+    convolved = [at for at in range(start, len(run)) if run.kinds[at].what == "convolution"]
+    if len(convolved) == 1 and convolved[0] in rest:
+        run.labels[convolved[0]] = Label("embedding")
 
 
 def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
@@ -99,7 +147,8 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
     if _is_second_stage(run, at):
         bends = "activation_backward" in run.kinds[at - 1].tags and last.component == "mlp.up"
         return Label(last.component, last.layer) if bends else None
-    if "sum" in kind.tags and _CENTRED in _ops(kind):
+    by_row = kind.tags >= _NORM and kind.name.startswith("triton_per")
+    if "sum" in kind.tags and _CENTRED in _ops(kind) and not by_row:
         return None  # a normalization has its own sums: it is that of a bias, named after what it reads
     if kind.tags >= {"sum", "norm_backward"} and around:
         return None  # as likely the gradient of a bias there
@@ -107,9 +156,10 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
         return None
     if found := in_experts(kind, first.component, last.component, last.layer):
         return found
-    if kind.what == "norm" or kind.tags & _NORM:
+    if kind.what == "norm" or (kind.tags & _NORM and not _named_after(kind)):
         return Label("norm", last.layer)
-    if kind.what == "activation" or "activation_backward" in kind.tags:
+    inside = first.component == "mlp.down" and last.component in _UP
+    if unbends(kind) or (inside and may_unbend(kind)):
         return Label("mlp.activation", first.layer) if first.component == "mlp.down" else None
     if "rope" in kind.tags and first.component == "attention.core":
         return Label("attention.rope", first.layer)
@@ -117,7 +167,8 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
 
 
 def _weights_of_norms(run: Run, start: int) -> None:
-    """Sums of products in more bits, right beside a normalization whose steps are written out."""
+    """Sums of products in more bits: right beside a normalization whose steps are written out, or of nothing
+    else, wherever they are put off to."""
     sums = [at for at in range(start, len(run)) if at not in run.labels and _sums(run.kinds[at])]
     firsts = [at for at in sums if _ops(run.kinds[at]) >= _STEP_OF_NORM and not _is_second_stage(run, at)]
     for way in (firsts, firsts[::-1]):
@@ -127,3 +178,5 @@ def _weights_of_norms(run: Run, start: int) -> None:
             norm = next((label for label in beside if label is not None and label.component == "norm"), None)
             if at not in run.labels and norm is not None:
                 run.labels.update({place: Label("norm", norm.layer) for place in range(at, behind)})
+    for at in (at for at in firsts if at not in run.labels and _ops(run.kinds[at]) - LAYOUT <= _ONLY_SCALES):
+        run.labels.update(dict.fromkeys(range(at, at + 1 + _is_second_stage(run, at + 1)), Label("norm")))

@@ -11,6 +11,8 @@ from tracelens.attribution.structure.norms import adds, is_affine, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
+from tracelens.gemm.inductor import parse_fused
+from tracelens.gemm.inductor_ops import NONLINEAR
 
 MOST_EXPERTS = 1024
 LARGEST_RANK = 512  # of a low-rank adapter
@@ -162,6 +164,12 @@ def loses(run: Run, at: int) -> bool:
 
 def activates(kind: Kind) -> bool:
     return kind.what == "activation" or bool(kind.tags & {"activation", "gate"})
+
+
+def bends(kind: Kind) -> bool:
+    """A kernel that bends what it reads, and may be a residual elsewhere: a written-out activation."""
+    fused = parse_fused(kind.name) if kind.what == "fused" else None
+    return fused is not None and bool(NONLINEAR & {*fused.ops})
 
 
 def convolves_bent(kinds: Iterable[Kind]) -> bool:

@@ -1,0 +1,272 @@
+"""What a compiled step's kernels are, with shapes, on the few units that each rule rests on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelens.attribution.structure.ahead import label_ahead
+from tracelens.attribution.structure.backward import label_products
+from tracelens.attribution.structure.between import label_between
+from tracelens.attribution.structure.cores import find_backward_cores, find_cores
+from tracelens.attribution.structure.forward import label_forward
+from tracelens.attribution.structure.gradients import label_gradients
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.streams import streams
+from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.gemm import AttentionShape, GemmShape
+from tracelens.gemm.inductor import parse_fused
+
+HIDDEN, TOKENS, INNER = 64, 256, 256
+STREAM, ROWS = (4, 64, HIDDEN), (TOKENS, HIDDEN)
+QUERIES, OUTPUT, UP, DOWN = "attention.qkv", "attention.output", "mlp.up", "mlp.down"
+
+
+def _gemm(m: int, n: int, k: int) -> Kind:
+    return Kind("gemm", "mm", gemm=GemmShape(m, n, k, 1, None, None, None))
+
+
+def _fused(name: str, *tensors: Dims) -> Kind:
+    fused = parse_fused(f"triton_{name}_0")
+    assert fused is not None
+    return Kind("fused", f"triton_{name}_0", tensors=tensors, tags=fused.tags)
+
+
+def _core(tokens: int, length: int, keys: int | None = None) -> Kind:
+    shape = AttentionShape(tokens // length, 4, 4, length, keys or length, 16, 16, "bf16", False, False)
+    return Kind("core", "_flash_attention_forward", core=shape)
+
+
+def _run(phase: str, *kinds: Kind) -> Run:
+    return Run(phase, [*range(len(kinds))], [*kinds])
+
+
+def _forward(*more: Kind) -> Run:
+    """A layer, named; behind its output stand ``more``."""
+    kinds = [_gemm(TOKENS, 192, HIDDEN), _core(TOKENS, 64), _gemm(TOKENS, HIDDEN, HIDDEN), *more]
+    run = _run("forward", *kinds, _gemm(TOKENS, INNER, HIDDEN), _gemm(TOKENS, HIDDEN, INNER))
+    run.cores = find_cores(run)
+    names = {0: QUERIES, 1: "attention.core", 2: OUTPUT, 3 + len(more): UP, 4 + len(more): DOWN}
+    run.labels = {at: Label(component, 0) for at, component in names.items()}
+    return run
+
+
+DGRADS = {
+    QUERIES: _gemm(TOKENS, HIDDEN, 192),
+    OUTPUT: _gemm(TOKENS, HIDDEN, HIDDEN),
+    UP: _gemm(TOKENS, HIDDEN, INNER),
+    DOWN: _gemm(TOKENS, INNER, HIDDEN),
+}
+
+
+def _between(first: str, last: str, *kinds: Kind, wgrad: str = "") -> list[str]:
+    """What the kernels are between two stations of the gradient's path; ``wgrad`` stands before the last."""
+    run = _run("backward", DGRADS[first], *kinds, DGRADS[last])
+    run.labels = {0: Label(first, 0, role="dgrad"), len(run) - 1: Label(last, 0, role="dgrad")}
+    for at, kind in enumerate(run.kinds):
+        if wgrad and kind.name == "wgrad":
+            run.labels[at] = Label(wgrad, 0, role="wgrad")
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    return [run.labels[at].component if at in run.labels else "" for at in range(1, len(run) - 1)]
+
+
+def test_the_gradient_of_a_product_without_a_name_is_of_none() -> None:
+    forward = _forward(_gemm(TOKENS, HIDDEN, HIDDEN))
+    core = Kind("core", "_flash_attention_backward", core=forward.kinds[1].core, backward=True)
+    kinds = [DGRADS[DOWN], DGRADS[UP], DGRADS[OUTPUT], DGRADS[OUTPUT], core, DGRADS[QUERIES]]
+    run = _run("backward", *kinds)
+    run.cores = find_backward_cores(run, [forward])
+    label_products(run, forward, {})
+    names = [DOWN, UP, "unattributed", OUTPUT, "attention.core", QUERIES]
+    assert [run.labels[at].component for at in range(6)] == names
+
+
+SUMS = (1, HIDDEN, 16), (1, 1, HIDDEN, 16)
+SECOND = "per_fused_sum_view"
+
+
+def test_partial_sums_of_rows_beside_those_of_a_norm_are_of_a_bias() -> None:
+    first = _fused("red_fused_add_mul_sum_view", STREAM, ROWS, *SUMS)
+    second = [_fused(SECOND, one, one[:-1]) for one in SUMS]
+    assert _between(UP, DOWN, first, *second) == ["norm", DOWN, "norm"]
+
+
+def test_of_two_biases_summed_in_one_kernel_nothing_tells_which() -> None:
+    first = _fused("red_fused_add_mul_sum_view", STREAM, ROWS, *SUMS, *SUMS)
+    second = _fused(SECOND, SUMS[0], SUMS[0][:-1])
+    assert _between(UP, OUTPUT, first, second) == ["norm", "unattributed"]
+
+
+def test_a_product_summed_over_samples_and_rows_is_of_no_bias() -> None:
+    heads, statistic = (4, 4, 64, 16), (4, 64, 1)
+    kernel = _fused("red_fused__to_copy_mul_sum_view", ROWS, heads, statistic, SUMS[1])
+    assert _between(OUTPUT, QUERIES, kernel) == ["norm"]
+    assert _between(DOWN, QUERIES, _fused(SECOND, SUMS[1], SUMS[1][:-1])) == [""]
+
+
+ANOTHER = _fused("red_fused_exp_mul_softplus_sum_view", (4, 8, 1, 64), (8,), (1, 1, 8, 16))
+
+
+def test_a_second_stage_is_what_its_first_is_and_of_no_name_where_that_has_none() -> None:
+    norm = _fused("red_fused_add_mul_sum_view", STREAM, ROWS, (128,), SUMS[1])
+    assert _between(UP, OUTPUT, norm, ANOTHER, _fused(SECOND, (1, 1, 8, 16), (1, 1, 8))) == ["norm", "", ""]
+    others = [_fused("poi_fused_view", (7, 7))] * 14
+    assert _between(UP, OUTPUT, norm, *others, _fused(SECOND, SUMS[1], SUMS[1][:-1]))[-1] == "norm"
+    bent = _fused("per_fused_relu_sum_threshold_backward_view", (1, 1, INNER, 16), (1, 1, INNER))
+    assert _between(UP, OUTPUT, bent) == [""]
+
+
+def test_the_gradient_of_one_of_two_is_one_of_two() -> None:
+    forward = _forward()
+    forward.labels[3] = Label("unattributed", 0, candidates=("mlp.gate", UP))
+    core = Kind("core", "_flash_attention_backward", core=forward.kinds[1].core, backward=True)
+    run = _run("backward", DGRADS[DOWN], DGRADS[UP], DGRADS[OUTPUT], core, DGRADS[QUERIES])
+    run.cores = find_backward_cores(run, [forward])
+    label_products(run, forward, {})
+    assert run.labels[1].candidates == ("mlp.gate", UP)
+
+
+@pytest.mark.parametrize(("name", "found"), [("add_mul_view", None), ("add_tanh_view", "other")])
+def test_a_product_added_to_the_stream_is_no_transform_before_the_head(name: str, found: str | None) -> None:
+    loss = Kind("loss", "cross_entropy", tensors=((TOKENS, 999),))
+    kinds = [
+        _gemm(TOKENS, HIDDEN, HIDDEN),
+        _fused(f"poi_fused_{name}", STREAM, STREAM),
+        _gemm(TOKENS, 999, HIDDEN),
+    ]
+    run = _run(
+        "forward", *_forward().kinds[:4], _fused("poi_fused_gelu_view", (TOKENS, INNER)), _forward().kinds[4]
+    )
+    run = _run("forward", *run.kinds, *kinds, loss)
+    run.cores = find_cores(run)
+    label_forward(run, HIDDEN)
+    assert run.labels[8].component == "logits"
+    assert (run.labels[6].component if 6 in run.labels else None) == found
+
+
+@pytest.mark.parametrize(("wgrad", "found"), [(DOWN, DOWN), (OUTPUT, QUERIES)])
+def test_a_sum_behind_the_gradient_of_a_weight_is_of_that_product(wgrad: str, found: str) -> None:
+    kernel = _fused("red_fused_sum_view", STREAM, SUMS[0])
+    norm = _fused("per_fused_native_layer_norm_native_layer_norm_backward", STREAM, STREAM, (4, 64, 1))
+    queries = DGRADS | {QUERIES: _gemm(TOKENS, HIDDEN, HIDDEN)}
+    run = _run("backward", queries[QUERIES], norm, _gemm(HIDDEN, INNER, TOKENS), kernel, DGRADS[DOWN])
+    names = {0: (QUERIES, "dgrad"), 2: (wgrad, "wgrad"), 4: (DOWN, "dgrad")}
+    run.labels = {at: Label(name, 0, role=role) for at, (name, role) in names.items()}  # type: ignore[arg-type]
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert run.labels[3].component == found
+
+
+def test_zeros_between_two_products_of_one_part_serve_neither() -> None:
+    assert _between(OUTPUT, OUTPUT, _fused("poi_fused_index_put_new_zeros", (512, HIDDEN))) == [""]
+
+
+@pytest.mark.parametrize(("beside", "found"), [((4, 64, 1), "norm"), ((4, 1, 1), "")])
+def test_a_statistic_of_each_row_is_of_a_norm_and_a_number_for_each_sample_is_not(
+    beside: Dims, found: str
+) -> None:
+    kernel = _fused("red_fused_div_mul_sum_view", STREAM, ROWS, beside, SUMS[1])
+    assert _between(UP, OUTPUT, kernel) == [found]
+
+
+def test_a_sum_of_what_an_activation_gave_is_of_the_bias() -> None:
+    bent = _fused("red_fused_gelu_gelu_backward_sum_view", (4, 64, INNER), (1, INNER, 16))
+    assert _between(QUERIES, UP, bent) == [UP]
+
+
+def test_one_attention_that_pools_all_tokens_does_not_say_how_many_rows_a_stream_has() -> None:
+    forward = _run("forward", *_forward().kinds, *_forward().kinds, _gemm(4, HIDDEN, HIDDEN))
+    names = dict(enumerate([QUERIES, "attention.core", OUTPUT, UP, DOWN] * 2 + [OUTPUT]))
+    forward.labels = {at: Label(component, at // 5) for at, component in names.items()}
+    run = _run("backward", DGRADS[DOWN], _fused(SECOND, (1, INNER, 16), (1, INNER)), DGRADS[UP])
+    run.labels = {0: Label(DOWN, 0, role="dgrad"), 2: Label(UP, 0, role="dgrad")}
+    label_gradients(run, forward, {HIDDEN}, None)
+    assert run.labels[1].component == UP
+
+
+NO_STATISTICS = _fused("poi_fused_add_mul_view", STREAM, ROWS, (HIDDEN,), (HIDDEN,), STREAM)
+
+
+def test_a_scale_and_a_shift_are_a_norm_and_so_is_what_scales_their_gradient() -> None:
+    forward = _run("forward", *_forward().kinds[:3], NO_STATISTICS, *_forward().kinds[3:])
+    forward.cores = find_cores(forward)
+    label_forward(forward, HIDDEN)
+    label_between(forward, HIDDEN, None)
+    assert forward.labels[3].component == "norm"
+    run = _run(
+        "backward", DGRADS[UP], _fused("poi_fused_add_mul_view", STREAM, ROWS, (HIDDEN,)), DGRADS[OUTPUT]
+    )
+    run.labels = {0: Label(UP, 0, role="dgrad"), 2: Label(OUTPUT, 0, role="dgrad")}
+    label_gradients(run, forward, {HIDDEN}, None)
+    assert run.labels[1].component == "norm"
+
+
+@pytest.mark.parametrize(("name", "found"), [("add_mul_view", None), ("add_mul_tanh_view", UP)])
+def test_a_product_added_to_a_wider_stream_opens_no_mlp(name: str, found: str | None) -> None:
+    wide = (4, 64, INNER)
+    middle = _fused(f"poi_fused_{name}", wide, wide, wide)
+    kinds = _forward().kinds
+    run = _run(
+        "forward", *kinds[:4], middle, kinds[4], _fused("per_fused_add_native_layer_norm", STREAM, STREAM)
+    )
+    run.cores = find_cores(run)
+    label_forward(run, HIDDEN)
+    assert (run.labels[3].component if 3 in run.labels else None) == found
+
+
+def test_stages_with_fewer_tokens_each_are_one_model() -> None:
+    fused = _fused("poi_fused_add", STREAM)
+    run = _run("forward", fused, *[_core(tokens, 16) for tokens in (256, 256, 64, 64, 32, 32, 16, 16)])
+    run.cores = find_cores(run)
+    assert [stream.run for stream in streams(run)] == [run]
+
+
+@pytest.mark.parametrize("behind_core", [True, False])
+def test_queries_and_keys_made_ahead_are_not_what_takes_heads(behind_core: bool) -> None:
+    between = [Kind("bmm", "bmm")] if behind_core else [Kind("norm", "native_layer_norm")]
+    keys, queries = _gemm(128, HIDDEN, HIDDEN), _gemm(TOKENS, HIDDEN, HIDDEN)
+    run = _run("forward", queries, *between, keys, keys, _core(TOKENS, 64, 32))
+    run.cores = find_cores(run)
+    label_ahead(run)
+    assert [at for at, label in sorted(run.labels.items()) if label.component == QUERIES] == (
+        [0] if behind_core else [0, 2, 3]
+    )
+
+
+def _behind_mlp(*kinds: Kind) -> list[str]:
+    run = _forward()
+    tail = _run("forward", *run.kinds, *kinds)
+    tail.cores, tail.labels = run.cores, dict(run.labels)
+    label_between(tail, HIDDEN, None)
+    return [tail.labels[at].component if at in tail.labels else "" for at in range(len(run), len(tail))]
+
+
+def test_a_residual_is_pointwise_and_adds_to_no_place() -> None:
+    assert _behind_mlp(_fused("poi_fused_add_view", STREAM, ROWS, STREAM)) == ["residual"]
+    assert _behind_mlp(_fused("red_fused_add_mean_mul", ROWS, STREAM, (4, HIDDEN, 2))) == [""]
+    unshaped = [
+        "poi_fused_add_arange_clamp_mul_sub",
+        "poi_fused_add_clamp",
+        "poi_fused_add_clamp_mul_reciprocal",
+    ]
+    assert _behind_mlp(*map(_fused, unshaped)) == ["", "", "residual"]
+
+
+def test_what_takes_nothing_embeds_nothing() -> None:
+    for tensors, found in (((STREAM,), None), ((ROWS, STREAM), "embedding")):
+        run = _run(
+            "forward", _fused("poi_fused_embedding", (99, HIDDEN), STREAM), _fused("poi_fused_mul", *tensors)
+        )
+        run = _run("forward", *run.kinds, *_forward().kinds)
+        run.cores = find_cores(run)
+        label_forward(run, HIDDEN)
+        label_between(run, HIDDEN, None)
+        assert (run.labels[1].component if 1 in run.labels else None) == found
+
+
+def test_heads_are_normalized_before_their_projection() -> None:
+    named = _forward()
+    norm = _fused("red_fused_add_mean_mul_pow_rsqrt_view", (4, 64, 1), (4, 4, 64, 16), (HIDDEN,), STREAM)
+    run = _run("forward", *named.kinds[:2], norm, *named.kinds[2:])
+    run.cores = find_cores(run)
+    label_forward(run, HIDDEN)
+    label_between(run, HIDDEN, None)
+    assert run.labels[2].component == "norm"
