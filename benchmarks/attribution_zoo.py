@@ -2,8 +2,10 @@
 
 Architectures of `transformers` (benchmarks/hub), or with ``--vision`` of `timm` and `torchvision`
 (benchmarks/vision), or with ``--frameworks`` models as megatron-core and torchtitan write them
-(benchmarks/frameworks), recorded with shapes, are judged with module names given and hidden against the
-table of the ``truth.py`` there: shares of the judged GPU time that are right, wrong and unattributed. A third
+(benchmarks/frameworks), or with ``--libraries`` models of litgpt, torchtune, x-transformers, open_clip,
+vit-pytorch and diffusers (benchmarks/libraries), recorded with shapes, are judged with module names given and
+hidden against the table of the ``truth.py`` there: shares of the judged GPU time that are right, wrong and
+unattributed. A third
 of the names, drawn by hash, is set aside: ``--held`` judges that third alone. ``--fresh`` judges a list that
 was written down before any of it was recorded (benchmarks/fresh): architectures in the order of a hash of
 their names, configurations of others, and families of `timm` that the list had not. ``--fresh --second`` is a
@@ -45,6 +47,7 @@ from tracelens.words import COMPONENTS, EVIDENCE
 NAMES = Path(__file__).with_name("hub").joinpath("names.txt").read_text().split()
 VISION = Path(__file__).with_name("vision").joinpath("names.txt").read_text().split()
 FRAMEWORKS = Path(__file__).with_name("frameworks").joinpath("names.txt").read_text().split()
+LIBRARIES = Path(__file__).with_name("libraries").joinpath("names.txt").read_text().split()
 FRESH = Path(__file__).with_name("fresh")
 
 
@@ -128,6 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--vision", action="store_true", help="models of timm and torchvision")
     parser.add_argument("--frameworks", action="store_true", help="models of megatron-core and torchtitan")
+    parser.add_argument("--libraries", action="store_true", help="models of six other libraries")
     parser.add_argument("--compiled", action="store_true", help="models of transformers under torch.compile")
     parser.add_argument(
         "--setup", help="models of transformers, trained so: benchmarks/setups.py has the words"
@@ -142,7 +146,8 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.third and (given.vision or given.second or not given.fresh):
         parser.error("--third goes with --fresh alone: its list is of transformers")
-    record, everyone = _source(vision=given.vision, frameworks=given.frameworks, compiled=given.compiled)
+    source = next((name for name in ("frameworks", "libraries", "vision") if getattr(given, name)), "hub")
+    record, everyone = _source("compiled" if given.compiled else source)
     if given.setup:
         record = partial(import_module("benchmarks.setups").record_setup, setup=given.setup)
     chosen = [name for name in everyone if held(name) == given.held]
@@ -176,16 +181,16 @@ def main(arguments: list[str] | None = None) -> None:
     _summary(rows)
 
 
-def _source(
-    *, vision: bool, frameworks: bool = False, compiled: bool = False
-) -> tuple[Callable[[str], Any], list[str]]:
+def _source(which: str) -> tuple[Callable[[str], Any], list[str]]:
     """What records an architecture, and the names of all."""
-    if frameworks:
+    if which == "frameworks":
         return import_module("benchmarks.frameworks.recording").record_framework, FRAMEWORKS
-    if vision:
+    if which == "libraries":
+        return import_module("benchmarks.libraries.recording").record_library, LIBRARIES
+    if which == "vision":
         return import_module("benchmarks.vision.recording").record_vision, VISION
     import_module("transformers").logging.set_verbosity_error()
-    if compiled:
+    if which == "compiled":
         return import_module("benchmarks.hub.compiled").record_compiled_hub, NAMES
     return import_module("benchmarks.hub.recording").record_hub, NAMES
 

@@ -387,6 +387,7 @@ def test_a_range_around_the_model_says_nothing_of_its_parts(text: str) -> None:
         ("Block MLP", "residual"),
         ("Block MLP NewGELUActivation", "mlp.activation"),
         ("Block MLP Linear", "mlp.other"),  # of an adapter: huggingface/peft tuners/lora/layer.py
+        ("Block MLP LoRALinear", "mlp.other"),  # torchtune modules/peft/lora.py
     ],
 )
 def test_a_sum_inside_an_activation_or_a_product_is_no_residual(modules: str, component: str) -> None:

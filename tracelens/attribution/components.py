@@ -96,8 +96,9 @@ _MIXTURES = frozenset({"experts", "shared", "moe", "router"})
 _ACTIVATIONS = ("activation", "nonlinearity")
 #: Modules that add to the residual stream behind their own product: BertSelfOutput, BertOutput, a layer.
 _ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
-#: A module of one product: what it adds is a bias or its adapter's (huggingface/peft tuners/lora/layer.py).
-_PRODUCT = re.compile(r"(Lora)?(Linear|Conv1D)(?!\w*Att)")
+#: A module of one product: what it adds is a bias or its adapter's (tuners/lora/layer.py of huggingface/peft,
+#: modules/peft/lora.py of torchtune).
+_PRODUCT = re.compile(r"((?i:lora))?(Linear|Conv1D)(?!\w*Att)")
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
 
 

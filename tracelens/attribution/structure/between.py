@@ -49,7 +49,7 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
         if gap:
             before = run.labels[start] if start >= 0 else None
             after = run.labels[stop] if stop < len(run) else None
-            core = next((core for core in run.cores if core.first == stop), None)
+            core = next((core for core in run.cores if core.first >= stop), None)
             product = run.shape(start) if start >= 0 else None
             for at, label in _Placed(
                 run, hidden, vocab, gap, before, after, core, product, rotated, normed
@@ -185,7 +185,7 @@ class _Placed(Interval):
             ]
         biased = self.before in ("attention.scores", "attention.softmax") and self.after == cores[0]
         if biased or (self.before == "attention.qkv" and self.after in ("attention.qkv", *cores)):
-            turns = self.after in cores and rotates([self.run.kinds[at] for at in self.gap])
+            turns = rotates([self.run.kinds[at] for at in self.gap])
             found = {at: self._before_core(at, rotates=turns) for at in self.gap}
             return [*(found | self._casts_around(found)).items()]
         return None
@@ -237,10 +237,17 @@ class _Placed(Interval):
             return Label(
                 "unattributed", self.layer, candidates=("norm", "attention.other")
             )  # cast, or laid out
+        if rotates and self._casts_heads(kind):
+            return Label("attention.rope", self.layer)
         by_row = any(t[-1] == 1 for t in kind.tensors if len(t) > 2)  # of a norm, and no rotation
         if rotates and kind.name in _ROTATES | _SCALED and not (by_row and kind.name in _SCALED):
             return Label("attention.rope", self.layer)
         return Label("attention.other", self.layer)
+
+    def _casts_heads(self, kind: Kind) -> bool:
+        """Queries or keys in more bits for their rotation, and back."""
+        heads = self.core is not None and any(per_head(t, self.core) for t in kind.tensors)
+        return heads and kind.what == "copy" and "layout" not in kind.tags
 
     def _in_mlp(self) -> list[tuple[int, Label]] | None:
         ends = self.after == "mlp.down" or (self.after is None and self.run.phase == "recompute")
@@ -298,12 +305,30 @@ class _Placed(Interval):
                 self.before is None and kind.what == "convolution"
             )
             label = self._opening(at) if started else self._stream(at)
+            if self._joins(at):
+                label = Label("attention.other", self.next_layer)
             works = kind.what in ("elementwise", "add", "copy", "activation")
             if self._lays_out(at) or (works and self._of_next_heads(at)):
                 label = Label("attention.other", self.next_layer)
             if label is not None:
                 out.append((at, label))
         return out
+
+    def _joins(self, at: int) -> bool:
+        """Two streams, each normalized, put one behind the other for the products of one attention."""
+        kind = self.run.kinds[at]
+        if kind.name != "cat" or self.after != "attention.qkv":
+            return False
+        behind = (self.run.shape(p) for p in range(at + 1, len(self.run)))
+        product = next((shape for shape in behind if shape is not None), None)
+        rows = sum(prod(t[:-1]) for t in kind.tensors)
+        joins = product is not None and (rows, widths(kind.tensors)) == (product.m, {product.k})
+        normed = {t for p in self.gap if p < at and self._is_norm(p) for t in self.run.kinds[p].tensors}
+        return (
+            joins
+            and normed.issuperset(kind.tensors)
+            and not any(self._is_norm(p) for p in self.gap if p > at)
+        )
 
     def _opening(self, at: int) -> Label | None:
         """Before the first layer: the embeddings, then a normalization."""
@@ -314,7 +339,7 @@ class _Placed(Interval):
             return Label("norm")
         if kind.name in ("cos", "sin") or kind.what == "bmm" or self._makes_waves(at):
             if self.rotated:
-                return Label("attention.rope")
+                return None if self._of_samples(at) else Label("attention.rope")
             added = any(self._is_residual(p) for p in self.gap if p > at)
             return Label("embedding") if added else None
         if "embedding" in kind.tags:

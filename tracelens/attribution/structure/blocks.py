@@ -106,9 +106,18 @@ class BlockWalk(Walk):
         """On the tokens of its attention; without one, as large as MLPs that have one. A head is neither."""
         if self.run.phase == "recompute" or not self.run.cores:
             return True
-        if not self.after_mlp and self.rows in (None, down.m):
+        if not self.after_mlp and (self.rows in (None, down.m) or self._is_half(down)):
             self.mlps.add((down.n, down.k))
         return (down.n, down.k) in self.mlps
+
+    def _is_half(self, down: GemmShape) -> bool:
+        """Does the same product on other tokens make up all those of the attention: two streams, side by side
+        in it, that each have their MLP?"""
+        shapes = (self.run.shape(at) for at in self.run.products())
+        rest = (self.rows or 0) - down.m
+        return any(
+            shape is not None and (shape.m, shape.n, shape.k) == (rest, down.n, down.k) for shape in shapes
+        )
 
     def _name_mlp(self, open_: list[int], down: int) -> None:
         run = self.run
@@ -247,6 +256,8 @@ class BlockWalk(Walk):
         last = shapes[products[-1]]
         losses = [at for at in range(products[0], len(run)) if loses(run, at)]
         before = [at for at in products if losses and at < losses[0]]
+        if before and any(kind.what == "convolution" for kind in run.kinds[before[-1] : losses[0]]):
+            return  # a picture is made behind it
         vocab = shapes[before[-1]].n if before else last.n
         if last.k != self.hidden and not before:  # of a decoder of another width, by its own table
             run.labels |= {products[-1]: Label("logits")} if self._onto_words(products[-1], last) else {}

@@ -128,7 +128,7 @@ def _on_scores(it: Match, at: int) -> bool:
     if kind.what == "convolution" and first is not None:
         maps = kind.tensors[:1]
         return any(prod(t[:2]) == first.batch and prod(t[2:]) == first.m * first.n for t in maps)
-    return first is not None or kind.what not in ("norm", "convolution")
+    return first is not None or kind.what != "norm"
 
 
 def _takes_values(it: Match, at: int) -> bool:

@@ -19,6 +19,8 @@ from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.attribution.structure.walk import activates, convolves_bent, embeds, pairs
 
+_FEW = 64  # rows for each token: products with fewer are of whole samples, and of no layer
+
 
 def label_forward(run: Run, hidden: int) -> None:
     """Name the products of a forward (or recomputed) run; fills ``run.labels``."""
@@ -133,7 +135,9 @@ class Forward(Queries, BlockWalk):
         if wider and all(s.n in (self.hidden, k, 2 * k) for (_, s), k in zip(ahead, after, strict=True)):
             self.run.labels.update({at: Label("embedding") for at, _ in ahead})
         self.mlps |= self._closing()
-        self._mlps([at for at in products if at >= first], stop)
+        tokens = self.run.cores[0].tokens or 0
+        of_tokens = [at for at, shape in shapes if at >= first and shape.m * _FEW > tokens]
+        self._mlps(of_tokens if shapes else [at for at in products if at >= first], stop)
 
     def _closing(self) -> set[tuple[int, int]]:
         """(n, k) of the products that close an MLP directly behind an attention core, added to the stream."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, takewhile
+from itertools import chain, islice, pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.cores import query_rows
@@ -111,6 +112,16 @@ class Interval:
         sizes = {prod(kind.tensors[0]) for kind in waves if kind.tensors}
         small = not two or any(prod(two[0]) in (size, size // 2) or prod(two[0]) < size for size in sizes)
         return bool(waves) and small and kinds[at].what in ("elementwise", "copy", "add")
+
+    def _of_samples(self, at: int) -> bool:
+        """Beside a sine of one number for each sample, or of a few, and none of positions: a time."""
+        kinds = self.run.kinds
+        near = [*kinds[at : at + _WAVES + 1], *reversed(kinds[max(at - _WAVES, 0) : at])]
+        waves = next((kind.tensors[0] for kind in near if kind.name in ("cos", "sin") and kind.tensors), ())
+        rows = {
+            t[0] for kind in self.run.kinds for t in kind.tensors[:1] if len(t) == 3 and t[-1] == self.hidden
+        }
+        return len(waves) == 2 and any(waves[0] in (size, 2 * size) for size in rows)
 
     def _onto_stream(self, at: int) -> bool:
         """Patches or frames: a convolution with as many channels as the stream is wide, and not a stem."""
@@ -234,11 +245,27 @@ class Interval:
         if any(kind.what in _BLOCKS for kind in self.run.kinds[self.gap[0] : at]):
             return False  # a block of no name
         given = self.product.m * self.product.batch if self.product is not None else 0
-        other = given not in _rows(self.run.kinds[at].tensors[0])
+        rows = _rows(self.run.kinds[at].tensors[0])
+        other = given not in rows and not self._is_part(at, given) and not rows & self._rows_before
         if given and other and self.before in ("attention.output", "mlp.down"):
             return True
         norms = [p for p in self.gap if p < at and self._is_norm(p)]
         return any(self._is_residual(p) for p in self.gap if norms and p < norms[-1])
+
+    @cached_property
+    def _rows_before(self) -> set[int]:
+        """Rows of what closes the block before: of two streams, that of the first, too."""
+        closed = (
+            at for at in range(self.gap[0] - 1, -1, -1) if self.run.labels.get(at) == self.product_before
+        )
+        shapes = (self.run.shape(at) for at in islice(closed, 2))
+        return {shape.m for shape in shapes if shape is not None}
+
+    def _is_part(self, at: int, given: int) -> bool:
+        """Is it one of two sums in a row, of two streams that were side by side in so many rows?"""
+        sums = [p for p in self.gap if self._is_residual(p)]
+        rows = {p: prod(self.run.kinds[p].tensors[0][:-1]) for p in sums}
+        return any(at in pair and rows[pair[0]] + rows[pair[1]] == given for pair in pairwise(sums))
 
     def _before_residual(self, at: int) -> bool:
         """Weighing and putting back the experts' results comes before the addition to the stream: of several
@@ -423,8 +450,12 @@ def _goes_to_experts(run: Run, rows: Dims, index: Dims) -> bool:
 
 
 def rotates(kinds: list[Kind]) -> bool:
-    """Rotary embeddings written out negate half and put the halves together again."""
-    names = {kind.name for kind in kinds}
+    """Rotary embeddings written out negate half, or take a product of one half from one of the other, and put
+    the halves together again."""
+    counts = Counter(kind.name for kind in kinds)
+    names = counts.keys()
+    if {"sub", "add", "cat"} <= names and counts["mul"] >= 4:
+        return True
     complex_ = names & {"view_as_complex", "view_as_real", "polar"}
     return {"neg", "cat"} <= names or bool(complex_) or any("rope" in kind.tags for kind in kinds)
 
@@ -441,9 +472,10 @@ def per_sample(tensors: tuple[Dims, ...]) -> bool:
 
 
 def per_head(tensor: Dims, core: Core) -> bool:
-    """[batch, heads, sequence, d] or [batch, sequence, heads, d] of the queries or of the keys."""
+    """[batch, heads, sequence, d] or [batch, sequence, heads, d] of queries or of keys, or d in pairs."""
     heads = {core.heads, core.kv_heads} - {None}
-    return len(tensor) == 4 and tensor[-1] <= (core.key_dim or 0) and bool(heads & set(tensor[1:3]))
+    fits = len(tensor) in (4, 5) and prod(tensor[3:]) <= (core.key_dim or 0)
+    return fits and bool(heads & set(tensor[1:3]))
 
 
 def _splits(tensor: Dims, rows: int, most: int) -> bool:

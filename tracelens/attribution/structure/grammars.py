@@ -26,7 +26,7 @@ from tracelens.attribution.structure.grammar import (
     what,
 )
 from tracelens.attribution.structure.norms import adds, written_norms
-from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import MOST_EXPERTS, loses
 
 
@@ -327,6 +327,33 @@ LINEAR = Grammar(
     shaped=True,
 )
 
+# The same with the weights' sum as one value more, which the others are divided by: keys are summed with
+# the values over all tokens first, and each query reads what came of it (arXiv 2205.14756, 2410.10629).
+
+_BETWEEN_SUMS = Gap("attention.other", no(_ENDS_HEADS, _sums))
+
+
+def _summed_first(name: str, *, turned: bool) -> Grammar:
+    """Both GEMMs give their results with values in columns, or turned with values in rows."""
+    one_row, other = ("value_dim", "key_dim") if turned else ("key_dim", "value_dim")
+    row, column = ("value_dim", "queries") if turned else ("queries", "value_dim")
+    return Grammar(
+        name,
+        (
+            one("attention.scores", _sums, where=_OPENS, batch="batch", m=one_row, n=other, k="queries"),
+            one("attention.values", _sums, _BETWEEN_SUMS, batch="batch", m=row, n=column, k="key_dim"),
+            one("attention.other", named("div"), _BETWEEN_SUMS),
+        ),
+        where=lambda it: it["value_dim"] == it["key_dim"] + 1 < it["queries"],
+        shaped=True,
+    )
+
+
+BY_SUMS = (
+    _summed_first("linear attention by sums", turned=False),
+    _summed_first("turned linear attention by sums", turned=True),
+)
+
 # A linear layer makes the weights by itself, without keys (VOLO, arXiv 2106.13112).
 
 _MADE = Gap(unless("attention.scores", dropout="dropout"), _TO_SOFTMAX)
@@ -364,7 +391,39 @@ DEFORMABLE = Grammar(
 )
 
 #: Attention cores, in the order in which they are looked for.
-CORES = (KERNELS, FACTORED, LINEAR, MADE_WEIGHTS)
+CORES = (KERNELS, FACTORED, LINEAR, *BY_SUMS, MADE_WEIGHTS)
+
+
+# Adaptive normalization without shapes (arXiv 2212.09748): an activation of a condition, which no product
+# made right before, a GEMM of that, and the normalization that it is for.
+
+
+def _of_condition(it: Match, at: int) -> bool:
+    before = it.kinds[at - 1].what if at else ""
+    return before in ("add", "elementwise", "copy") and not it.kinds[at].tensors
+
+
+def _before_norm(it: Match, at: int) -> bool:
+    """Is it a GEMM with a normalization right behind it, as one operator or written out?"""
+    if it.kinds[at].what != "gemm":
+        return False
+    parts = (kind for kind in it.kinds[at + 1 : at + _CUT] if kind.name not in CUTS | VIEWS)
+    behind = [kind.name if kind.what == "elementwise" else kind.what for kind in parts][:2]
+    return behind[behind[:1] == ["copy"] :][:1] in (["norm"], ["pow"])
+
+
+_CUT = 16  # units: a result is cut into shifts, scales and gates, each a view
+
+
+CONDITION = Grammar(
+    "condition",
+    (
+        one("other", what("activation"), where=_of_condition),
+        one("other", what("gemm")),
+        many("other", what("activation", "gemm")),  # of another stream, ahead of both
+    ),
+    where=lambda it: _before_norm(it, it.stop - 1),
+)
 
 
 # Heads without shapes, wherever they stand: of chunks of tokens, of a second token ahead, behind the layers.

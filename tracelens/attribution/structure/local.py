@@ -8,6 +8,7 @@ from dataclasses import replace
 from tracelens.attribution.structure.grammar import PRODUCT, matches
 from tracelens.attribution.structure.grammars import (
     CLIPPING,
+    CONDITION,
     DEFORMABLE,
     DROPOUT,
     HEAD,
@@ -20,9 +21,9 @@ from tracelens.attribution.structure.units import Units
 
 
 def without_mixers(run: Run) -> Excerpt:
-    """Name the layers of a forward or recomputed run that take the place of attention, wherever they stand;
-    returns the run without them."""
-    for found in matches(run, *MIXERS):
+    """Name the layers of a forward or recomputed run that take the place of attention, and what makes their
+    conditions, wherever they stand; returns the run without them."""
+    for found in matches(run, *MIXERS, CONDITION):
         run.labels |= {at: Label(name, evidence="local") for at, name in found.components.items()}
     kept = [at for at in range(len(run)) if at not in run.labels]
     return Excerpt(run, kept, run.part(kept) if run.labels else run)

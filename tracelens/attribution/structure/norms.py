@@ -10,13 +10,14 @@ from functools import cache
 from math import prod
 
 from tracelens.attribution.structure.runs import Run
-from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.units import VIEWS, Dims, Kind
 from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import LAYOUT
 
 _ROOTS = frozenset({"rsqrt", "sqrt"})
 _BEFORE = frozenset({"pow", "square", "mean", "var", "var_mean", "std", "sub", "add", "mul", "sum"})
 _CENTRES = frozenset({"sub", "var", "var_mean", "std"})
+_TO_LENGTH = frozenset({"clamp", "clamp_min", "clamp_min_", "expand", "div", "mul", "copy_"})
 _STEPS = 8  # units on either side of the root
 _SCALE_AND_SHIFT = 2  # rows
 
@@ -26,8 +27,83 @@ def written_norms(run: Run) -> set[int]:
     out: set[int] = set()
     for root in range(len(run)):
         if normalizes_by(run, root) and (start := _start(run, root)) < root:
-            out |= {*range(start, _stop(run, start, root))}
+            stop = _stop(run, start, root)
+            out |= {*range(start, stop), *_weighed(run, stop, _whole(run.kinds[start:stop]), rows=True)}
+        out |= by_length(run, root)
+        if run.kinds[root].what == "norm":
+            out |= _weighed(run, root + 1, _whole(run.kinds[root : root + 1]))
     return out
+
+
+def by_length(run: Run, root: int) -> set[int]:
+    """What divides rows by their length (functional.normalize) and multiplies them with a weight; without one
+    it is of something else, as of cosine attention."""
+    kinds, places = run.kinds, range(root + 1, min(len(run), root + _STEPS))
+    if kinds[root].name != "linalg_vector_norm":
+        return set()
+    if not kinds[root].tensors:
+        steps = [at for at in places if kinds[at].name not in VIEWS][:4]
+        length, *names = [kinds[at].name for at in steps] or [""]
+        if names != ["div", "mul", "mul"] or length not in _TO_LENGTH:
+            return set()
+        return {*range(root, steps[3] + 1)}
+    whole = kinds[root].tensors[0]
+    end = next((at for at in places if _weighs(kinds[at], whole, weights_of(whole))), root)
+    if end == root and len(whole) == 3:  # by one number, as the stream alone is
+        end = max((at for at in places if _is_scaled(run, at, root, whole)), default=root)
+    if end == root or any(kind.name not in _TO_LENGTH for kind in kinds[root + 1 : end]):
+        return set()
+    first = root - 1 if root and kinds[root - 1].tensors == (whole[-1:],) else root  # the weight, prepared
+    return {*range(first, end + 1)}
+
+
+def weights_of(whole: Dims) -> set[Dims]:
+    """For every channel, or for those of every head."""
+    return {whole[-1:], (whole[1], 1, whole[-1])} if len(whole) == 4 else {whole[-1:]}
+
+
+def _is_scaled(run: Run, at: int, root: int, whole: Dims) -> bool:
+    """Multiplied with numbers only, right behind the division."""
+    between = [kind for kind in run.kinds[root + 1 : at] if kind.name == "mul"]
+    return all(
+        kind.name == "mul" and kind.tensors in ((whole,), (whole, (1,))) for kind in (*between, run.kinds[at])
+    )
+
+
+def _whole(kinds: list[Kind]) -> Dims:
+    """What a normalization works on."""
+    return max((t for kind in kinds for t in kind.tensors), key=prod, default=())
+
+
+def _weighed(run: Run, start: int, whole: Dims, *, rows: bool = False) -> set[int]:
+    """Behind a normalization what prepares a weight for its result, and the product with that: a vector (not
+    where ``rows`` is set), or one for each sample (adaptive normalization)."""
+    if not whole and not rows:
+        return _weighed_before_product(run, start)
+    samples = {(whole[0], whole[-1]), (whole[0], 1, whole[-1])} if len(whole) == 3 else set[Dims]()
+    weights = samples if rows else samples | {whole[-1:]}
+    at = start
+    while at < len(run) and run.kinds[at].tensors and weights.issuperset(run.kinds[at].tensors):
+        at += 1
+    return {*range(start, at + 1)} if at < len(run) and _weighs(run.kinds[at], whole, weights) else set()
+
+
+def _weighed_before_product(run: Run, start: int) -> set[int]:
+    """Without shapes: a product with a weight, prepared by a sum or not, up to a linear layer; with a shift,
+    up to the next normalization as well."""
+    names = [_name(kind) for kind in run.kinds[start : start + 4]]
+    own = next((n for n, name in enumerate(names) if name in ("gemm", "norm", "cat")), 0)
+    scaled = names[:own] in (["mul"], ["add", "mul"]) and names[own] == "gemm"
+    return {*range(start, start + own)} if scaled or names[:own] == ["add", "mul", "add"] else set()
+
+
+def _name(kind: Kind) -> str:
+    return kind.what if kind.what in ("gemm", "norm") else kind.name
+
+
+def _weighs(kind: Kind, whole: Dims, weights: set[Dims]) -> bool:
+    two = kind.tensors[:2]
+    return kind.name in ("mul", "mul_") and whole in two and any(t in weights for t in two if t != whole)
 
 
 def normalizes_by(run: Run, root: int) -> bool:
@@ -55,10 +131,25 @@ def _start(run: Run, root: int) -> int:
         if kind.what == "copy":
             return at if averaged and _is_wide(kind) else start
         if kind.name not in _BEFORE or (averaged and (kind.name in ("add", "mul", "sum") or adds(kind))):
+            if _squares(run, at):
+                start = _cast(run, at)
             break
         averaged |= kind.name in ("mean", "var", "var_mean", "std", "pow")
         start = at
     return start if averaged else root
+
+
+def _squares(run: Run, at: int) -> bool:
+    """Is it x * x, whose mean is taken right behind it?"""
+    kind, behind = run.kinds[at : at + 2]
+    return kind.name == "mul" and behind.name == "mean" and kind.tensors[:1] == kind.tensors[1:2]
+
+
+def _cast(run: Run, at: int) -> int:
+    """From the cast right before it on, if there is one of the same size."""
+    before = run.kinds[at - 1] if at > 0 else None
+    casts = before is not None and before.what == "copy" and before.tensors[:1] == run.kinds[at].tensors[:1]
+    return at - 1 if casts else at
 
 
 def _stop(run: Run, start: int, root: int) -> int:
@@ -140,6 +231,8 @@ def _is_row(tensor: Dims, width: int) -> bool:
 def normalizes(run: Run, at: int, hidden: int) -> bool:
     """A normalization of the residual stream (and not of single heads or of a compressed part)."""
     kind = run.kinds[at]
+    if kind.name == "linalg_vector_norm":
+        return bool(by_length(run, at)) and (not kind.tensors or kind.tensors[0][-1] == hidden)
     if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
         wide = [t for t in kind.tensors if len(t) >= 2]
         return not kind.tensors or (any(t[-1] == hidden for t in wide) and not _of_heads(run, kind, hidden))

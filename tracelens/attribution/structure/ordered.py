@@ -24,7 +24,7 @@ from tracelens.attribution.structure.readings import (
     read_two,
 )
 from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.walk import loses, name_sum
+from tracelens.attribution.structure.walk import activates, loses, name_sum
 
 _TWO_MLPS = 2
 _TWO = 2  # models
@@ -63,7 +63,8 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     transformed = len(middle) == 1 and bool(normalizations(run, middle[0], rest[-1]))
     ends = losses[:1] == [stop] or not behind
     alone = ends and [at for at in rest if at > last_norm] == rest[-1:] and (bool(losses) or transformed)
-    if rest and (alone or (len(rest) == len(pattern_last) + 1 and ends)):
+    pictures = any(kind.what == "convolution" for kind in run.kinds[rest[-1] : stop]) if rest else False
+    if rest and not pictures and (alone or (len(rest) == len(pattern_last) + 1 and ends)):
         run.labels[rest[-1]] = Label("logits")
         if transformed:
             run.labels[middle[0]] = Label("other")  # before the vocabulary
@@ -88,7 +89,17 @@ def _behind_last(run: Run, rest: list[int], layer: Pattern, most: int) -> Patter
     # not read, or with a head that looks like one more MLP
     mixed = bool({EXPERTS, "moe.router"} & {*layer_end})
     mixed |= any(run.kinds[at].name in GROUPED for at in rest)
+    if not mixed and _bends_output(run, rest, layer_end):
+        return found or ("attention.output",)  # a last layer of fewer streams (Stable Diffusion 3)
     return ("attention.output",) if mixed else layer_end
+
+
+def _bends_output(run: Run, places: list[int], pattern: Pattern) -> bool:
+    """Is something bent right behind what would be an output projection?"""
+    outputs = (
+        pair for pair, part in zip(pairwise(places), pattern, strict=False) if part == "attention.output"
+    )
+    return any(activates(kind) for at, behind in outputs for kind in run.kinds[at:behind])
 
 
 def _label_layers(run: Run, cores: list[Core], gaps: list[list[int]], patterns: list[Pattern]) -> None:

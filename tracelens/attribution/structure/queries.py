@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.ahead import key_rows
@@ -19,6 +19,8 @@ from tracelens.attribution.structure.walk import (
     takes_heads,
 )
 from tracelens.gemm import GemmShape
+
+_BENDS = ("activation", "elementwise")
 
 
 class Queries(Walk):
@@ -185,6 +187,8 @@ class Queries(Walk):
         run.labels[at] = Label(
             "attention.output", self.layer, ("attention.output", "mlp.down") if both else ()
         )
+        if shape is not None and width is not None and both:
+            self._name_beside(core, shape.k - width)
         for between, behind in pairwise(here[: index + 1]):
             # a gate on the core's output, or the same projection for other tokens, or one of two in a row
             other = run.shape(between)
@@ -194,11 +198,40 @@ class Queries(Walk):
             run.labels[between] = Label("attention.other" if gates else "attention.output", self.layer)
         return self._adapters(here[index + 1 :], at)
 
+    def _is_summed(self, at: int, behind: int) -> bool:
+        """Is something added to the stream, and that normalized, between the two?"""
+        norms = [norm for norm in self.norms if at < norm < behind]
+        return bool(norms) and self._is_added(at, norms[-1])
+
+    def _name_beside(self, core: Core, wide: int) -> None:
+        """The way up of an MLP beside the attention, whose second product is one with the output projection,
+        and what bends it (arXiv 2302.05442)."""
+        run = self.run
+        start = max((other.last for other in run.cores if other.last < core.first), default=0)
+        sizes = ((wide, self.hidden), (2 * wide, self.hidden))
+        ups = [at for at in run.products(start, core.first) if run.shape(at) and self._sizes(at) in sizes]
+        ups = [at for at in ups if at not in run.labels]  # an MLP of the layer before can be as wide
+        if len(ups) != 1:
+            return
+        gated = ("mlp.up", "mlp.gate") if self._sizes(ups[0]) == sizes[1] else ()
+        run.labels[ups[0]] = Label("mlp.up", self.layer, gated)
+        behind = range(ups[0] + 1, core.first)
+        bends = takewhile(
+            lambda at: run.kinds[at].what in _BENDS and run.kinds[at].width in (wide, 2 * wide), behind
+        )
+        run.labels.update(dict.fromkeys(bends, Label("mlp.activation", self.layer)))
+
+    def _is_added(self, at: int, behind: int) -> bool:
+        """Is something added to the stream between the two?"""
+        return any(self._sums_up(kind) for kind in self.run.kinds[at + 1 : behind])
+
     def _output_index(self, here: list[int], core: Core) -> int | None:
         run, width = self.run, core.out_width
         # a normalization that no product stands before is that of the core's output
         edge = next((at for at in self.norms if here and at > here[0]), len(run))
         fits: list[int] = []
+        if here and self._is_summed(core.last, here[0]):
+            return None  # attention of one head as wide as the stream can do without (T2T, arXiv 2101.11986)
         for index, at in enumerate(here):
             shape = run.shape(at)
             if run.kinds[at].name in GROUPED:
@@ -207,6 +240,8 @@ class Queries(Walk):
                 return index
             if fits and (at > edge or (shape.n, shape.k) != self._sizes(here[fits[0]])):
                 break
+            if fits and shape == run.shape(here[fits[-1]]) and self._is_added(here[fits[-1]], at):
+                break  # of the sum, for the next attention
             wide = width is not None and shape.k >= width
             first = run.shape(here[index - 1]) if index else None
             wide |= first is not None and in_groups(first, shape, core)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tracelens.attribution.structure.grammars import GROUPED
-from tracelens.attribution.structure.norms import normalizes_by
+from tracelens.attribution.structure.norms import by_length, normalizes_by
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import bends, follows, routes
@@ -158,7 +158,10 @@ def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
 def normalizations(run: Run, start: int, stop: int) -> list[int]:
     """Positions of normalizations between two, one for each."""
     kinds = ((at, run.kinds[at]) for at in range(start, stop))
-    return [at for at, k in kinds if k.what == "norm" or "norm" in k.tags or normalizes_by(run, at)]
+    written = (normalizes_by, by_length)
+    return [
+        at for at, k in kinds if k.what == "norm" or "norm" in k.tags or any(by(run, at) for by in written)
+    ]
 
 
 def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
@@ -203,6 +206,10 @@ def _mlp(block: list[int], acts: list[int]) -> Pattern | None:
     return _MLPS.get((len(block), *before)) if len(before) == 1 else None
 
 
+def _next_core(run: Run, at: int) -> int:
+    return next((core.first for core in run.cores if core.first > at), len(run))
+
+
 def _adds(run: Run, start: int, stop: int) -> bool:
     return any(kind.what == "add" for kind in run.kinds[start:stop])
 
@@ -225,6 +232,9 @@ def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, .
     if found is not None or last or len(places) < _MLP_BETWEEN:
         return found
     if len(places) == 4 and not acts and not norms:
+        if _adds(run, *places[:2]) and not _adds(run, places[1], _next_core(run, places[3])):
+            # a sum that the next attention takes as it is
+            return ("attention.output", *[QUERIES] * 3)
         return ("attention.output", "mlp.up", "mlp.down", "attention.qkv")
     if len(acts) != 1 or any(run.kinds[at].name in GROUPED for at in places):
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.norms import adds, is_affine, normalizes
@@ -43,9 +43,10 @@ def _elected(runs: Iterable[Run], among: set[int]) -> int | None:
             stop = following.first if following else len(run)
             made = [shape for at in run.products(core.last + 1, stop) if (shape := run.shape(at))]
             behind = [shape for shape in made if shape.n in among]
-            exact = [
-                s for s in behind if s.k == core.out_width or (core.heads is None and _fits_heads(s.k, core))
-            ] or [two for one, two in pairwise(made) if in_groups(one, two, core) and two.n in among]
+            wide = {core.out_width, *_put_beside_whole(run, core)}
+            exact = [s for s in behind if s.k in wide or (core.heads is None and _fits_heads(s.k, core))] or [
+                two for one, two in pairwise(made) if in_groups(one, two, core) and two.n in among
+            ]
             votes.update(shape.n for shape in exact[:1])
             beside = {sum(prod(t[-2:]) for t in found) for found in _put_beside(run, core)}
             weak.update(shape.n for shape in behind[:1] if takes_heads(shape.k, core) or shape.k in beside)
@@ -61,6 +62,15 @@ def _put_beside(run: Run, core: Core) -> Iterator[tuple[Dims, ...]]:
         heads = (core.heads, core.value_dim)
         if kind.name == "cat" and heads in [t[-2:] for t in kind.tensors if len(t) > 2]:
             yield kind.tensors
+
+
+def _put_beside_whole(run: Run, core: Core) -> Iterator[int]:
+    """The width of all heads with what an MLP beside the attention gives (arXiv 2302.05442), put together for
+    the next product."""
+    kinds = takewhile(lambda kind: kind.what != "gemm", run.kinds[core.last + 1 :])
+    for kind in kinds:
+        if kind.name == "cat" and core.out_width in [t[-1] for t in kind.tensors]:
+            yield sum(t[-1] for t in kind.tensors)
 
 
 def in_groups(first: GemmShape, second: GemmShape, core: Core) -> bool:

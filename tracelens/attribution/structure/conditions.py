@@ -1,0 +1,79 @@
+"""What is said of a sample (time, class, text), beside the layers.
+
+Adaptive normalization (arXiv 2212.09748) makes scales, shifts and gates of it: linear layers with one row
+for each sample, whose results every token of the stream is multiplied with. No product of a layer has so few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import prod
+
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Kind
+
+_SMALL = ("elementwise", "copy", "add", "activation", "dispatch")
+
+
+def label_conditions(run: Run) -> None:
+    """Name the linear layers on conditions and what stands around them ``other``; fills ``run.labels``."""
+    samples = {found for kind in run.kinds for found in _scaled_by_sample(kind)}
+    for at in run.products():
+        shape = run.shape(at)
+        if at in run.labels or shape is None or shape.batch > 1:
+            continue
+        if any(
+            shape.m == rows and (rows > 1 or shape.n % width == 0 < shape.n - width)
+            for rows, width in samples
+        ):
+            most = shape.m * max(shape.n, shape.k)
+            places = [at, *_around(run, at, -1, most), *_around(run, at, 1, most)]
+            run.labels.update(dict.fromkeys(places, Label("other")))
+    for at, kind in enumerate(run.kinds):  # a scale is one more than what is made
+        one = kind.name == "add" and len(kind.tensors) == 1
+        if one and samples & {(kind.tensors[0][0], kind.tensors[0][-1])} and prod(kind.tensors[0][1:-1]) == 1:
+            run.labels[at] = Label("other")
+
+
+def label_attended(run: Run) -> None:
+    """Name what brings another model's tokens, which are attended to and nothing else, onto the width of keys
+    and values ahead of the first attention; fills ``run.labels``."""
+    rows: dict[str, set[int]] = {"attention.qkv": set(), "attention.output": set()}
+    for at, label in run.labels.items():
+        shape = run.shape(at)
+        if shape is not None and label.component in rows:
+            rows[label.component].add(shape.m)
+    keys = rows["attention.qkv"] - rows["attention.output"]
+    first = run.cores[0].first if run.cores and run.follows is None else 0
+    ahead = [at for at in run.products(0, first) if at not in run.labels and _rows(run, at) in keys]
+    for at in ahead:
+        run.labels[at] = Label("embedding")
+    for at, behind in pairwise(ahead):
+        if all(kind.what in _SMALL for kind in run.kinds[at + 1 : behind]):
+            run.labels.update(dict.fromkeys(range(at + 1, behind), Label("embedding")))
+
+
+def _rows(run: Run, at: int) -> int | None:
+    shape = run.shape(at)
+    return shape.m if shape is not None and shape.batch == 1 else None
+
+
+def _scaled_by_sample(kind: Kind) -> Iterator[tuple[int, int]]:
+    """(samples, width) where rows of tokens are multiplied with one row for each sample."""
+    two = kind.tensors[:2]
+    if kind.name in ("mul", "mul_") and len(two) == 2 and all(len(t) == 3 for t in two):
+        one, many = sorted(two, key=prod)
+        if one[1] == 1 < many[1] and one[::2] == many[::2]:
+            yield one[0], one[2]
+
+
+def _around(run: Run, at: int, way: int, most: int) -> Iterator[int]:
+    """What stands beside and works on nothing larger."""
+    place = at + way
+    while 0 <= place < len(run) and place not in run.labels:
+        kind = run.kinds[place]
+        if kind.what not in _SMALL or any(prod(t) > most for t in kind.tensors):
+            return
+        yield place
+        place += way
