@@ -237,17 +237,10 @@ class _Placed(Interval):
             return Label(
                 "unattributed", self.layer, candidates=("norm", "attention.other")
             )  # cast, or laid out
-        if rotates and self._casts_heads(kind):
-            return Label("attention.rope", self.layer)
         by_row = any(t[-1] == 1 for t in kind.tensors if len(t) > 2)  # of a norm, and no rotation
         if rotates and kind.name in _ROTATES | _SCALED and not (by_row and kind.name in _SCALED):
             return Label("attention.rope", self.layer)
         return Label("attention.other", self.layer)
-
-    def _casts_heads(self, kind: Kind) -> bool:
-        """Queries or keys in more bits for their rotation, and back."""
-        heads = self.core is not None and any(per_head(t, self.core) for t in kind.tensors)
-        return heads and kind.what == "copy" and "layout" not in kind.tags
 
     def _in_mlp(self) -> list[tuple[int, Label]] | None:
         ends = self.after == "mlp.down" or (self.after is None and self.run.phase == "recompute")
