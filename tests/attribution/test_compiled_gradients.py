@@ -103,6 +103,12 @@ def test_a_product_summed_over_samples_and_rows_is_of_no_bias() -> None:
     assert _between(DOWN, QUERIES, _fused(SECOND, SUMS[1], SUMS[1][:-1])) == [""]
 
 
+def test_queries_keys_and_values_summed_in_one_are_of_their_bias() -> None:
+    """nn.MultiheadAttention's in_proj_bias, in a real trace of a compiled model."""
+    heads, name = 3 * [(4, 4, 64, 16)], "red_fused__unsafe_view_add_clone_select_backward_sum_transpose"
+    assert _between(OUTPUT, QUERIES, _fused(name, *heads, (1, 1, 192, 8))) == [QUERIES]
+
+
 ANOTHER = _fused("red_fused_exp_mul_softplus_sum_view", (4, 8, 1, 64), (8,), (1, 1, 8, 16))
 
 

@@ -288,7 +288,9 @@ class _Between:
         """A sum over the tokens: the gradient of a bias, part of the product whose output it follows."""
         if "sum" not in kind.tags or (kind.tags & _NORM and self._streams(kind) >= 2):
             return None
-        if any(len(t) > 2 and t[:2] == (1, 1) for t in kind.tensors) and not self._only_sums(kind):
+        thirds = {3 * wide for wide in self.hidden}  # queries, keys and values in one: nothing scales these
+        scales = any(len(t) > 2 and t[:2] == (1, 1) and t[2] not in thirds for t in kind.tensors)
+        if scales and not self._only_sums(kind):
             return None  # over samples and rows, of a product or of partial sums: of a scale, as likely
         given = kind.tensors
         if (
