@@ -73,7 +73,7 @@ def test_ctrl_c_reaches_launcher_and_ranks_and_all_of_them_write(tmp_path: Path,
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     launcher = [str(LAUNCHER)] if how == "launcher" else torchrun
     waits = (
-        "print('waits', flush=True)\n"
+        "import os; os.write(1, b'waits\\n')  # in one piece: two ranks write at once\n"
         "        while True: time.sleep(0.01)"
     )  # fmt: skip
     script = str(trains(tmp_path, 6, waits))
