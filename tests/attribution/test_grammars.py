@@ -176,3 +176,33 @@ def test_what_is_no_deformable_attention(kinds: list[Kind]) -> None:
 )
 def test_gradients_are_clipped_where_their_common_norm_scales_them(names: list[str], clips: bool) -> None:
     assert _found([_unit(name) for name in names], CLIPPING) == ["grad_clip" if clips else None] * len(names)
+
+
+SCORES = Kind("bmm", "matmul")
+#: transformers models/deepseek_v32/modeling_deepseek_v32.py, its Indexer, behind what makes the values.
+INDEXER = [
+    *(_gemm(512, 256), _unit("copy_", what="copy"), _gemm(512, 128), _gemm(64, HIDDEN), NORM),
+    *(_unit("cat"), SCORES, _unit("relu", what="activation"), _gemm(8, HIDDEN), SCORES, _unit("topk")),
+]
+OF_INDEXER = [
+    *(None, "attention.other", "attention.other", "attention.other", "norm", "attention.other"),
+    *("attention.scores", "attention.other", "attention.other", "attention.scores", "attention.other"),
+]
+
+
+@pytest.mark.parametrize("shaped", [True, False])
+def test_an_indexer_chooses_for_the_attention_behind_it(shaped: bool) -> None:
+    assert _found([NORM, *INDEXER, SUM], *MIXERS, shaped=shaped) == [None, *OF_INDEXER, None]
+
+
+def test_queries_of_an_indexer_can_have_a_norm_of_their_own() -> None:
+    steps = [_unit("pow"), _unit("mean"), _unit("add", what="add"), _unit("rsqrt"), _unit("mul")]
+    found = _found([*INDEXER[:1], *steps, *INDEXER[2:]], *MIXERS)
+    assert found == [None, *["norm"] * 5, *OF_INDEXER[2:]]
+
+
+@pytest.mark.parametrize("parts", [[NORM, SUM, *INDEXER[2:]], [*INDEXER, INDEXER[0], SUM]])
+def test_a_sum_ends_what_stands_before_an_indexer(parts: list[Kind]) -> None:
+    """The first of a layer has no products before it, and a run can end with a sum."""
+    assert _found([_gemm(HIDDEN, 1024), *parts], *MIXERS).count("attention.scores") in (0, 2)
+    assert _found([_gemm(HIDDEN, 1024), SUM, *INDEXER[2:]], *MIXERS) == [None] * 11

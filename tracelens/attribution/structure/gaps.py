@@ -416,10 +416,9 @@ class Interval:
             return "layout" not in kind.tags and any(
                 k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near
             )
-        behind = (
-            self.run.kinds[at + 1] if at + 1 < len(self.run) else kind
-        )  # a weight kept as its distance from 1
-        weighs = len(kind.tensors) == 1 and behind.what == "norm" and kind.tensors[0] in behind.tensors[1:]
+        behind = self.run.kinds[at + 1 : at + 2]
+        # a weight that is kept as its distance from 1
+        weighs = any(k.what == "norm" and {*kind.tensors} in ({t} for t in k.tensors[1:]) for k in behind)
         return weighs or kind.what == "norm" or "norm" in kind.tags or at in self.normed
 
 

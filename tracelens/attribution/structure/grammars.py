@@ -150,12 +150,14 @@ GATED_CONVOLUTION = Grammar(
 
 def _adds_nothing(it: Match, at: int) -> bool:
     """No sum but that of a norm's epsilon: behind it there would be another layer."""
-    return it.kinds[at].what != "add" or it.kinds[at + 1].name in ("rsqrt", "sqrt", "pow")
+    behind = [kind.name for kind in it.kinds[at + 1 : at + 2]]
+    return it.kinds[at].what != "add" or behind in (["rsqrt"], ["sqrt"], ["pow"])
 
 
 def _ahead_of_indexer(it: Match, at: int) -> str:
     """What its queries are made of can have a norm of its own."""
-    return "norm" if at in written_norms(it.run) or it.kinds[at].what == "norm" else "attention.other"
+    steps = written_norms(it.run.part(range(it.start, it.stop)))
+    return "norm" if at - it.start in steps or it.kinds[at].what == "norm" else "attention.other"
 
 
 _IN_INDEXER = Gap(unless("attention.other", norm="norm"), no(PRODUCT, what("softmax", "loss", "embedding")))
