@@ -14,7 +14,7 @@ them with attention) that no list held, in the order of a hash, those that could
 --third`` is one half of all else of `transformers` that can be recorded, drawn by hash; with ``--held`` the
 other half. ``--no-shapes`` judges recordings without shapes, ``--compiled`` those of `transformers` under
 torch.compile (half a minute each), which hold no names, ``--setup`` those of `transformers` as people train
-them (benchmarks/setups.py).
+them (benchmarks/setups.py). ``--recorded DIR`` judges what ``benchmarks.gpu.hub`` recorded on a GPU.
 ``-v`` lists what is wrong and what is open, by truth, what was found and operator.
 """
 
@@ -28,7 +28,7 @@ import re
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -37,6 +37,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu.recorded import read_recorded
 from tests.synthetic.spec import Synthetic
 from tests.trace.tools import read
 from tracelens.attribution import attribute
@@ -77,11 +78,16 @@ def judge(folder: Path, made: Synthetic) -> Score:
     """Attribute a recording and compare; of a kernel that fuses several parts each of them is right."""
     from tests.synthetic.layout import document
 
-    trace = read(folder, document(made))
+    return judge_rows(folder, document(made), made.truth)
+
+
+def judge_rows(folder: Path, document: Any, rows: Sequence[Any]) -> Score:
+    """The same of a trace and its truth, a row for each kernel."""
+    trace = read(folder, document)
     links = link(trace)
     found = attribute(trace, links)
-    truth = {row.correlation: row for row in made.truth if row.component != "optimizer"}
-    plain = not any(row.component.startswith("attention") for row in made.truth)
+    truth = {row.correlation: row for row in rows if row.component != "optimizer"}
+    plain = not any(row.component.startswith("attention") for row in rows)
     total = {"right": 0, "wrong": 0, "open": 0}
     everything = 0
     what: Counter[str] = Counter()
@@ -136,6 +142,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--setup", help="models of transformers, trained so: benchmarks/setups.py has the words"
     )
+    parser.add_argument("--recorded", type=Path, help="judge the recordings of a GPU in this folder")
     parser.add_argument("--no-shapes", action="store_true", help="judge recordings without shapes")
     parser.add_argument("--held", action="store_true", help="judge what was set aside")
     parser.add_argument("--fresh", action="store_true", help="judge the list of benchmarks/fresh")
@@ -150,6 +157,9 @@ def main(arguments: list[str] | None = None) -> None:
     record, everyone = _source("compiled" if given.compiled else source)
     if given.setup:
         record = partial(import_module("benchmarks.setups").record_setup, setup=given.setup)
+    if given.recorded:
+        files = {path.name.removesuffix(".json.xz"): path for path in given.recorded.glob("*.json.xz")}
+        record, everyone = lambda name: read_recorded(files[name]), sorted(files)
     chosen = [name for name in everyone if held(name) == given.held]
     if given.fresh:
         which = ("vision" if given.vision else "hub") + "_2" * given.second + "_3" * given.third
@@ -165,11 +175,15 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{name:24} not recorded: {type(error).__name__} {str(error)[:80]!r}", flush=True)
             continue
         rows[name] = {}
-        with tempfile.TemporaryDirectory() as folder:
-            for names in ("none",) if given.compiled else ("none", "frames"):
-                rows[name][names] = vars(
-                    judge(Path(folder), recorded.trace(names, shapes=not given.no_shapes))
+        for names in ("none",) if given.compiled else ("none", "frames"):
+            made = recorded.trace(names, shapes=not given.no_shapes)
+            with tempfile.TemporaryDirectory() as folder:
+                score = (
+                    judge_rows(Path(folder), made, recorded.rows())
+                    if given.recorded
+                    else judge(Path(folder), made)
                 )
+            rows[name][names] = vars(score)
         print(f"{name:24} " + "   ".join(_line(rows[name][names]) for names in rows[name]), flush=True)
         if given.v:
             for names, score in rows[name].items():

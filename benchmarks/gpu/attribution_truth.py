@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,38 +44,56 @@ class Agreement:
 
 
 def compare(told: Sequence[Told], truth: Sequence[Kernel], *, modules: bool) -> Agreement:
-    """Kernels of one name are paired in order, in each step whose number of them is the truth's.
+    """Each step's kernels are paired with the truth's. ``modules`` False: that knows the parts only.
 
-    ``modules`` False: the truth knows the parts of the step only.
+    An optimizer's kernels are in no module, whatever range they are in.
     """
-    known: dict[str, list[Kernel]] = defaultdict(list)
-    for kernel in truth:
-        known[kernel.name].append(kernel)
-    groups: dict[tuple[int, str], list[Told]] = defaultdict(list)
+    steps: dict[int, list[Told]] = defaultdict(list)
     for told_kernel in told:
-        groups[(told_kernel.step, told_kernel.name)].append(told_kernel)
-    total = matched = phase = phase_right = module = module_right = 0.0
+        steps[told_kernel.step].append(told_kernel)
+    matched = phase = phase_right = module = module_right = 0.0
     count = 0
-    for (_, name), ours in groups.items():
-        total += sum(one.duration_us for one in ours)
-        theirs = known.get(name, [])
-        if len(theirs) != len(ours):
-            continue
-        for one, true in zip(ours, theirs, strict=True):
+    for ours in steps.values():
+        for one, true in pairs(ours, truth):
             count += 1
             matched += one.duration_us
             if (wanted := PHASES.get(true.part)) is not None:
                 phase += one.duration_us
                 phase_right += one.duration_us * (one.phase == wanted)
-            if modules and true.module != "?":
+            if modules and true.module != "?" and true.part in ("forward", "backward", "recompute"):
                 module += one.duration_us
                 module_right += one.duration_us * same_module(one.module, true.module)
+    total = sum(one.duration_us for one in told)
     return Agreement(
         kernels=count,
         matched_frac=matched / total if total else 0.0,
         phase_frac=phase_right / phase if phase else None,
         module_frac=module_right / module if module else None,
     )
+
+
+def pairs(ours: Sequence[Told], theirs: Sequence[Kernel]) -> list[tuple[Told, Kernel]]:
+    """Kernels of a name that both have as often, in order; the rest by its place between what both have.
+
+    Where the data decides (tokens of an expert), two steps run different kernels for one GEMM.
+    """
+    told, true = ([one.name for one in side] for side in (ours, theirs))
+    often, as_often = Counter(told), Counter(true)
+    at: dict[str, list[int]] = defaultdict(list)
+    for number, name in enumerate(true):
+        at[name].append(number)
+    found = {}
+    seen: Counter[str] = Counter()
+    for number, name in enumerate(told):
+        if often[name] == as_often[name]:
+            found[number] = at[name][seen[name]]
+            seen[name] += 1
+    if len(found) < len(told):
+        same = SequenceMatcher(None, told, true, autojunk=False).get_opcodes()
+        for _, begin, end, low, high in same:
+            if end - begin == high - low:
+                found |= dict(zip(range(begin, end), range(low, high), strict=True))
+    return [(ours[number], theirs[number_there]) for number, number_there in sorted(found.items())]
 
 
 def same_module(told: str | None, true: str) -> bool:

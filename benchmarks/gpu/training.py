@@ -65,6 +65,7 @@ class Training:
         torch.manual_seed(0)
         self.case, self.device = case, device
         self.part: Part = lambda name: contextlib.nullcontext()
+        self.root: Any = None  # the autograd node that a backward begins at
         with torch.device(device):  # a CPU would take seconds for the random weights
             self.model = build(case, layers)
         if case.precision == "bf16":
@@ -100,8 +101,10 @@ class Training:
         with part("loss"):
             loss = F.cross_entropy(out.float().flatten(0, -2), self.targets.flatten())
             scaled = self.scaler.scale(loss) if self.scaler.is_enabled() else loss
+        self.root = scaled.grad_fn
         with part("backward"):
             torch.autograd.backward(scaled)
+        self.root = None
         with part("grad_clip"):
             if self.scaler.is_enabled():
                 self.scaler.unscale_(self.optimizer)

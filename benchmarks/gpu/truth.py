@@ -6,7 +6,8 @@ closed. A kernel then belongs to the innermost range its launch falls in, and it
 same one; where the two disagree the module is unknown ("?").
 
 Which autograd nodes are a module's is read from the graph itself: those between its outputs and its inputs
-that no inner module has. No sequence number, no order and no operator's name is used, nor code of tracelens.
+that no inner module has. What the engine adds up between nodes is nobody's ("?"). No sequence number, no
+order and no operator's name is used, nor code of tracelens.
 """
 
 from __future__ import annotations
@@ -74,14 +75,16 @@ class Windows:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
+        label = f"{name}/"
         if name == "backward":
             self._hook_nodes()
             self._in_backward = True
-        self._begin(f"{name}/")
+            label += "?" if self._modules else ""
+        self._begin(label)
         try:
             yield
         finally:
-            self._end(f"{name}/")
+            self._end(label)
             if name == "backward":
                 self._in_backward = False
                 self._owners.clear()
@@ -123,17 +126,14 @@ class Windows:
 
     def _own(self, roots: Iterable[Any], inputs: set[Any], name: str) -> None:
         """The nodes from ``roots`` down to ``inputs`` that nobody has yet are ``name``'s."""
-        todo = [node for node in roots if node is not None]
-        while todo:
-            node = todo.pop()
-            if node in inputs or node in self._owners or hasattr(node, "variable"):
-                continue
-            self._owners[node] = name
-            todo += [inner for inner, _ in node.next_functions if inner is not None]
+        for node in _below(roots, inputs):
+            self._owners.setdefault(node, name)
 
     # -- backward ---------------------------------------------------------------------------------
 
     def _hook_nodes(self) -> None:
+        if self._modules:
+            self._own([self._training.root], set(), "")  # the loss, and what else is in no module
         for node, name in self._owners.items():
             label = f"backward/{name}"
             node.register_prehook(lambda _, label=label: self._begin(label))
@@ -142,6 +142,18 @@ class Windows:
 
 def _node(tensor: Tensor) -> Any:
     return tensor.grad_fn
+
+
+def _below(roots: Iterable[Any], inputs: set[Any]) -> Iterator[Any]:
+    """The nodes from ``roots`` down to ``inputs``, each once, without those that store gradients."""
+    todo = [node for node in roots if node is not None]
+    seen = set(inputs)
+    while todo:
+        node = todo.pop()
+        if node not in seen and not hasattr(node, "variable"):
+            seen.add(node)
+            yield node
+            todo += [inner for inner, _ in node.next_functions if inner is not None]
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -26,6 +26,7 @@ from tracelens.gemm.kernel_names import parse_kernel_name
 from tracelens.measure.devices import context_lost
 from tracelens.measure.timing import spread_frac
 
+_METHOD = 2  # the truth has the nodes around inner modules', and knows what it does not know
 MOST_BYTES = 4_000_000  # of one trace
 FIRST_NAMES = ("gpt2_vocab50257_eager", "gpt2_vocab50304_eager")
 PAIR = "gpt2 vocabulary=50257>50304"
@@ -396,6 +397,7 @@ FIRST_STEP = Stage(
     measure=measure,
     predict=predict_first,
     summarize=compare_first,
+    method=_METHOD,
     setup_s=10.0,
     cap_mb=10.0,
     max_spread_frac=None,  # each trace stands, and says how its steps vary
@@ -406,6 +408,7 @@ CAPTURES = Stage(
     items=first_items,
     measure=measure,
     summarize=summarize,
+    method=_METHOD,
     setup_s=10.0,
     cap_mb=20.0,
     max_failed_frac=0.5,  # each trace stands alone
@@ -417,6 +420,7 @@ MORE_CAPTURES = Stage(
     items=more_items,
     measure=measure,
     summarize=summarize,
+    method=_METHOD,
     setup_s=10.0,
     cap_mb=25.0,
     max_failed_frac=0.5,

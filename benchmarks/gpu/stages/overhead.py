@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,10 @@ from tracelens.measure.timing import spread_frac
 MOST_OUTSIDE, MOST_INSIDE = 1.01, 1.15
 
 
+#: Steps of a block, and rounds of blocks: by how much the steps vary from one to the next.
+_BLOCKS = {"gpt2_wide": (4, 3), "gpt2_small": (6, 21)}
+
+
 def items(setting: Setting) -> Sequence[Item]:
     from benchmarks.gpu.models import Dims
     from benchmarks.gpu.training import Case
@@ -20,9 +25,9 @@ def items(setting: Setting) -> Sequence[Item]:
     small = Dims(hidden=512, heads=8, ffn=2048, vocab=8192, sequence=256, batch=8)
     return [
         # the GPU is the slower one: what the host does more is hidden, as in real training
-        Item("gpt2_wide", 45.0, Case("gpt2_wide", "gpt", wide, (4,))),
-        # the host is: nothing hides what the capture adds
-        Item("gpt2_small", 25.0, Case("gpt2_small", "gpt", small, (6,))),
+        Item("gpt2_wide", 20.0, Case("gpt2_wide", "gpt", wide, (4,))),
+        # the host is: nothing hides what the capture adds, nor what else the machine does
+        Item("gpt2_small", 40.0, Case("gpt2_small", "gpt", small, (6,))),
     ]
 
 
@@ -31,7 +36,7 @@ def measure(setting: Setting, item: Item) -> Row:
     from benchmarks.gpu.training import Training, precision
 
     case = item.spec.toy() if setting.dry_run else item.spec
-    steps, rounds = (2, 2) if setting.dry_run else (8, 7)
+    steps, rounds = (2, 2) if setting.dry_run else _BLOCKS[item.key]
     with precision(case):
         training = Training(case, layers=case.layers[0], device=setting.device)
         for _ in range(1 if setting.dry_run else 5):
@@ -45,12 +50,27 @@ def measure(setting: Setting, item: Item) -> Row:
 
 
 def summarize(setting: Setting, rows: Sequence[Row]) -> dict[str, Any]:
-    """``holds``: whether the capture's promises were kept here. A broken promise is a result, not a fault."""
-    holds = [
-        row["outside"]["median"] <= MOST_OUTSIDE and row["inside"]["median"] <= MOST_INSIDE for row in rows
-    ]
+    """``holds``: whether the capture's promises were kept here; None where the rounds do not tell.
+
+    A broken promise is a result, not a fault.
+    """
     limits = {"outside": MOST_OUTSIDE, "inside": MOST_INSIDE}
-    return {"models": list(rows), "holds": all(holds), "limits": limits, "on_gpu": setting.kind == "cuda"}
+    said = [kept(row[name], most) for row in rows for name, most in limits.items()]
+    holds = False if False in said else None if None in said else True
+    return {"models": list(rows), "holds": holds, "limits": limits, "on_gpu": setting.kind == "cuda"}
+
+
+def kept(ratio: Mapping[str, Any], most: float) -> bool | None:
+    """Whether the true median lies under ``most``, by the 95 % interval of it that the rounds give.
+
+    The interval between order statistics needs no distribution (Conover, Practical Nonparametric Statistics,
+    3.2). None: it holds ``most``, and the median of the rounds is over it.
+    """
+    rounds = sorted(ratio["rounds"])
+    if ratio["median"] <= most:
+        return True
+    low = max(0, math.floor(len(rounds) / 2 - 0.98 * math.sqrt(len(rounds))))
+    return None if rounds[low] <= most else False
 
 
 def check(data: Mapping[str, Any]) -> list[str]:
@@ -66,6 +86,7 @@ OVERHEAD = Stage(
     measure=measure,
     summarize=summarize,
     check=check,
+    method=2,  # more rounds, shorter ones, of the step that waits for the host
     setup_s=5.0,
     cap_mb=0.2,
     max_spread_frac=None,  # a step that waits for the CPU varies; every ratio is of neighbours
