@@ -103,6 +103,15 @@ def test_what_counts_positions_is_part_of_their_lookup(width: int, component: st
     assert labels[:2] == [component, component]
 
 
+def test_positions_of_many_tokens_are_found_at_once() -> None:
+    """Numbers of a divisor of all tokens: no list of the divisors is made."""
+    lookups = [
+        _unit("embedding", (size, HIDDEN), (size * 8,), what="embedding") for size in (50358, 4096, 512)
+    ]
+    labels = _labelled(_unit("arange", (64 * 512,)), *lookups, *_attention())
+    assert labels[0] == "embedding"
+
+
 @pytest.mark.parametrize(("chosen", "component"), [("argmax", "moe.router"), ("tanh", None)])
 def test_a_choice_inside_a_layer_routes_though_no_expert_ran(chosen: str, component: str | None) -> None:
     routed = [_gemm(128, 8, HIDDEN), _unit("softmax", (128, 8), what="softmax"), _unit(chosen, (128, 8))]

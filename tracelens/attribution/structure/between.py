@@ -88,12 +88,14 @@ def _positions(run: Run, hidden: int) -> Iterator[int]:
     rows = {kind.tensors[0][0] for _, kind in lookups}
     for lookup, kind in lookups:
         tokens = {1, *kind.tensors[1], *rows}
-        if len(kind.tensors[1]) == 1:  # flattened
-            tokens |= {size for size in range(2, prod(tokens)) if prod(tokens) % size == 0} - {hidden}
+        whole = prod(tokens) if len(kind.tensors[1]) == 1 else 1  # flattened
         for at in range(lookup - 1, -1, -1):
             before = run.kinds[at]
             made = before.what in ("elementwise", "copy", "add", "dispatch")
-            if not made or any(set(t) - tokens for t in before.tensors):
+            sizes = {size for t in before.tensors for size in t} - tokens
+            if not made or not all(
+                0 < size < whole and whole % size == 0 and size != hidden for size in sizes
+            ):
                 break
             yield at
 
