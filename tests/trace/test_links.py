@@ -414,3 +414,18 @@ def test_a_backward_whose_forward_is_not_in_the_file_is_tied_to_nothing(tmp_path
     trace, links = read_and_link(tmp_path, events)
     assert tied(trace, links) == {100: (-1, -1)}
     assert links.backward_to_forward.tolist() == [-1, -1, -1]
+
+
+def test_what_the_engine_runs_behind_a_node_is_of_its_forward_where_a_hook_took_the_number(
+    tmp_path: Path,
+) -> None:
+    """With a hook before the node the engine's range has no number (FSDP2); what the hook runs has none."""
+    engine = op("autograd::engine::evaluate_function: AddmmBackward0", ts=100, dur=90, tid=30)
+    hook = op("aten::cat", ts=105, dur=5, tid=30)
+    around = op("mlp.up", ts=112, dur=60, tid=30)  # as ``tracelens capture`` writes a module's range
+    node = backward_op(4, 1, ts=115) | {"name": "AddmmBackward0", "dur": 20}
+    sums = [op("aten::sum", ts=ts, tid=30) for ts in (140, 180)]
+    later = op("aten::sum", ts=200, tid=30)
+    forward = forward_op(4, tid=1, ts=10, name="aten::addmm")
+    _, links = read_and_link(tmp_path, [forward, engine, hook, around, node, *sums, later])
+    assert links.backward_to_forward.tolist() == [-1, -1, -1, -1, 0, 0, 0, -1]

@@ -21,10 +21,10 @@ from tracelens.attribution import words
 from tracelens.attribution.collectives import Call, find_calls
 from tracelens.attribution.names import element_role, split_counter
 from tracelens.attribution.patterns import EXPERT_EXCHANGES
-from tracelens.attribution.phases import EVALUATE
 from tracelens.attribution.result import Attribution
 from tracelens.gemm import GEMM_OPS, GemmShape, shape_of
 from tracelens.trace import Links, Trace, look_up
+from tracelens.trace.autograd import EVALUATE
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS, PHASES, Evidence
 from tracelens.words import Collective as CollectiveName

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.phases import EVALUATE, Phases
+from tracelens.attribution.phases import Phases
 from tracelens.trace import Links, Trace, look_up
+from tracelens.trace.autograd import EVALUATE
 
 IntArray = npt.NDArray[np.int32]
 _MOST_NODES = 3  # of one operator, beside the first
@@ -46,7 +47,7 @@ def _made_by(trace: Trace, links: Links) -> IntArray:
     An operator that writes into a view makes several nodes (``CopySlices``, ``AsStridedBackward0``): only the
     first has the number that was recorded for it, the others the numbers up to the next operator's.
     """
-    ops, out = trace.ops, links.backward_to_forward
+    ops, out = links.numbered, links.backward_to_forward
     tied = out >= 0
     open_ = np.flatnonzero(~tied & (ops.forward_thread > 0) & (ops.sequence >= 0))
     if not len(open_) or not tied.any():

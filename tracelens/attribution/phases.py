@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from tracelens.attribution.paths import Paths
 from tracelens.trace import Links, Trace, look_up
+from tracelens.trace.autograd import EVALUATE
 from tracelens.words import PHASES
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
-EVALUATE = "autograd::engine::evaluate_function: "
 _ACCUMULATE = EVALUATE + "torch::autograd::AccumulateGrad"
 #: Of ranges that name a phase, as a word of its own (``backward``, ``bwd_inner`` of DeepSpeed) or behind the
 #: part: ``mlp(F)``, ``mlp(B)``, ``mlp(W)`` of DualPipe. ``forward_backward`` is both, and so neither.

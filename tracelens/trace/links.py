@@ -16,8 +16,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.trace.nesting import NONE, BoolArray, Forest, IntArray, NodeArray, build_forest, look_up
-from tracelens.trace.tables import Table, Trace
+from tracelens.trace.autograd import backward_to_forward, numbered_ops
+from tracelens.trace.nesting import (
+    NONE,
+    BoolArray,
+    Forest,
+    IntArray,
+    NodeArray,
+    build_forest,
+    look_up,
+    match,
+)
+from tracelens.trace.tables import Ops, Table, Trace
 
 #: The Python frames that name a part of the work; all others would only slow the nesting down. They would
 #: also mislead it: a named range begins inside the short frame of its own ``__enter__``.
@@ -54,6 +64,7 @@ class Links:
     kernel_step: NodeArray  # per kernel: position in Steps, -1 = outside every step
     by_external_id: int  # kernels linked through External id for want of a launch
     steps: Steps
+    numbered: Ops  # operators with the numbers of autograd as they hold (``numbered_ops``)
     backward_to_forward: NodeArray  # per op: the forward op a backward op belongs to, else -1
 
     @property
@@ -101,6 +112,7 @@ def link(trace: Trace) -> Links:
     is_op[ops_at] = True
     kernel_op = look_up(forest.nearest(is_op), kernel_node)
     steps = _steps(trace, host)
+    numbered = numbered_ops(trace, forest)
     return Links(
         forest=forest,
         ops_at=ops_at,
@@ -117,7 +129,8 @@ def link(trace: Trace) -> Links:
         kernel_step=_kernel_steps(trace, kernel_node, ts_ns, steps),
         by_external_id=int((by_external[kernel_launch < 0] >= 0).sum()),
         steps=steps,
-        backward_to_forward=_backward_to_forward(trace),
+        numbered=numbered,
+        backward_to_forward=backward_to_forward(trace, numbered),
     )
 
 
@@ -128,8 +141,8 @@ def _launches(trace: Trace) -> NodeArray:
     """
     launches, kernels = trace.launches, trace.kernels
     if _numbered_by_external_id(trace):
-        return _match(launches.external_id, kernels.external_id)
-    return _match(launches.correlation, kernels.correlation)
+        return match(launches.external_id, kernels.external_id)
+    return match(launches.correlation, kernels.correlation)
 
 
 def _numbered_by_external_id(trace: Trace) -> bool:
@@ -144,17 +157,6 @@ def _numbered_by_external_id(trace: Trace) -> bool:
     return len(ids) > 0 and len(np.unique(ids)) == len(ids)
 
 
-def _match(keys: IntArray, wanted: IntArray) -> NodeArray:
-    """For every wanted key the row that holds it, the last one where several do; -1 where none does."""
-    valid = np.flatnonzero(keys >= 0)
-    if not len(valid):
-        return np.full(len(wanted), NONE)
-    order = valid[np.argsort(keys[valid], kind="stable")]
-    at = np.searchsorted(keys[order], wanted, side="right") - 1
-    rows = order[np.maximum(at, 0)]
-    return np.where((at >= 0) & (wanted >= 0) & (keys[rows] == wanted), rows, -1).astype(np.int32)
-
-
 def _by_external_id(trace: Trace, kernel_launch: NodeArray) -> NodeArray:
     """Kernels without a launch event, through the operator's External id.
 
@@ -166,7 +168,7 @@ def _by_external_id(trace: Trace, kernel_launch: NodeArray) -> NodeArray:
     if repeats or _numbered_by_external_id(trace):
         return np.full(len(kernels), NONE)
     orphans = (kernel_launch < 0) & known & (kernels.external_id > 0)
-    return _match(trace.ops.external_id, np.where(orphans, kernels.external_id, -1))
+    return match(trace.ops.external_id, np.where(orphans, kernels.external_id, -1))
 
 
 def _frame_threads(trace: Trace) -> npt.NDArray[np.int32]:
@@ -243,80 +245,3 @@ def _kernel_steps(trace: Trace, kernel_node: NodeArray, node_ts: IntArray, steps
     out = np.full(len(kernel_node), NONE)
     out[linked] = np.where(inside, at, -1)
     return out
-
-
-def _backward_to_forward(trace: Trace) -> NodeArray:
-    """Tie backward operators to their forward by (forward thread, sequence number).
-
-    The number is read before it is used up, so several operators carry it; the one that made the
-    autograd node is the last to begin with it. ``Fwd thread id`` is a logical number: it stands for
-    the thread that the profiler's arrows come from, or without arrows the one whose forward operators
-    share most sequence numbers with it.
-    """
-    ops = trace.ops
-    out = np.full(len(ops), NONE)
-    backward = np.flatnonzero((ops.forward_thread > 0) & (ops.sequence >= 0))
-    forward = np.flatnonzero((ops.forward_thread <= 0) & (ops.sequence >= 0))
-    if not len(backward) or not len(forward):
-        return out
-    forward = forward[np.argsort(ops.ts_ns[forward], kind="stable")]
-    arrows = _arrows(trace, backward)
-    for logical in np.unique(ops.forward_thread[backward]):
-        mine = backward[ops.forward_thread[backward] == logical]
-        numbers = np.unique(ops.sequence[mine])
-        candidates = forward[np.isin(ops.sequence[forward], numbers)]
-        if not len(candidates):
-            continue
-        thread = arrows.get(int(logical), -1)
-        if not (ops.thread[candidates] == thread).any():
-            thread = _thread_with_most(trace, candidates)
-        candidates = candidates[ops.thread[candidates] == thread]
-        out[mine] = _last_before(trace, candidates, mine)
-    return out
-
-
-def _arrows(trace: Trace, backward: IntArray) -> dict[int, int]:
-    """Per logical forward thread the thread that most of the arrows to its backward operators come from."""
-    ops, flows = trace.ops, trace.flows
-    heads = np.flatnonzero(~flows.start)
-    tails = np.flatnonzero(flows.start)
-    tail = _match(flows.id[tails], flows.id[heads])
-    matched = tail >= 0
-    heads, tails = heads[matched], tails[tail[matched]]
-    backward = backward[np.argsort(ops.ts_ns[backward], kind="stable")]
-    at = np.minimum(np.searchsorted(ops.ts_ns[backward], flows.ts_ns[heads]), len(backward) - 1)
-    reached = backward[at]
-    same = (ops.ts_ns[reached] == flows.ts_ns[heads]) & (ops.thread[reached] == flows.thread[heads])
-    pairs = np.stack([ops.forward_thread[reached[same]], flows.thread[tails[same]].astype(np.int64)])
-    found, counts = np.unique(pairs, axis=1, return_counts=True)
-    most_last = np.argsort(counts, kind="stable")
-    return dict(found[:, most_last].T.tolist())
-
-
-def _thread_with_most(trace: Trace, candidates: IntArray) -> int:
-    pairs = np.unique(
-        np.stack([trace.ops.thread[candidates].astype(np.int64), trace.ops.sequence[candidates]]), axis=1
-    )
-    threads, counts = np.unique(pairs[0], return_counts=True)
-    return int(threads[np.argmax(counts)])
-
-
-def _last_before(trace: Trace, forward: IntArray, backward: IntArray) -> NodeArray:
-    """Per backward op the last forward op with its number that began before it."""
-    ops = trace.ops
-    base = min(int(ops.ts_ns[forward].min()), int(ops.ts_ns[backward].min()))
-    order = np.lexsort((ops.ts_ns[forward], ops.sequence[forward]))
-    forward = forward[order]
-    # one sortable key from (sequence, time)
-    span = max(int(ops.ts_ns[forward].max()), int(ops.ts_ns[backward].max())) - base + 1
-    numbers, rank = np.unique(
-        np.concatenate([ops.sequence[forward], ops.sequence[backward]]), return_inverse=True
-    )
-    if span > 2**62 // max(1, len(numbers)):
-        return np.full(len(backward), NONE)
-    key = rank[: len(forward)] * span + (ops.ts_ns[forward] - base)
-    wanted = rank[len(forward) :] * span + (ops.ts_ns[backward] - base)
-    at = np.searchsorted(key, wanted, side="right") - 1
-    found = forward[np.maximum(at, 0)]
-    same = (at >= 0) & (ops.sequence[found] == ops.sequence[backward])
-    return np.where(same, found, -1).astype(np.int32)

@@ -33,6 +33,17 @@ def look_up(column: npt.NDArray[Any], index: npt.NDArray[Any], missing: Any = -1
     return found
 
 
+def match(keys: IntArray, wanted: IntArray) -> NodeArray:
+    """For every wanted key the row that holds it, the last one where several do; -1 where none does."""
+    valid = np.flatnonzero(keys >= 0)
+    if not len(valid):
+        return np.full(len(wanted), NONE)
+    order = valid[np.argsort(keys[valid], kind="stable")]
+    at = np.searchsorted(keys[order], wanted, side="right") - 1
+    rows = order[np.maximum(at, 0)]
+    return np.where((at >= 0) & (wanted >= 0) & (keys[rows] == wanted), rows, -1).astype(np.int32)
+
+
 @dataclass(frozen=True, slots=True)
 class Forest:
     """Spans as nodes; ``parent`` is -1 at a root. ``levels`` lists the nodes of each depth, roots first."""
