@@ -40,6 +40,8 @@ _WHOLE = (
     "optimizer",
     "grad_clip",
     "convolution",
+    "dispatch",  # on a GPU one_hot is a fill and a scatter, index_put sorts
+    "topk",
 )
 _TAGGED = {"rope": "rope", "routes": "router"}  # rules of operators that fuse what Inductor's names list
 _NUMBER = re.compile(r"_\d+$")  # of a user's Triton kernel in a compiled graph
