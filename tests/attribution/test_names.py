@@ -17,7 +17,7 @@ from tracelens.attribution.names import (
     op_rule,
     split_counter,
 )
-from tracelens.attribution.paths import _NOT_MODEL, Element, Path
+from tracelens.attribution.paths import _NOT_MODEL, Element, Path, _by_what_they_hold
 
 ROLES = {
     "norm": "ln_1 ln_f norm norm1 input_layernorm post_attention_layernorm LlamaRMSNorm LayerNorm "
@@ -455,3 +455,23 @@ def test_an_activation_beside_a_convolution_is_of_no_mlp(beside: bool, component
 def test_samples_of_a_grid_are_of_pictures_or_of_deformable_attention() -> None:
     assert op_rule("aten::upsample_bilinear2d") == "picture"
     assert op_rule("aten::grid_sampler_2d") is None
+
+
+def _roles(*modules: str) -> list[str | None]:
+    """What the last element of each of these dotted modules is, of which the first holds all others."""
+    elements = [tuple(Element(p, element_role(p), None, False) for p in name.split(".")) for name in modules]
+    outers = [modules.index(name.rpartition(".")[0]) if "." in name else -1 for name in modules]
+    return [path.roles()[-1] for path in _by_what_they_hold([Path(e, "") for e in elements], outers)]
+
+
+def test_a_module_called_attention_with_an_mlp_of_its_own_is_a_layer() -> None:
+    """transformers models/bridgetower/modeling_bridgetower.py, BridgeTowerResidualAttention."""
+    held = ["A_Attention.MultiheadAttention", "A_Attention.Linear", "A_Attention.QuickGELU"]
+    assert _roles("A_Attention", *held)[0] == "attention"
+    assert _roles("A_Attention", *held, "A_Attention.Linear")[0] == "layer"
+
+
+def test_one_product_in_attention_is_no_mlp_whatever_it_is_called() -> None:
+    """transformers models/levit/modeling_levit.py, MLPLayerWithBN."""
+    assert _roles("LevitAttention", "LevitAttention.MLPLayer", "LevitAttention.MLPLayer.Linear")[1] is None
+    assert _roles("LevitLayer", "LevitLayer.MLPLayer", "LevitLayer.MLPLayer.Linear")[1] == "mlp"

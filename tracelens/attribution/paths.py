@@ -123,11 +123,13 @@ def find_paths(trace: Trace, links: Links) -> Paths:
 
 def _by_what_they_hold(paths: list[Path], outers: list[int]) -> list[Path]:
     """A module called after its activation or its rotation that has linear layers is an MLP, or attention;
-    one called attention that holds attention and an MLP is a layer."""
+    one called attention that holds attention and an MLP is a layer; one called an MLP in attention that holds
+    one product alone is that product (LeViT's, with its normalization)."""
     products = Counter(
         outers[at] for at, path in enumerate(paths) if _PRODUCT.fullmatch(path.elements[-1].text)
     )
-    layers = _layers_of_attention(paths, outers, products)
+    bends = {outer for outer, path in zip(outers, paths, strict=True) if _last_role(path) == "activation"}
+    layers = _layers_of_attention(paths, outers, products, bends)
     found: list[Path] = []
     for at, path in enumerate(paths):
         before = found[outers[at]].elements if outers[at] >= 0 else ()
@@ -136,15 +138,19 @@ def _by_what_they_hold(paths: list[Path], outers: list[int]) -> list[Path]:
             last = replace(last, role=_HOLDS[last.role])
         if at in layers:
             last = replace(last, role="layer")
+        attends = any(element.role == "attention" for element in before)
+        if attends and last.role == "mlp" and products[at] == 1 and at not in bends:
+            last = replace(last, role=None)
         found.append(Path((*before, *words, last), path.module))
     return found
 
 
-def _layers_of_attention(paths: list[Path], outers: list[int], products: Counter[int]) -> set[int]:
-    """Modules called attention that hold a module of that name and, beside it, an MLP: one by its name, or a
-    nameless one with two products and an activation."""
+def _layers_of_attention(
+    paths: list[Path], outers: list[int], products: Counter[int], bends: set[int]
+) -> set[int]:
+    """Modules called attention that hold a module of that name and, beside it, an MLP: one by its name, a
+    nameless one with two products and an activation, or these themselves."""
     roles = [_last_role(path) for path in paths]
-    bends = {outer for outer, role in zip(outers, roles, strict=True) if role == "activation"}
     around: list[int] = []  # per path the nearest module of attention outside it
     for outer in outers:
         around.append(outer if outer < 0 or roles[outer] == "attention" else around[outer])
@@ -154,6 +160,7 @@ def _layers_of_attention(paths: list[Path], outers: list[int], products: Counter
         for at, role in enumerate(roles)
         if role == "mlp" or (not role and products[at] > 1 and at in bends)
     }
+    mlps |= {at for at in attends & bends if products[at] > 1}
     return (attends & mlps) - {-1}
 
 
