@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tracelens.attribution.structure.grammar import Grammar, matches
-from tracelens.attribution.structure.grammars import CLIPPING, DEFORMABLE, LONE_MLP, MIXERS, MIXTURES
+from tracelens.attribution.structure.grammars import (
+    CLIPPING,
+    DEFORMABLE,
+    DEFORMABLE_ALONE,
+    LONE_MLP,
+    MIXERS,
+    MIXTURES,
+)
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
@@ -157,6 +164,15 @@ def test_deformable_attention_reads_values_at_places_by_weights(shaped: bool) ->
     read = ["attention.other", "attention.values"] * 2
     wanted = [*made, *read, "attention.other", "attention.other", "attention.output"]
     assert _found(_deformable(), DEFORMABLE, shaped=shaped) == wanted
+
+
+@pytest.mark.parametrize("shaped", [True, False])
+def test_deformable_attention_can_read_the_stream_itself(shaped: bool) -> None:
+    """transformers models/d_fine: nothing makes values, and nothing projects the result."""
+    made = ["attention.other", "attention.other", "attention.softmax"]
+    wanted = [None, *made, *["attention.other", "attention.values"] * 2, *["attention.values"] * 2, None]
+    kinds = [NORM, *_deformable()[1:-1], SUM]
+    assert _found(kinds, DEFORMABLE, DEFORMABLE_ALONE, shaped=shaped) == wanted
 
 
 @pytest.mark.parametrize("kinds", [_deformable(points=64), _deformable(between="norm")])

@@ -392,6 +392,19 @@ DEFORMABLE = Grammar(
     where=lambda it: it.sizes.get("coordinates", 0) == 2 * it.sizes.get("weights", 0),
 )
 
+# The same of the stream itself, which nothing makes values of (D-FINE, arXiv 2410.13842).
+
+DEFORMABLE_ALONE = Grammar(
+    "deformable attention of the stream",
+    (
+        *DEFORMABLE.parts[1:5],
+        some(
+            "attention.values", named("sum", "mul"), Gap("attention.values", what("copy", "elementwise"), 6)
+        ),
+    ),
+    where=DEFORMABLE.where,
+)
+
 #: Attention cores, in the order in which they are looked for.
 CORES = (KERNELS, FACTORED, LINEAR, *BY_SUMS, MADE_WEIGHTS)
 

@@ -10,6 +10,7 @@ from tracelens.attribution.structure.grammars import (
     CLIPPING,
     CONDITION,
     DEFORMABLE,
+    DEFORMABLE_ALONE,
     DROPOUT,
     HEAD,
     LONE_MLP,
@@ -42,7 +43,7 @@ def label_local(run: Run) -> None:
 
     Two linear layers are surely an MLP only where there is attention somewhere.
     """
-    for grammars in (MIXTURES, (DEFORMABLE,), (LONE_MLP,) if run.cores else ()):
+    for grammars in (MIXTURES, (DEFORMABLE, DEFORMABLE_ALONE), (LONE_MLP,) if run.cores else ()):
         taken = run.labels.keys() | {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
         for found in matches(run, *grammars, taken=taken):
             for at, component in found.components.items():
