@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from tests.attribution.rows import Row, attributed, mm, verdict, written
-from tests.attribution.test_parts import ADD, ATTENTION, NORM, TOKENS, WIDTH, _row
+from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tests.attribution.test_parts import ADD, ATTENTION, MLP, NORM, TOKENS, WIDTH, _row
 from tests.trace.tools import op
+from tracelens.words import COMPONENTS
 
 
 def _within(rows: list[Row], name: str, inner: str) -> list[dict[str, object]]:
@@ -29,4 +31,36 @@ def test_a_choice_that_is_filled_and_scattered_routes(tmp_path: Path) -> None:
     ]
     rows = [*ATTENTION, ADD, NORM, *chosen, ADD, *ATTENTION, ADD]
     trace, _, found = attributed(tmp_path, _within(rows, "aten::one_hot", "aten::fill_"))
+    assert verdict(rows, trace, found) == (1.0, {})
+
+
+def test_a_product_of_no_rows_is_none(tmp_path: Path) -> None:
+    """Without shapes: an expert without tokens runs no kernel, and its weight has a gradient of zeros."""
+    layer = [replace(row, number=1) for row in (*ATTENTION, ADD, *MLP, ADD)]
+    zeros = [Row("moe.experts", "aten::zero_", "fill", number=-7 - at) for at in range(4)]
+    idle = [
+        op("aten::mm", ts=70 + 100 * (len(layer) * at + 8), dur=9, **{"Sequence number": 7 + at})
+        for at in range(4)
+    ]
+    trace, _, found = attributed(tmp_path, [*written([*4 * layer, *zeros], shapes=False), *idle])
+    assert open_rows([*4 * layer, *zeros], trace, found) == ["aten::zero_ fill: moe.experts"] * 4
+
+
+def test_what_joins_a_table_and_an_encoder_is_no_mlp(tmp_path: Path) -> None:
+    """The joint network of a transducer behind a Conformer, without shapes (transformers models/parakeet)."""
+    table = [_row("embedding", "embedding", [512, WIDTH], [64]), _row("", "_cudnn_rnn", [64, WIDTH])]
+    joint = [mm("", 64, WIDTH, WIDTH), _row("", "add", [64, WIDTH]), _row("", "relu", [64, WIDTH])]
+    layer = [*MLP, ADD, *ATTENTION, ADD, *MLP, ADD]
+    rows = [*3 * layer, NORM, mm("", TOKENS, WIDTH, WIDTH), *table, *joint]
+    rows = [replace(row, number=1) for row in (*rows, mm("", 64, 512, WIDTH))]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    order = trace.kernels.ts_ns.argsort(kind="stable").tolist()
+    said = {COMPONENTS[found.component[at]] for row, at in zip(rows, order, strict=True) if not row.right}
+    assert said == {"unattributed"}
+
+
+def test_what_a_convolution_fills_is_part_of_it(tmp_path: Path) -> None:
+    rows = [Row("other", "aten::cudnn_convolution", name) for name in ("Memset (Device)", "sm90_xmma")]
+    events = [e | {"cat": "gpu_memset"} if e["name"] == "Memset (Device)" else e for e in written(rows)]
+    trace, _, found = attributed(tmp_path, events)
     assert verdict(rows, trace, found) == (1.0, {})

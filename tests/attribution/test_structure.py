@@ -121,6 +121,17 @@ def test_a_choice_inside_a_layer_routes_though_no_expert_ran(chosen: str, compon
     assert labels[at + len(routed)] != "moe.router"
 
 
+def test_another_layout_of_what_an_attention_gives_is_of_the_attention() -> None:
+    """Queries with the sequence in front (transformers models/mlcd/modeling_mlcd.py)."""
+    turned = replace(
+        _unit("copy_", (*TOKENS, HIDDEN), (*TOKENS, HIDDEN), what="copy"), tags=frozenset({"layout"})
+    )
+    attention = _attention()
+    attention.insert(6, turned)
+    labels = _labelled(*attention, _gemm(128, 1024, HIDDEN))
+    assert labels[5:8] == ["attention.output", "attention.other", "residual"]
+
+
 def test_a_second_projection_of_other_tokens_is_one_too() -> None:
     attention = _attention()
     attention.insert(5, _gemm(16, HIDDEN, HIDDEN))

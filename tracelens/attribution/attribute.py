@@ -148,9 +148,9 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     candidates = _structure(inferred, origin, columns, layer)
     _by_kernel_name(trace, columns)
     picture = _pictures(links, rule, np.where(origin >= 0, origin, op_node))
-    picture &= (component == _COMPONENT["unattributed"]) & (candidates == 0)
-    component[picture], evidence[picture] = _COMPONENT["other"], _EVIDENCE["op"]
-    _memory(trace, component, evidence)
+    open_ = picture & (component == _COMPONENT["unattributed"]) & (candidates == 0)
+    component[open_], evidence[open_] = _COMPONENT["other"], _EVIDENCE["op"]
+    _memory(trace, component, evidence, picture)
     optimizing = phase == _PHASE["optimizer"]
     bare = optimizing & (component == _COMPONENT["unattributed"])
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["module_stack"]
@@ -317,10 +317,12 @@ def _pictures(links: Links, rule: IntArray, node: IntArray) -> BoolArray:
     return inside
 
 
-def _memory(trace: Trace, component: IntArray, evidence: IntArray) -> None:
-    """Copies and fills that belong to no component are memory traffic by their category."""
+def _memory(trace: Trace, component: IntArray, evidence: IntArray, picture: BoolArray) -> None:
+    """Copies and fills that belong to no component are memory traffic by their category; what a convolution
+    fills is part of it."""
     is_kernel = trace.symbols.where(lambda text: text == "kernel")[trace.kernels.category]
     mask = ~is_kernel & ((component == _COMPONENT["unattributed"]) | (component == _COMPONENT["other"]))
+    mask &= ~(picture & (component == _COMPONENT["other"]))
     component[mask], evidence[mask] = _COMPONENT["memory"], _EVIDENCE["kernel_name"]
 
 

@@ -280,8 +280,11 @@ class Interval:
 
     def _rearranges(self, at: int) -> bool:
         """A copy of more dimensions than the sum behind it, or one right behind such a copy: windows or heads
-        are put side by side, which is work of the block before."""
+        are put side by side, which is work of the block before. So is another layout right behind an output
+        projection, which a sum does not need."""
         kinds = self.run.kinds
+        if self.before == "attention.output" and "layout" in kinds[at].tags:
+            return all(map(_passes, kinds[self.gap[0] : at]))
         added = next((kinds[p] for p in self.gap if p > at and self._is_residual(p)), None)
         copies = takewhile(lambda p: kinds[p].what == "copy", range(at, self.gap[0] - 1, -1))
         most = max((len(t) for p in copies for t in kinds[p].tensors), default=0)

@@ -19,6 +19,7 @@ EXPERTS = "moe.experts"
 QUERIES = "attention.qkv"
 _WRITTEN_OUT = "erf"  # of a GELU that is no operator: x / 2 * (1 + erf(x / sqrt(2)))
 _IN_PAIR = frozenset({"gemm", "activation", "copy", "add", "dropout"})  # of two linear layers in a row
+_RECURS = frozenset({"_cudnn_rnn", "miopen_rnn", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"})
 _MLPS: dict[tuple[int, ...], Pattern] = {
     (2, 1): ("mlp.up", "mlp.down"),
     (3, 1): ("mlp.gate", "mlp.up", "mlp.down"),
@@ -70,7 +71,7 @@ def _in_stretches(
             out += [*mixture, *[""] * (len(whole) - len(block))]
             continue
         inside = [at for at in acts if block[0] < at < block[-1]] or _bent(run, block)
-        mlp = _mlp(block, inside)
+        mlp = None if _joins_others(run, block) else _mlp(block, inside)
         if mlp is None:
             if last and whole is blocks[-1]:
                 break
@@ -204,6 +205,11 @@ def _mlp(block: list[int], acts: list[int]) -> Pattern | None:
     several; None if they are none."""
     before = {sum(at < act for at in block) for act in acts}
     return _MLPS.get((len(block), *before)) if len(before) == 1 else None
+
+
+def _joins_others(run: Run, block: list[int]) -> bool:
+    """Does a table or a recurrence stand between them, as in the joint network of a transducer?"""
+    return any(kind.what == "embedding" or kind.name in _RECURS for kind in run.kinds[block[0] : block[-1]])
 
 
 def _next_core(run: Run, at: int) -> int:

@@ -194,6 +194,7 @@ def _kinds(
             look_up(ops.inputs, leaf),
             np.where(node >= 0, -1, look_up(trace.kernels.name, kernel)),
             look_up(rule, node),
+            kernel < 0,
             _depths(trace, names, np.where(node >= 0, -1, kernel)),
         ],
         axis=1,
@@ -202,10 +203,10 @@ def _kinds(
         return [], np.empty(0, np.int32)
     distinct, which = np.unique(columns, axis=0, return_inverse=True)
     kinds = [
-        _kind(trace, op, *more, rule=rule)
+        _kind(trace, op, *more, rule=rule, idle=bool(idle))
         if op >= 0
         else _kernel_kind(trace.symbols[kernel], names[kernel] if kernel >= 0 else None, depth)
-        for op, *more, kernel, rule, depth in distinct.tolist()
+        for op, *more, kernel, rule, idle, depth in distinct.tolist()
     ]
     return kinds, which.reshape(-1).astype(np.int32)
 
@@ -227,7 +228,7 @@ def _leaf(links: Links, rule: NodeArray) -> NodeArray:
     return links.forest.nearest(np.isin(rule, [_RULE["linear"], _RULE["bmm"], _RULE["core"]]))
 
 
-def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, rule: int) -> Kind:
+def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, rule: int, idle: bool) -> Kind:
     name = trace.symbols[op]
     given = trace.details.inputs(inputs)
     tensors = tuple(tensors_of(given.dims or []))
@@ -236,6 +237,8 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
     what = OP_RULES[rule] if rule >= 0 else ""
     if what == "linear" and trace.symbols[leaf if leaf >= 0 else op] == "aten::einsum":
         what = ""  # nothing is summed over: it multiplies element by element
+    if what in _PRODUCTS and idle and not tensors:
+        what = ""  # without a kernel it is of no rows, as that of an expert without tokens
     if what in ("linear", "bmm", "core"):
         shape = None
         for code, where in ((leaf, leaf_inputs), (op, inputs)):
