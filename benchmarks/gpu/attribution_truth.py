@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from benchmarks.gpu.truth import Kernel
@@ -73,27 +74,43 @@ def compare(told: Sequence[Told], truth: Sequence[Kernel], *, modules: bool) -> 
 
 
 def pairs(ours: Sequence[Told], theirs: Sequence[Kernel]) -> list[tuple[Told, Kernel]]:
-    """Kernels of a name that both have as often, in order; the rest by its place between what both have.
+    """Kernels of a name in order; where one side has more of a name, by the longest common sequence.
 
-    Where the data decides (tokens of an expert), two steps run different kernels for one GEMM.
+    Where the data decides (tokens of an expert), two steps run different kernels for one GEMM: those stand
+    between the same neighbours.
     """
     told, true = ([one.name for one in side] for side in (ours, theirs))
-    often, as_often = Counter(told), Counter(true)
-    at: dict[str, list[int]] = defaultdict(list)
-    for number, name in enumerate(true):
-        at[name].append(number)
-    found = {}
-    seen: Counter[str] = Counter()
-    for number, name in enumerate(told):
-        if often[name] == as_often[name]:
-            found[number] = at[name][seen[name]]
-            seen[name] += 1
-    if len(found) < len(told):
-        same = SequenceMatcher(None, told, true, autojunk=False).get_opcodes()
-        for _, begin, end, low, high in same:
-            if end - begin == high - low:
-                found |= dict(zip(range(begin, end), range(low, high), strict=True))
-    return [(ours[number], theirs[number_there]) for number, number_there in sorted(found.items())]
+    if Counter(told) == Counter(true):
+        by_name = (sorted(range(len(side)), key=side.__getitem__) for side in (told, true))
+        return [(ours[one], theirs[other]) for one, other in zip(*by_name, strict=True)]
+    found, at, beyond = [], 0, 0
+    for one, other in [*_longest_common(told, true), (len(told), len(true))]:
+        if one - at == other - beyond:
+            found += zip(ours[at:one], theirs[beyond:other], strict=True)
+        found += zip(ours[one : one + 1], theirs[other : other + 1], strict=True)
+        at, beyond = one + 1, other + 1
+    return found
+
+
+def _longest_common(one: Sequence[str], other: Sequence[str]) -> list[tuple[int, int]]:
+    """The places of the longest common subsequence, in order."""
+    numbers = {name: number for number, name in enumerate({*one, *other})}
+    right = np.array([numbers[name] for name in other])
+    lengths = np.zeros((len(one) + 1, len(other) + 1), np.int32)
+    for row, name in enumerate(one):
+        same = lengths[row, :-1] + (right == numbers[name])
+        lengths[row + 1, 1:] = np.maximum.accumulate(np.maximum(lengths[row, 1:], same))
+    places = []
+    row, column = len(one), len(other)
+    while row and column:
+        if one[row - 1] == other[column - 1]:
+            row, column = row - 1, column - 1
+            places.append((row, column))
+        elif lengths[row - 1, column] >= lengths[row, column - 1]:
+            row -= 1
+        else:
+            column -= 1
+    return places[::-1]
 
 
 def same_module(told: str | None, true: str) -> bool:

@@ -108,6 +108,16 @@ def test_windows_leave_no_hook_and_change_no_gradient(tmp_path: Path) -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in watched.model.modules())
 
 
+def test_what_a_module_does_after_its_inner_ones_is_its_own_in_the_backward(tmp_path: Path) -> None:
+    dims = Dims(hidden=32, heads=2, ffn=48, vocab=65, sequence=8, batch=2)
+    training = Training(Case("x", "llama", dims, (1,), precision="bf16"), layers=1, device="cpu")
+    found = [one for one in truth.observe(training, modules=True, scratch=tmp_path) if one.part == "backward"]
+    of = {one.name: one.module for one in found}
+    assert of["aten::neg"] == "layers.0.self_attn"  # the rotation, behind four projections
+    assert of["aten::_log_softmax_backward_data"] == ""
+    assert of["aten::add"] == "?"  # the engine's sum of two gradients
+
+
 def _captured(path: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     trace: dict[str, Any] = {
         "tracelens": {

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median, quantiles
 
 from tracelens.errors import InputError
@@ -155,6 +156,7 @@ _Shape = tuple[int, int, int]
 _Group = tuple[int, str, str]
 
 
+@lru_cache(maxsize=16)
 def _measured_steps(measured: Measurements, dtype: str) -> dict[int, LadderStep]:
     """Steps that enough pairs of like with like stand behind."""
     groups: dict[_Group, dict[_Shape, GemmMeasurement]] = {}

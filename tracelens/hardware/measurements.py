@@ -68,9 +68,9 @@ class AttentionMeasurement:
     kernels: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Measurements:
-    """Everything measured on one GPU, and how. ``None`` = not measured."""
+    """Everything measured on one GPU, and how. ``None`` = not measured. Equal only to itself."""
 
     gpu: str  # key in gpus.toml, "unknown" when not in the table
     device: Mapping[str, Any]  # name, sms, compute_capability, memory_bytes, l2_bytes

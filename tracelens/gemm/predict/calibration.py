@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -66,25 +67,13 @@ class Fit:
         return _frac(self.ladder, operands)
 
 
-_FITTED: dict[tuple[int, str, str, int | None], tuple[Measurements, Fit | None]] = {}
-_KEPT = 16
-
-
+@lru_cache(maxsize=16)
 def fitted(measured: Measurements, *, gpu: Gpu, math_dtype: str) -> Fit | None:
     """The fit to ``measured`` for one type, made once per ``Measurements`` object.
 
     None when the measurements are of another GPU or too few of this type (bf16 and fp16 stand in for
     each other).
     """
-    key = (id(measured), math_dtype, gpu.name, gpu.sms)
-    if key not in _FITTED:
-        while len(_FITTED) >= _KEPT:
-            _FITTED.pop(next(iter(_FITTED)))
-        _FITTED[key] = (measured, _fit(measured, gpu, math_dtype))  # holding it keeps its id its own
-    return _FITTED[key][1]
-
-
-def _fit(measured: Measurements, gpu: Gpu, math_dtype: str) -> Fit | None:
     sms = measured.device.get("sms")
     if measured.gpu != gpu.name or (gpu.sms is not None and sms not in (None, gpu.sms)):
         return None
