@@ -137,7 +137,9 @@ def read_pair(trace: Path) -> tuple[list[Told], list[Kernel], bool]:
         for name, step, phase, module, duration in zip(*columns, strict=True)
     ]
     how, kernels = truth.read(truth_of(trace))
-    return told, kernels, how.get("granularity") == "module"
+    # a graph's kernels have no module in any trace
+    modules = how.get("granularity") == "module" and "graph" not in how.get("of", "")
+    return told, kernels, modules
 
 
 def truth_of(trace: Path) -> Path:

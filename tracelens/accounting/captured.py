@@ -1,15 +1,19 @@
 """Model dimensions of a captured step, whose kernels no operator launches.
 
-The graph is called with the model's parameters, and what ran while it was captured may be in the trace.
+The graph is called with the model's parameters, and what ran while it was captured may be in the trace; our
+own capture looked at the modules.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
+from tracelens.accounting.degrees import modules_seen
 from tracelens.accounting.words import model as words
 from tracelens.attribution.names import op_rule
 from tracelens.gemm import AttentionShape, shape_of
@@ -28,8 +32,22 @@ def with_captured(dims: ModelDims, trace: Trace, *, shapes: bool) -> ModelDims:
     """
     if shapes or not dims.transformer or dims.hidden.value is not None:
         return dims
-    found = {**_of_parameters(trace), **_of_operators(trace)}
+    found = {**_of_modules(trace.metadata), **_of_parameters(trace), **_of_operators(trace)}
     return replace(dims, **found)  # type: ignore[arg-type]
+
+
+def _of_modules(metadata: Mapping[str, Any]) -> dict[str, Known]:
+    """Sizes that the capture read from the modules, where they are one model's."""
+    models = [(sizes, name) for sizes, name in modules_seen(metadata) if "layers" in sizes]
+    if len(models) != 1:
+        return {}
+    ((sizes, name),) = models
+    wanted = {field.name for field in fields(ModelDims)} - {"layers"}  # those are counted
+    return {
+        key: Known(value, words.in_the_modules(name, source))
+        for key, (value, source) in sizes.items()
+        if key in wanted
+    }
 
 
 def _of_parameters(trace: Trace) -> dict[str, Known]:

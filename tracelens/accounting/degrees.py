@@ -117,21 +117,28 @@ def _of_rank(dims: ModelDims, ranks: int | None, vocab_split: bool | None) -> Mo
 
 def declared(metadata: Mapping[str, Any]) -> dict[str, int]:
     """Sizes of the whole model as its own configuration has them, which the capture wrote into the trace."""
-    inner = metadata.get("tracelens")
-    models = inner.get("models") if isinstance(inner, Mapping) else None
-    listed = [one for one in models if isinstance(one, Mapping)] if isinstance(models, list) else []
-    for one in sorted(listed, key=lambda one: one.get("trained") is not True):
-        sizes = one.get("dimensions")
-        found = {
-            str(name): entry["value"]
-            for name, entry in (sizes.items() if isinstance(sizes, Mapping) else ())
-            if isinstance(entry, Mapping)
-            and type(entry.get("value")) is int
-            and _FROM_CONFIG.match(str(entry.get("source", "")))
-        }
+    for sizes, _ in modules_seen(metadata):
+        found = {name: value for name, (value, source) in sizes.items() if _FROM_CONFIG.match(source)}
         if found:
             return found
     return {}
+
+
+def modules_seen(metadata: Mapping[str, Any]) -> list[tuple[dict[str, tuple[int, str]], str]]:
+    """Per model that the capture saw: its sizes, each with what shows it, and its class; trained first."""
+    inner = metadata.get("tracelens")
+    models = inner.get("models") if isinstance(inner, Mapping) else None
+    listed = [one for one in models if isinstance(one, Mapping)] if isinstance(models, list) else []
+    found = []
+    for one in sorted(listed, key=lambda one: one.get("trained") is not True):
+        sizes = one.get("dimensions")
+        known = {
+            str(name): (entry["value"], str(entry.get("source", "")))
+            for name, entry in (sizes.items() if isinstance(sizes, Mapping) else ())
+            if isinstance(entry, Mapping) and type(entry.get("value")) is int
+        }
+        found.append((known, str(one.get("class", ""))))
+    return found
 
 
 def _named(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> dict[str, Known]:

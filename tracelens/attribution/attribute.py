@@ -15,6 +15,7 @@ from tracelens.attribution.names import OP_RULES, kernel_component
 from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
 from tracelens.attribution.phases import Phases
+from tracelens.attribution.replayed import replayed_directions
 from tracelens.attribution.result import Attribution
 from tracelens.attribution.sites import Sites, decide_sites, operator_rules
 from tracelens.attribution.structure import Inference, infer
@@ -177,6 +178,9 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     role = _roles_by_layout(trace, links, names, role, phase)
     gradient = (role == _ROLE["dgrad"]) | (role == _ROLE["wgrad"])
     phase[gradient & orphans(trace, links)] = _PHASE["backward"]  # inside a graph the host knows no phase
+    ahead, back = replayed_directions(trace, links, names, role == _ROLE["forward"], gradient)
+    phase[ahead & (phase == _PHASE["other"]) & ~updates] = _PHASE["forward"]
+    phase[back & ~updates] = _PHASE["backward"]
     stepping = (component == _COMPONENT["optimizer"]) | (component == _COMPONENT["grad_clip"])
     phase[stepping & (phase == _PHASE["other"])] = _PHASE["optimizer"]
 
@@ -339,9 +343,9 @@ def _reasons(trace: Trace, links: Links, seen: _Seen, component: IntArray, ambig
         ("no operator", open_ & (node >= 0) & (links.kernel_op < 0) & ~in_path),
         ("backward", open_ & look_up(phases.backward, node, False) & (origin < 0)),
         ("compiled", open_ & look_up(compiled, node, False)),
+        ("no operators", open_ & ~in_path & (len(trace.ops) == 0)),
         ("graph", open_ & look_up(trace.replays, links.kernel_launch, False)),
         ("no launch", open_ & (node < 0)),
-        ("no operators", open_ & ~in_path & (len(trace.ops) == 0)),
         ("ambiguous", open_ & ambiguous),
     )
     for name, mask in conditions:  # later ones are more specific

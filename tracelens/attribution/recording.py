@@ -103,7 +103,7 @@ def _by_share(share: float) -> Level:
 
 
 def _gpu_only(r: _Recording) -> Iterator[Lack]:
-    if not len(r.trace.ops):
+    if not len(r.trace.ops) and not _captured(r).any():  # a step that is one graph has no operator
         yield Lack("gpu-only", *words.gpu_only(launches=r.has_host), "high", 1.0)
 
 

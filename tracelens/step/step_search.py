@@ -155,7 +155,7 @@ def _verdict(
     """State and sentence."""
     if picks:
         return "found", words.claim(picks[0].title, picks[0].saving_frac)
-    if not searched:
+    if not searched or (closed and not found.tried):
         return "could_not_run", words.none_searched(*next(iter(closed.values()), (words.ALL_FIXED, None)))
     if not found.tried:
         return "none", words.none_on_grid(limits.parameters_frac)

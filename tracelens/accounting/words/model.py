@@ -147,6 +147,11 @@ def repeated_heads(made: Projections, width: int, *, head_dim: int, each: int, h
     return f"{how}, with heads of {head_dim}; each is repeated for {each} of the {heads} heads"
 
 
+def in_the_modules(model: str, source: str) -> str:
+    """Of a size that the capture read from the model itself."""
+    return f"the modules of {model or 'the model'}, as the capture saw them: {source}"
+
+
 def weights_of_graph(weights: int, layers: int) -> str:
     """Of the hidden size that all weights of a captured graph share."""
     return f"in all {weights} weights that the graph is called with {layers} times"

@@ -1,0 +1,63 @@
+"""Phases inside CUDA graphs, whose kernels all hang from one launch: by their names and their order."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.gemm import KernelNames
+from tracelens.trace import Links, Trace, look_up
+
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+#: ``cunn_SoftMaxBackward``, ``GammaBetaBackward``, ``layer_norm_grad_input_kernel`` (PyTorch), ``_bprop_``,
+#: ``compute_dot_do_o``, ``convert_dq`` (cuDNN and FlashAttention), ``_layer_norm_bwd`` (Triton).
+_BACKWARD = re.compile(r"(?i)backward|bprop|(?<![a-z])bwd|dot_do_o|convert_dq|_grad_(input|weight)")
+#: ``cunn_SoftMaxForward``, ``_fprop_``, ``rmsnorm_fwd``.
+_FORWARD = re.compile(r"(?i)forward|fprop|(?<![a-z])fwd")
+
+
+#: What only fills, for the kernel behind it, and what works on lists of weights or of their gradients.
+_FILLS = re.compile(r"FillFunctor|^Memset")
+_ON_LISTS = re.compile(r"multi_tensor_apply")
+
+
+def replayed_directions(
+    trace: Trace, links: Links, names: KernelNames, forward: BoolArray, backward: BoolArray
+) -> tuple[BoolArray, BoolArray]:
+    """Which kernels of graphs are of the forward and which of the backward.
+
+    ``forward`` and ``backward`` are products whose direction is known. So are kernels that state it in their
+    name; so is all between two of one direction, before the first of a forward, and behind the last of a
+    backward until something works on lists of weights.
+    """
+    stated = [(name.direction if name else None) for name in names]
+    back = trace.symbols.where(_BACKWARD.search) | np.array([one == "backward" for one in stated])
+    ahead = trace.symbols.where(_FORWARD.search) | np.array([one == "forward" for one in stated])
+    name = trace.kernels.name
+    known = np.where(backward | back[name], -1, np.where(forward | ahead[name], 1, 0))
+    fills = trace.symbols.where(_FILLS.search)[name]
+    lists = trace.symbols.where(_ON_LISTS.search)[name] & (known == 0)
+    rows = np.flatnonzero(look_up(trace.replays, links.kernel_launch, False))
+    rows = rows[np.lexsort((trace.kernels.ts_ns[rows], links.kernel_launch[rows]))]
+    out = np.zeros(len(name), np.int32)
+    for part in np.split(rows, np.flatnonzero(np.diff(links.kernel_launch[rows])) + 1):
+        out[part] = _filled(known[part], fills[part], lists[part])
+    return out == 1, out == -1
+
+
+def _filled(known: IntArray, fills: BoolArray, lists: BoolArray) -> IntArray:
+    """Directions along one replay, 0 where it is open."""
+    certain = np.flatnonzero(known | lists)
+    if not len(certain):
+        return known
+    at = np.arange(len(known))
+    edges = np.r_[1 if known[certain[0]] == 1 else 0, known[certain], 0]
+    place = np.searchsorted(certain, at)  # of the next that is certain
+    after, before = edges[place + 1], edges[place]
+    ends = (before == -1) & np.r_[lists[certain], False][place]
+    out = np.where((before == after) | (fills & (after != 0)), after, np.where(ends, -1, 0))
+    return np.where(lists, 0, np.where(known != 0, known, out)).astype(np.int32)
