@@ -12,7 +12,7 @@ Published steps, with the measurements that they rest on: ``tracelens.gemm.ladde
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median, quantiles
 
@@ -20,7 +20,7 @@ from tracelens.errors import InputError
 from tracelens.gemm import words
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.efficiency import BEST_ALIGNMENT_BYTES, alignment_bytes
-from tracelens.gemm.ladder_published import Published, Step, published
+from tracelens.gemm.ladder_published import Published, Step, published, published_also
 from tracelens.gemm.shapes import GemmShape
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
@@ -55,7 +55,8 @@ class AlignmentLadder:
     gpu: str
     dtype: str
     steps: tuple[LadderStep, ...]
-    both: tuple[LadderStep, ...] = ()  # where the rows of a and b are misaligned: the steps that then differ
+    #: Those that differ by which operands are misaligned: "ab" where the rows of both are, the output's not.
+    also: Mapping[tuple[int, str], LadderStep] = field(default_factory=dict)
 
     def step(self, alignment_bytes: int) -> LadderStep:
         """The step of an alignment: the largest power of two that divides it, at most 128 bytes.
@@ -76,13 +77,10 @@ class AlignmentLadder:
         >>> ladder.step_of({"a": 4, "b": 4, "c": 128}).mid, ladder.step_of({"a": 4, "b": 128, "c": 4}).mid
         (0.545, 0.665)
         """
-        least = min((size for size in operands.values() if size is not None), default=BEST_ALIGNMENT_BYTES)
-        loaded = max(operands.get("a") or BEST_ALIGNMENT_BYTES, operands.get("b") or BEST_ALIGNMENT_BYTES)
-        if loaded < _GRID_BYTES or loaded == least:
-            found = next((step for step in self.both if step.alignment_bytes == least), None)
-            if found is not None:
-                return found
-        return self.step(least)
+        known = {name: size for name, size in operands.items() if size is not None}
+        least = min(known.values(), default=BEST_ALIGNMENT_BYTES)
+        narrow = "".join(name for name in "abc" if known.get(name, least + 1) < max(_GRID_BYTES, least + 1))
+        return self.also.get((least, narrow)) or self.step(least)
 
     def throughput_frac(self, alignment_bytes: int) -> float | None:
         """Throughput as a share of that at 128 bytes (1.0 there), None where it is not known.
@@ -105,9 +103,13 @@ def alignment_ladder(*, gpu: Gpu, dtype: str, measured: Measurements | None = No
     own = _measured_steps(measured, dtype) if measured is not None and measured.gpu == gpu.name else {}
     known = published(gpu) if dtype in _TENSOR_CORE_DTYPES else {}
     steps = tuple(own.get(size) or _step(size, known, gpu, dtype) for size in STEPS_BYTES)
-    differ = published(gpu, both=True) if dtype in _TENSOR_CORE_DTYPES else {}
-    both = tuple(_step(size, differ, gpu, dtype) for size in differ if size not in own)
-    return AlignmentLadder(gpu=gpu.name, dtype=dtype, steps=steps, both=both)
+    differ = published_also(gpu) if dtype in _TENSOR_CORE_DTYPES else {}
+    also = {
+        (size, operands): _step(size, {size: step}, gpu, dtype)
+        for (size, operands), step in differ.items()
+        if size not in own
+    }
+    return AlignmentLadder(gpu=gpu.name, dtype=dtype, steps=steps, also=also)
 
 
 def operand_alignment(

@@ -21,8 +21,11 @@ there, and misaligns a and b; h is N, and misaligns the output only (its time st
 misaligns b and the output.
 
 H100 and H200 below 16 bytes: TMA takes no such rows (CUDA driver API, cuTensorMapEncodeTiled), so cuBLAS
-runs sm80 and sm75 kernels, which lack Hopper's wgmma. What those reach is compared with what aligned
-products reach in the formula of ``predict`` (850 TFLOP/s inside the K loop, nvjet of today):
+runs sm80 (4 and 8 bytes) and sm75 kernels (2 bytes), which lack Hopper's wgmma. Measured on an H100 with
+torch 2.11, over what the formula of ``predict`` says of aligned ones, 1,200 products of 60 us and more:
+medians below, 9 of 10 within the ends; what each operand costs at 2 bytes depends on the kernel's layout.
+Smaller products and batched ones take kernels of many kinds: between half and twice that. Before it was
+measured the following was known, and it agrees:
 
 - 4 bytes, a only: 4 x (4096 x 4096 by 10922), fp16, 272.7 TFLOP/s (d_ff search of March 2024,
   stas00/ml-engineering): 0.33. Aligned widths reached 395 to 398 there, 0.69 of which is no measure of
@@ -55,6 +58,8 @@ from tracelens.results import Basis
 #: low, mid, high, basis, source of one step.
 Step = tuple[float | None, float | None, float | None, Basis, str]
 Published = dict[int, Step]
+#: By alignment and the operands that are loaded or stored narrowly: of "a", "b" and "c", which is the output.
+Narrow = Mapping[tuple[int, str], Step]
 
 _PAPER = "raw sweeps of arXiv 2401.14489"
 _A100 = f"A100, fp16: median and range over three {_PAPER}"
@@ -62,12 +67,15 @@ _A100_ONE = f"A100, fp16: output misaligned, and b with it, in two {_PAPER}"
 _A100_BOTH = f"A100, fp16: rows of both operands misaligned, one of the {_PAPER}"
 _V100 = f"V100, fp16: 27648 x 4096 by n among the {_PAPER}"
 _H100 = "H100, fp16: d_ff search in stas00/ml-engineering (cuBLAS of 2024)"
-_NARROW = "H100: sm80 kernels in a d_ff search and public traces, over today's aligned ones"
-_NARROW_BOTH = f"{_NARROW}, less as both operands cost on an A100"
+_MEASURED = "H100: products of at least 60 us, torch 2.11 (benchmarks/gpu/results/h100-sxm)"
 _TMA = "not measured: TMA takes it, at no more than A100's cost"
 _LIKE_A100 = "as A100, whose kernels it runs"
 _UP_TO_A100 = "not measured: between A100's, whose kernels it runs, and no cost"
 _LIKE_H100 = "Blackwell: not measured; no better than H100's"
+
+#: Microseconds from which on the steps of Hopper hold, and how far from them smaller and batched ones are.
+WHOLE_US = 60.0
+OF_SMALL: Mapping[tuple[int, int], float] = {(9, 0): 2.0}
 
 SM80: Published = {
     64: (0.98, 1.0, 1.0, "model", _A100),
@@ -77,10 +85,14 @@ SM80: Published = {
     4: (0.61, 0.665, 0.69, "model", _A100_ONE),
     2: (0.27, 0.283, 0.30, "model", f"A100, fp16: odd sizes in two {_PAPER}"),
 }
-SM80_BOTH: Published = {
-    16: (0.87, 0.886, 1.0, "model", _A100_BOTH),
-    8: (0.53, 0.545, 0.61, "model", _A100_BOTH),
-    4: (0.53, 0.545, 0.61, "model", _A100_BOTH),
+SM80_ALSO: Narrow = {
+    (size, operands): (low, mid, high, "model", _A100_BOTH)
+    for size, (low, mid, high) in {
+        16: (0.87, 0.886, 1.0),
+        8: (0.53, 0.545, 0.61),
+        4: (0.53, 0.545, 0.61),
+    }.items()
+    for operands in ("ab", "abc")
 }
 SM70: Published = {
     64: (0.98, 1.0, 1.0, "model", _V100),
@@ -100,20 +112,25 @@ SM86: Published = {
     4: (0.54, None, 1.0, "heuristic", _UP_TO_A100),
     2: (0.27, None, 1.0, "heuristic", _UP_TO_A100),
 }
-#: Ends below 16 bytes: with the range of any prediction they hold the costliest and the cheapest case above.
-#: 0.72 is the ratio of March 2024, for libraries whose aligned kernels are as slow as those.
+#: Ends below 16 bytes are those of large products: ``WHOLE_US``, ``OF_SMALL``.
 SM90: Published = {
     64: (0.98, 1.0, 1.0, "model", _H100),
     32: (0.87, 0.98, 1.0, "heuristic", _TMA),
     16: (0.87, 0.95, 1.0, "heuristic", _TMA),
-    8: (0.19, 0.30, 0.72, "model", _NARROW),
-    4: (0.19, 0.30, 0.72, "model", _NARROW),
-    2: (0.07, 0.12, 0.24, "model", "H200: odd pointers in a public benchmark; odd products of public traces"),
+    8: (0.26, 0.30, 0.35, "model", _MEASURED),
+    4: (0.26, 0.30, 0.35, "model", _MEASURED),
+    2: (0.11, 0.14, 0.18, "model", _MEASURED),
 }
-#: Of one misaligned operand's, A100's share: its kernels run here.
-SM90_BOTH: Published = {
-    8: (0.16, 0.25, 0.59, "model", _NARROW_BOTH),
-    4: (0.16, 0.25, 0.59, "model", _NARROW_BOTH),
+SM90_ALSO: Narrow = {
+    (size, operands): (0.225, 0.26, 0.305, "model", _MEASURED)
+    for size in (8, 4)
+    for operands in ("ab", "abc")
+} | {
+    (2, "a"): (0.13, 0.155, 0.185, "model", _MEASURED),
+    (2, "ab"): (0.11, 0.131, 0.16, "model", _MEASURED),
+    (2, "abc"): (0.11, 0.14, 0.18, "model", _MEASURED),
+    (2, "bc"): (0.125, 0.15, 0.185, "model", _MEASURED),
+    (2, "c"): (0.1, 0.111, 0.125, "model", _MEASURED),
 }
 SM100: Published = {
     64: (0.98, 1.0, 1.0, "heuristic", "not measured: taken from H100"),
@@ -127,11 +144,16 @@ _BY_CAPABILITY: Mapping[tuple[int, int], Published] = {
     (7, 0): SM70, (8, 0): SM80, (8, 6): SM86, (8, 9): SM86, (9, 0): SM90, (10, 0): SM100,
     (10, 3): SM100, (12, 0): SM86,
 }  # fmt: skip
-_BOTH: Mapping[tuple[int, int], Published] = {(8, 0): SM80_BOTH, (9, 0): SM90_BOTH}
+_ALSO: Mapping[tuple[int, int], Narrow] = {(8, 0): SM80_ALSO, (9, 0): SM90_ALSO}
 
 
-def published(gpu: Gpu, *, both: bool = False) -> Published:
-    """The steps of an architecture; ``both``: those that differ where rows of a and of b are misaligned."""
+def published(gpu: Gpu) -> Published:
+    """The steps of an architecture."""
     if gpu.vendor != "nvidia" or gpu.compute_capability is None:
         return {}
-    return (_BOTH if both else _BY_CAPABILITY).get(gpu.compute_capability, {})
+    return _BY_CAPABILITY.get(gpu.compute_capability, {})
+
+
+def published_also(gpu: Gpu) -> Narrow:
+    """Those that differ by which operands are misaligned."""
+    return _ALSO.get(gpu.compute_capability, {}) if gpu.vendor == "nvidia" and gpu.compute_capability else {}

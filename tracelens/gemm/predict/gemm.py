@@ -12,6 +12,7 @@ from tracelens.gemm.efficiency import tile_eff
 from tracelens.gemm.efficiency import tiles as count_tiles
 from tracelens.gemm.kernel_names import KernelName
 from tracelens.gemm.ladder import AlignmentLadder, LadderStep, alignment_ladder, operand_alignment
+from tracelens.gemm.ladder_published import OF_SMALL, WHOLE_US
 from tracelens.gemm.predict.architecture import architecture
 from tracelens.gemm.predict.calibration import Fit, fitted
 from tracelens.gemm.predict.cost import (
@@ -353,6 +354,9 @@ def _model_range(asked: _Asked, mid: float, table: TileTable, chosen: Chosen, st
     """
     rates, frac = chosen.rates, chosen.alignment_frac
     low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k, mid)
+    if asked.aligned < _GRID_BYTES and (asked.batch > 1 or mid < WHOLE_US):
+        of_small = OF_SMALL.get(asked.gpu.compute_capability or (0, 0), 1.0)
+        low_frac, high_frac = low_frac / of_small, high_frac * of_small
     low = float(cached_us(mid, asked.products(frac), rates, most_l2_mb(asked.gpu)))
     low = max(low * low_frac * frac / (step.high or frac), asked.fastest_us(rates))
     high = mid * high_frac * frac / (step.low or frac)
