@@ -115,8 +115,8 @@ SM86: Published = {
 #: Ends below 16 bytes are those of large products: ``WHOLE_US``, ``OF_SMALL``.
 SM90: Published = {
     64: (0.98, 1.0, 1.0, "model", _H100),
-    32: (0.87, 0.98, 1.0, "heuristic", _TMA),
-    16: (0.87, 0.95, 1.0, "heuristic", _TMA),
+    32: (0.9, 0.98, 1.0, "model", _MEASURED),
+    16: (0.9, 0.95, 1.0, "model", _MEASURED),
     8: (0.26, 0.30, 0.35, "model", _MEASURED),
     4: (0.26, 0.30, 0.35, "model", _MEASURED),
     2: (0.11, 0.14, 0.18, "model", _MEASURED),
@@ -126,6 +126,9 @@ SM90_ALSO: Narrow = {
     for size in (8, 4)
     for operands in ("ab", "abc")
 } | {
+    (32, "c"): (0.95, 1.0, 1.0, "model", _MEASURED),
+    (16, "a"): (0.9, 0.97, 1.0, "model", _MEASURED),
+    (16, "c"): (0.95, 1.0, 1.0, "model", _MEASURED),
     (2, "a"): (0.13, 0.155, 0.185, "model", _MEASURED),
     (2, "ab"): (0.11, 0.131, 0.16, "model", _MEASURED),
     (2, "abc"): (0.11, 0.14, 0.18, "model", _MEASURED),
