@@ -1,8 +1,9 @@
 """From result files to the calibration that ships and the page a person reads.
 
-``python -m benchmarks.gpu.summarize`` writes ``tracelens/hardware/calibration/<gpu>.json.gz`` for each GPU
-with a finished GEMM sweep, the ledger of predictions ``results/<gpu>.ledger.csv``, and
-``benchmarks/gpu/README.md``. Results that were refused are judged again by the checks as they are now. A dry
+``python -m benchmarks.gpu.summarize`` writes the ledger of predictions ``results/<gpu>.ledger.csv`` and
+``benchmarks/gpu/README.md``; with ``--ship`` also ``tracelens/hardware/calibration/<gpu>.json.gz`` for each
+GPU with a finished GEMM sweep. A calibration knows one machine: it ships where it beats the model on others'
+measurements, which that of the H100 does not (docs/bench.md). Results that were refused are judged again by the checks as they are now. A dry
 run ships nothing: its results make a page in a folder of its own with ``--results DIR --out DIR``, marked as
 what it is.
 """
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--results", type=Path, default=RESULTS, metavar="DIR", help="results/ of a collection"
     )
     parser.add_argument("--traces", type=Path, metavar="DIR", help="where the captured traces lie")
+    parser.add_argument("--ship", action="store_true", help="write the calibration into the package")
     parser.add_argument("--out", type=Path, metavar="DIR", help="README.md and calibration/ go here")
     options = parser.parse_args(arguments)
     readme = options.out / "README.md" if options.out else README
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records = read_records(options.results, traces=traces)
         if options.out is None and any(record.dry_run for record in records):
             raise InputError("these are results of a dry run: give --out, they are no part of the record")
-        for line in ship(records, shipped):
+        for line in ship(records, shipped) if options.ship or options.out else ():
             print(line)
         records = [verified(record, options.results) for record in records]
         readme.parent.mkdir(parents=True, exist_ok=True)
