@@ -101,7 +101,8 @@ def label_maps(run: Run, hidden: int | None) -> None:
 
     ``hidden``, the width of the residual stream, is that of no map: patches are embedded by a convolution.
     """
-    found = ({*_around(run, hidden)} - {*_beside_attention(run)}) | {*_behind_all(run)}
+    around = {*_around(run, hidden), *_between_convolutions(run)}
+    found = (around - {*_beside_attention(run)}) | {*_behind_all(run)}
     for at in found:
         kind = run.kinds[at]
         if at not in run.labels and kind.what not in _OWN:
@@ -133,6 +134,19 @@ def _around(run: Run, hidden: int | None) -> Iterator[int]:
         chained = maps or (chained and bool(channels - {hidden}) and not kind.tensors)
         if chained:
             yield at
+
+
+def _between_convolutions(run: Run) -> Iterator[int]:
+    """Without shapes: between two convolutions and no other product, and what bends the last one's result."""
+    ends = (*_PRODUCTS, "softmax", "embedding", "dropout")
+    places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution" and not kind.tensors]
+    for at, behind in pairwise([*places, len(run)]):
+        between = range(at + 1, behind)
+        if behind == len(run) or any(run.kinds[place].what in ends for place in between):
+            bare = (place for place in between if run.kinds[place].what not in ("copy", "norm", "helper"))
+            first = next(bare, at)
+            between = range(first, first + 1) if run.kinds[first].what == "activation" else range(0)
+        yield from between
 
 
 def _beside_attention(run: Run) -> Iterator[int]:
