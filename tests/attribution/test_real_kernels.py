@@ -134,3 +134,12 @@ def test_layers_with_two_mlps_and_what_they_would_answer_between(tmp_path: Path)
     assert verdict(rows, trace, found)[1] == {}
     open_ = Counter(text.rpartition(" ")[2] for text in open_rows(rows, trace, found))
     assert open_ == {"": 4}
+
+
+def test_what_counts_batches_is_no_sum_before_a_position(tmp_path: Path) -> None:
+    """Batch normalizations behind every product, without shapes (transformers models/levit)."""
+    norm = [_row("norm", "add_"), _row("norm", "native_batch_norm")]
+    attention = [ATTENTION[1], *norm, *ATTENTION[2:], *norm, ADD]
+    rows = [replace(row, number=1) for row in 4 * [*attention, MLP[1], *norm, *MLP[2:], *norm, ADD]]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    assert verdict(rows, trace, found)[1] == {}

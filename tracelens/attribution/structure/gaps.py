@@ -321,7 +321,8 @@ class Interval:
 
     def _is_bare_sum(self, at: int) -> bool:
         kind = self.run.kinds[at]
-        return kind.what == "add" and not kind.tensors and at not in self.normed
+        bare = kind.what == "add" and not kind.tensors
+        return bare and at not in self.normed and not self._counts_batches(at)
 
     def _scales_sum(self, at: int) -> bool:
         """Without shapes: multiplied right behind a product, and then added to the stream (layer scale)."""
