@@ -16,6 +16,7 @@ from tests.attribution.test_parts import (
     LENGTH,
     MLP,
     NORM,
+    OWN,
     TOKENS,
     WIDTH,
     _batched,
@@ -143,3 +144,24 @@ def test_what_counts_batches_is_no_sum_before_a_position(tmp_path: Path) -> None
     rows = [replace(row, number=1) for row in 4 * [*attention, MLP[1], *norm, *MLP[2:], *norm, ADD]]
     trace, _, found = attributed(tmp_path, written(rows, shapes=False))
     assert verdict(rows, trace, found)[1] == {}
+
+
+def test_a_scale_that_is_made_positive_bends_no_mlp(tmp_path: Path) -> None:
+    """Queries scaled by a softplus, without shapes (transformers models/timesfm)."""
+    scaled = [OWN, _row("", "softplus"), _row("attention.other", "mul"), OWN, OWN]
+    rows = [replace(row, number=1) for row in 4 * [NORM, *scaled, *ATTENTION[2:], ADD, *MLP, ADD]]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    assert {row.rpartition(" ")[2] for row in open_rows(rows, trace, found)} <= {""}
+
+
+def test_numbers_become_the_stream_of_a_decoder_with_their_positions(tmp_path: Path) -> None:
+    """transformers models/time_series_transformer: a linear layer takes the place of a table of words."""
+    opens = [
+        mm("embedding", TOKENS, WIDTH, 9),
+        _row("embedding", "embedding", [512, WIDTH], [BATCH, LENGTH]),
+        replace(ADD, right="embedding"),
+    ]
+    layer = [*ATTENTION, ADD, *MLP, ADD]
+    rows = [replace(row, number=1) for row in (*opens, *2 * layer, NORM, *opens, *2 * layer)]
+    trace, _, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found) == (1.0, {})

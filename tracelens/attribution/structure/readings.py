@@ -199,7 +199,10 @@ def _activations(run: Run, block: list[int]) -> list[int]:
 
 
 def _activates(kind: Kind) -> bool:
-    """Also where it keeps the mask for its gradient, which is named after that (ReLU's)."""
+    """Also where it keeps the mask for its gradient, which is named after that (ReLU's). A softplus makes
+    scales and decays positive, and bends no MLP."""
+    if kind.name == "softplus":
+        return False
     return kind.what == "activation" or bool(kind.tags & {"activation", "activation_backward"})
 
 
