@@ -162,6 +162,7 @@ def test_numbers_become_the_stream_of_a_decoder_with_their_positions(tmp_path: P
         replace(ADD, right="embedding"),
     ]
     layer = [*ATTENTION, ADD, *MLP, ADD]
-    rows = [replace(row, number=1) for row in (*opens, *2 * layer, NORM, *opens, *2 * layer)]
+    crossed = [*ATTENTION, ADD, NORM, OWN, OWN, OWN, *ATTENTION[2:], ADD, *MLP, ADD]
+    rows = [replace(row, number=1) for row in (*opens, *2 * layer, NORM, *opens, *2 * crossed)]
     trace, _, found = attributed(tmp_path, written(rows))
     assert verdict(rows, trace, found) == (1.0, {})
