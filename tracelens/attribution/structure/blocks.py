@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 from itertools import takewhile
 
 from tracelens.attribution.structure.grammars import GROUPED
@@ -284,9 +285,14 @@ class BlockWalk(Walk):
         run, shape = self.run, self.run.shape(at)
         if shape is None or shape.n != self.hidden or at < run.cores[0].first:
             return False
-        widths = {s.n for p in run.products() if (s := run.shape(p)) is not None}
-        behind = takewhile(lambda kind: kind.what not in ("gemm", "bmm", "core"), run.kinds[at + 1 :])
-        return not widths & {shape.k, 2 * shape.k} and any(map(embeds, behind))
+        if self._made_widths & {shape.k, 2 * shape.k}:
+            return False
+        behind = (run.kinds[place] for place in range(at + 1, len(run)))
+        return any(map(embeds, takewhile(lambda kind: kind.what not in ("gemm", "bmm", "core"), behind)))
+
+    @cached_property
+    def _made_widths(self) -> set[int]:
+        return {shape.n for at in self.run.products() if (shape := self.run.shape(at)) is not None}
 
     def _scores(self, at: int, vocab: int) -> bool:
         """Without a loss: is the product one onto the words of an embedding, or are its results compared?"""
