@@ -11,7 +11,7 @@ from math import prod
 from tracelens.attribution.structure.cores import query_rows
 from tracelens.attribution.structure.norms import adds, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.units import VIEWS, Dims, Kind
+from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import loses
 from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import parse_fused
@@ -97,7 +97,7 @@ class Interval:
     def _sums_lookups(self, at: int) -> bool:
         """Without shapes: adds or puts together what was looked up, or made of patches, right before it."""
         before = self.run.kinds[:at]
-        puts = (kind for kind in reversed(before) if kind.name not in VIEWS)
+        puts = (kind for kind in reversed(before) if kind.name not in VIEWS | CUTS)
         first = next((kind for kind in puts if kind.what not in ("add", "copy") and kind.name != "cat"), None)
         if first is None or not (self.run.kinds[at].what == "add" or self.run.kinds[at].name == "cat"):
             return False
