@@ -154,6 +154,15 @@ def test_a_scale_that_is_made_positive_bends_no_mlp(tmp_path: Path) -> None:
     assert {row.rpartition(" ")[2] for row in open_rows(rows, trace, found)} <= {""}
 
 
+def test_where_nothing_else_bends_it_a_softplus_does(tmp_path: Path) -> None:
+    """xIELU, written out, without shapes (arXiv 2411.13010; transformers models/apertus)."""
+    bent = [_row("mlp.activation", name) for name in ("softplus", "softplus", "mul", "where")]
+    rows = [replace(row, number=1) for row in 4 * [*ATTENTION, ADD, *MLP[:2], *bent, MLP[3], ADD]]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    assert verdict(rows, trace, found)[1] == {}
+    assert len(open_rows(rows, trace, found)) <= 1
+
+
 def test_numbers_become_the_stream_of_a_decoder_with_their_positions(tmp_path: Path) -> None:
     """transformers models/time_series_transformer: a linear layer takes the place of a table of words."""
     opens = [

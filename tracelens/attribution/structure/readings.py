@@ -195,14 +195,13 @@ def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
 
 
 def _activations(run: Run, block: list[int]) -> list[int]:
-    return [at for at in range(block[0], block[-1]) if _activates(run.kinds[at])]
+    """A softplus makes scales and decays positive: beside another activation it bends no MLP."""
+    found = [at for at in range(block[0], block[-1]) if _activates(run.kinds[at])]
+    return [at for at in found if run.kinds[at].name != "softplus"] or found
 
 
 def _activates(kind: Kind) -> bool:
-    """Also where it keeps the mask for its gradient, which is named after that (ReLU's). A softplus makes
-    scales and decays positive, and bends no MLP."""
-    if kind.name == "softplus":
-        return False
+    """Also where it keeps the mask for its gradient, which is named after that (ReLU's)."""
     return kind.what == "activation" or bool(kind.tags & {"activation", "activation_backward"})
 
 
