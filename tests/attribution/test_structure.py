@@ -103,20 +103,6 @@ def test_what_counts_positions_is_part_of_their_lookup(width: int, component: st
     assert labels[:2] == [component, component]
 
 
-def test_a_mask_on_what_an_mlp_gives_is_of_the_mlp() -> None:
-    """transformers models/timesfm/modeling_timesfm.py: outputs * (1.0 - paddings), before the sum."""
-    gelu, mask = _unit("gelu", (128, 1024), what="activation"), _unit("mul", (*TOKENS, HIDDEN), (*TOKENS, 1))
-    mlp = [_gemm(128, 1024, HIDDEN), gelu, _gemm(128, HIDDEN, 1024), mask, _stream()]
-    labels = _labelled(*_attention(), *mlp, *_attention())
-    assert labels[len(_attention()) :][:5] == [
-        "mlp.up",
-        "mlp.activation",
-        "mlp.down",
-        "mlp.other",
-        "residual",
-    ]
-
-
 def test_what_is_cut_and_put_together_again_embeds_without_shapes() -> None:
     """Registers between the class and the patches (transformers models/dinov2_with_registers)."""
     patches = [_unit("conv2d", what="convolution"), _unit("cat"), _unit("add", what="add")]

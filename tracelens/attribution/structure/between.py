@@ -397,9 +397,8 @@ class _Placed(Interval):
             return Label("attention.other", self.layer) if self.before == "attention.output" else None
         if self.before in _STREAM and adds and at <= self.last_sum:
             passes = kind.what == "add" or self._reaches_sum(at)
-            if kind.what != "add" and self._weighs_rows(kind.tensors[:2]):
-                return Label("mlp.other", self.layer) if self.before == "mlp.down" else None
-            return Label("residual", self.layer) if passes else None
+            weighs_rows = kind.what != "add" and self._weighs_rows(kind.tensors[:2])
+            return Label("residual", self.layer) if passes and not weighs_rows else None
         if self.after == "logits" and at > self.last_added:  # what the head takes of the sequence
             return Label("logits")
         return None
