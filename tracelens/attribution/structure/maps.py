@@ -86,6 +86,11 @@ def _weight(kind: Kind) -> Dims:
 def open_convolutions(run: Run) -> None:
     """Without shapes, a convolution over a sequence next to an attention core, no product between, can be a
     linear layer: which part it is stays open; fills ``run.labels``."""
+    for at in _beside_cores(run):
+        run.labels.setdefault(at, Label("unattributed", candidates=_LINEAR))
+
+
+def _beside_cores(run: Run) -> Iterator[int]:
     for core in run.cores:
         for way in (range(core.first - 1, -1, -1), range(core.last + 1, len(run))):
             for at in way:
@@ -93,7 +98,7 @@ def open_convolutions(run: Run) -> None:
                 if kind.what in _PRODUCTS or loses(run, at):
                     break
                 if kind.name == "conv1d" and not kind.tensors:
-                    run.labels.setdefault(at, Label("unattributed", candidates=_LINEAR))
+                    yield at
 
 
 def label_maps(run: Run, hidden: int | None) -> None:
@@ -137,7 +142,10 @@ def _around(run: Run, hidden: int | None) -> Iterator[int]:
 
 
 def _between_convolutions(run: Run) -> Iterator[int]:
-    """Without shapes: between two convolutions and no other product, and what bends the last one's result."""
+    """Without shapes: between two convolutions and no other product, and what bends the last one's result;
+    not where they can be linear layers."""
+    if next(_beside_cores(run), None) is not None:
+        return
     ends = (*_PRODUCTS, "softmax", "embedding", "dropout")
     places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution" and not kind.tensors]
     for at, behind in pairwise([*places, len(run)]):
