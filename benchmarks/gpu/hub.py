@@ -70,7 +70,7 @@ def record(name: str, device: str, *, compiled: bool = False) -> dict[str, Any]:
     ``compiled``: under torch.compile, without a truth: marks would change what is compiled.
     """
     failed: Exception | None = None
-    models._made = _made_on(device)  # type: ignore[assignment]
+    models._made = _made_on(device)
     for model, batch in models.ways(name):
         try:
             run = _compiled if compiled else _recorded

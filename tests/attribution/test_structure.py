@@ -103,6 +103,13 @@ def test_what_counts_positions_is_part_of_their_lookup(width: int, component: st
     assert labels[:2] == [component, component]
 
 
+def test_what_is_cut_and_put_together_again_embeds_without_shapes() -> None:
+    """Registers between the class and the patches (transformers models/dinov2_with_registers)."""
+    patches = [_unit("conv2d", what="convolution"), _unit("cat"), _unit("add", what="add")]
+    labels = _labelled(*patches, _unit("slice"), _unit("slice"), _unit("cat"), *_attention())
+    assert labels[5] == "embedding"
+
+
 def test_positions_of_many_tokens_are_found_at_once() -> None:
     """Numbers of a divisor of all tokens: no list of the divisors is made."""
     lookups = [

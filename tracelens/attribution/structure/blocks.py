@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
+from itertools import takewhile
 
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import adds
@@ -249,6 +251,7 @@ class BlockWalk(Walk):
             return
         cores = run.cores
         if cores and any(at < cores[-1].first for at in products):
+            run.labels |= {at: Label("embedding") for at in products if self._opens_stream(at)}
             return  # between two layers: no head
         shapes = {at: shape for at in products if (shape := run.shape(at)) is not None}
         if len(shapes) < len(products):
@@ -275,6 +278,21 @@ class BlockWalk(Walk):
                 behind = run.kinds[at + 1 : next((p for p in products if p > at), len(run))]
                 if not any(map(_joins, behind)) or any(map(activates, behind)):
                     run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
+
+    def _opens_stream(self, at: int) -> bool:
+        """What no product made, brought onto the stream, with positions from a table: of a decoder of numbers
+        and not of words (arXiv 2012.07436)."""
+        run, shape = self.run, self.run.shape(at)
+        if shape is None or shape.n != self.hidden or at < run.cores[0].first:
+            return False
+        if self._made_widths & {shape.k, 2 * shape.k}:
+            return False
+        behind = (run.kinds[place] for place in range(at + 1, len(run)))
+        return any(map(embeds, takewhile(lambda kind: kind.what not in ("gemm", "bmm", "core"), behind)))
+
+    @cached_property
+    def _made_widths(self) -> set[int]:
+        return {shape.n for at in self.run.products() if (shape := self.run.shape(at)) is not None}
 
     def _scores(self, at: int, vocab: int) -> bool:
         """Without a loss: is the product one onto the words of an embedding, or are its results compared?"""

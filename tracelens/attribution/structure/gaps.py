@@ -11,7 +11,7 @@ from math import prod
 from tracelens.attribution.structure.cores import query_rows
 from tracelens.attribution.structure.norms import adds, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.units import VIEWS, Dims, Kind
+from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import loses
 from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import parse_fused
@@ -97,7 +97,7 @@ class Interval:
     def _sums_lookups(self, at: int) -> bool:
         """Without shapes: adds or puts together what was looked up, or made of patches, right before it."""
         before = self.run.kinds[:at]
-        puts = (kind for kind in reversed(before) if kind.name not in VIEWS)
+        puts = (kind for kind in reversed(before) if kind.name not in VIEWS | CUTS)
         first = next((kind for kind in puts if kind.what not in ("add", "copy") and kind.name != "cat"), None)
         if first is None or not (self.run.kinds[at].what == "add" or self.run.kinds[at].name == "cat"):
             return False
@@ -183,7 +183,7 @@ class Interval:
     def _drops_paths(self, at: int) -> bool:
         """Stochastic depth: one number by chance for each sample, and the product with it."""
         here = self.run.kinds[at]
-        if per_sample(here.tensors) or here.name in _CHANCE:
+        if per_sample(here.tensors) or self._is_chance(at):
             return True
         behind = self.run.kinds[at + 1] if at + 1 < len(self.run) else None
         if not here.tensors:
@@ -193,11 +193,17 @@ class Interval:
         )
         return scales and behind is not None and per_sample(behind.tensors)
 
+    def _is_chance(self, at: int) -> bool:
+        """On a GPU rand fills what it made, as noise does; what is rounded down chooses."""
+        kinds = self.run.kinds
+        rounds = any(kind.name in ("floor", "floor_") for kind in kinds[at + 1 : at + _DRAWS])
+        return kinds[at].name in _CHANCE or (kinds[at].name == "uniform_" and rounds)
+
     @cached_property
     def _scaled_by_chance(self) -> set[int]:
         """Without shapes: from what is drawn by chance, or the division before it, to the product with it."""
         kinds, out = self.run.kinds, set[int]()
-        for drawn in (at for at in self.gap if kinds[at].name in _CHANCE):
+        for drawn in filter(self._is_chance, self.gap):
             around = range(max(drawn - _DRAWS, self.gap[0]), min(drawn + _DRAWS, self.gap[-1]) + 1)
             ends = [at for at in around if at > drawn and kinds[at].name in ("mul", "mul_")]
             firsts = [at for at in around if at < drawn and kinds[at].name in ("div", "div_")]
@@ -315,7 +321,8 @@ class Interval:
 
     def _is_bare_sum(self, at: int) -> bool:
         kind = self.run.kinds[at]
-        return kind.what == "add" and not kind.tensors and at not in self.normed
+        bare = kind.what == "add" and not kind.tensors
+        return bare and at not in self.normed and not self._counts_batches(at)
 
     def _scales_sum(self, at: int) -> bool:
         """Without shapes: multiplied right behind a product, and then added to the stream (layer scale)."""

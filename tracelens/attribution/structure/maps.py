@@ -86,6 +86,11 @@ def _weight(kind: Kind) -> Dims:
 def open_convolutions(run: Run) -> None:
     """Without shapes, a convolution over a sequence next to an attention core, no product between, can be a
     linear layer: which part it is stays open; fills ``run.labels``."""
+    for at in _beside_cores(run):
+        run.labels.setdefault(at, Label("unattributed", candidates=_LINEAR))
+
+
+def _beside_cores(run: Run) -> Iterator[int]:
     for core in run.cores:
         for way in (range(core.first - 1, -1, -1), range(core.last + 1, len(run))):
             for at in way:
@@ -93,7 +98,7 @@ def open_convolutions(run: Run) -> None:
                 if kind.what in _PRODUCTS or loses(run, at):
                     break
                 if kind.name == "conv1d" and not kind.tensors:
-                    run.labels.setdefault(at, Label("unattributed", candidates=_LINEAR))
+                    yield at
 
 
 def label_maps(run: Run, hidden: int | None) -> None:
@@ -101,7 +106,8 @@ def label_maps(run: Run, hidden: int | None) -> None:
 
     ``hidden``, the width of the residual stream, is that of no map: patches are embedded by a convolution.
     """
-    found = ({*_around(run, hidden)} - {*_beside_attention(run)}) | {*_behind_all(run)}
+    around = {*_around(run, hidden), *_between_convolutions(run)}
+    found = (around - {*_beside_attention(run)}) | {*_behind_all(run)}
     for at in found:
         kind = run.kinds[at]
         if at not in run.labels and kind.what not in _OWN:
@@ -133,6 +139,22 @@ def _around(run: Run, hidden: int | None) -> Iterator[int]:
         chained = maps or (chained and bool(channels - {hidden}) and not kind.tensors)
         if chained:
             yield at
+
+
+def _between_convolutions(run: Run) -> Iterator[int]:
+    """Without shapes: between two convolutions and no other product, and what bends the last one's result;
+    not where they can be linear layers."""
+    if next(_beside_cores(run), None) is not None:
+        return
+    ends = (*_PRODUCTS, "softmax", "embedding", "dropout")
+    places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution" and not kind.tensors]
+    for at, behind in pairwise([*places, len(run)]):
+        between = range(at + 1, behind)
+        if behind == len(run) or any(run.kinds[place].what in ends for place in between):
+            bare = (place for place in between if run.kinds[place].what not in ("copy", "norm", "helper"))
+            first = next(bare, at)
+            between = range(first, first + 1) if run.kinds[first].what == "activation" else range(0)
+        yield from between
 
 
 def _beside_attention(run: Run) -> Iterator[int]:

@@ -71,8 +71,14 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
 
 
 def _label_ahead(run: Run, ahead: list[int], pattern: Pattern) -> None:
-    """Before the first core: what makes its queries, as what makes the next one's."""
+    """Before the first core: what makes its queries, as what makes the next one's, and the MLP ahead of them
+    where a layer has two (arXiv 2005.08100)."""
     queries = pattern[pattern.index(QUERIES) :] if QUERIES in pattern else ()
+    second = [part for part in pattern if part not in ("", QUERIES)][1:]
+    own = [*second[second.index("mlp.down") + 1 :], *queries] if second.count("mlp.down") == _TWO_MLPS else []
+    places = ahead[-len(own) : len(ahead) - len(queries)] if 0 < len(own) <= len(ahead) else []
+    if places and any(map(activates, run.kinds[places[0] : places[-1]])):
+        queries = (*own,)
     pairs = zip(reversed(ahead), reversed(queries), strict=False)
     run.labels |= {at: Label(component, 0) for at, component in pairs if component}
     if len(ahead) > len(queries) + 1:  # more than what makes the stream: layers that are not read
@@ -163,7 +169,8 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
     for number, (places, pattern) in enumerate(zip(between, usual, strict=True)):
         parts = [equal.get(keys[at], set()) for at in places]
         own = None if merged[number] else read[number]
-        found = pattern or _with_equal_attention(own, parts) or _of_equals(run, places, parts)
+        beside = own if own and tuple(filter(None, own)) in usual else None  # of other work, as others
+        found = pattern or beside or _with_equal_attention(own, parts) or _of_equals(run, places, parts)
         if found is None:
             before = next((p for p in reversed(usual[:number]) if p), None)
             after = next((p for p in usual[number:] if p), None)

@@ -71,6 +71,9 @@ def _in_stretches(
             out += [*mixture, *[""] * (len(whole) - len(block))]
             continue
         inside = [at for at in acts if block[0] < at < block[-1]] or _bent(run, block)
+        if any(kind.what == "softmax" for kind in run.kinds[block[0] : block[-1]]):
+            out += [""] * len(whole)  # it says what it would answer, and takes that in (arXiv 2104.02724)
+            continue
         mlp = None if _joins_others(run, block) else _mlp(block, inside)
         if mlp is None:
             if last and whole is blocks[-1]:
@@ -192,7 +195,9 @@ def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
 
 
 def _activations(run: Run, block: list[int]) -> list[int]:
-    return [at for at in range(block[0], block[-1]) if _activates(run.kinds[at])]
+    """A softplus makes scales and decays positive: beside another activation it bends no MLP."""
+    found = [at for at in range(block[0], block[-1]) if _activates(run.kinds[at])]
+    return [at for at in found if run.kinds[at].name != "softplus"] or found
 
 
 def _activates(kind: Kind) -> bool:

@@ -43,6 +43,8 @@ _WHOLE = (
     "dispatch",  # on a GPU one_hot is a fill and a scatter, index_put sorts
     "topk",
 )
+#: Operators that copy what they are given and then work in place: one unit too.
+_COPIES_FIRST = frozenset({"aten::masked_fill", "aten::index_fill"})
 _TAGGED = {"rope": "rope", "routes": "router"}  # rules of operators that fuse what Inductor's names list
 _NUMBER = re.compile(r"_\d+$")  # of a user's Triton kernel in a compiled graph
 VIEWS = frozenset({"view", "_unsafe_view", "permute", "transpose", "expand"})
@@ -93,7 +95,8 @@ def find_units(trace: Trace, links: Links, names: KernelNames, rule: NodeArray, 
     Forward operators that only a backward kernel refers to (views) are units too: their place in the
     forward says what their gradient is part of.
     """
-    home = _homes(links, rule)
+    copies = links.is_op & trace.symbols.where(_COPIES_FIRST.__contains__)[links.name]
+    home = _homes(links, rule, copies)
     size = len(trace.kernels)
     lone = -1 - np.arange(size, dtype=np.int64)  # keys of kernels without an operator
     # what hangs from a graph launch is not the work of the operator that launched the graph
@@ -139,10 +142,10 @@ def find_units(trace: Trace, links: Links, names: KernelNames, rule: NodeArray, 
     )
 
 
-def _homes(links: Links, rule: NodeArray) -> NodeArray:
+def _homes(links: Links, rule: NodeArray, copies: BoolArray) -> NodeArray:
     """Per host node the operator that is its unit; an operator that is part of nothing is its own."""
     forest = links.forest
-    whole = np.isin(rule, [_RULE[name] for name in _WHOLE])
+    whole = np.isin(rule, [_RULE[name] for name in _WHOLE]) | copies
     product = np.isin(rule, [_RULE[name] for name in _PRODUCTS])
     core = rule == _RULE["core"]
     outer_core = forest.outermost(core)
