@@ -2,10 +2,10 @@
 
 ``python -m benchmarks.gpu.summarize`` writes the ledger of predictions ``results/<gpu>.ledger.csv`` and
 ``benchmarks/gpu/README.md``; with ``--ship`` also ``tracelens/hardware/calibration/<gpu>.json.gz`` for each
-GPU with a finished GEMM sweep. A calibration knows one machine: it ships where it beats the model on others'
-measurements, which that of the H100 does not (docs/bench.md). Results that were refused are judged again by
-the checks as they are now. A dry run ships nothing: its results make a page in a folder of its own with ``--results DIR --out DIR``, marked as
-what it is.
+GPU with a finished GEMM sweep. A calibration knows one machine: it ships where it beats the model on
+others' measurements, which that of the H100 does not (docs/bench.md). Results that were refused are judged
+again by the checks as they are now. A dry run ships nothing: its results make a page in a folder of its own
+with ``--results DIR --out DIR``, marked as what it is.
 """
 
 from __future__ import annotations
