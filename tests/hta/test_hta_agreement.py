@@ -142,7 +142,11 @@ def test_idle_time_of_a_stream_is_exactly_what_no_event_of_it_covers(path: Path)
 def test_queues_are_its_own(path: Path) -> None:
     _, built = _ours(path)
     ours = queue_frame(built.analysis(library()), built)
-    theirs = _own(path).get_queue_length_summary([0])["queue_length"].droplevel("rank")
+    found = _own(path).get_queue_length_summary([0])
+    if found is None:  # one launch of a graph for all kernels
+        assert ours.empty
+        return
+    theirs = found["queue_length"].droplevel("rank")
     assert ours["stream"].tolist() == theirs.index.tolist()
     assert (ours["launches"] * 2).tolist() == theirs["count"].tolist()
     for name, its in (("mean", "mean"), ("std", "std"), ("median", "50%"), ("highest", "max")):
@@ -157,7 +161,11 @@ def test_the_critical_path_of_a_step_is_its_own(path: Path) -> None:
     if not steps.marked:
         pytest.skip("no step is marked, and it would take the whole file")
     window = (int(steps.start_ns[0]), int(steps.end_ns[0]))
-    ours = path_frame(built.analysis(library(), built.in_ticks(*window)))
+    try:
+        ours = path_frame(built.analysis(library(), built.in_ticks(*window)))
+    except AssertionError as why:
+        assert "Queue length time series is required" in str(why) and queue_frame(_own(path), built).empty
+        pytest.skip("the library makes no path where one launch of a graph starts all kernels")
     assert ours["frac"].sum() == pytest.approx(1)
     try:
         theirs = path_frame(_own(path), annotation=f"ProfilerStep#{steps.index[0]}", unit_ns=1000)

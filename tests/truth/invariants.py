@@ -29,6 +29,8 @@ _PER_STEP = re.compile(r"\b(?:per|a|each|of the) (?:training )?step\b|ms/step")
 _BROKEN = re.compile(
     r"(?<![\w.-])(?:None(?! (?:of|has|is|was)\b|: [a-z]+ )|nan|NaN|-?inf|Infinity)(?![\w-])"
 )  # "None of 93 shapes", "None has fewer" are English
+#: A line that ends in an option or in front of one: the terminal wrapped it.
+_WRAPPED = re.compile(r"(?<=\s--gpu)\n(?=\S)| ?\n(?=--\w)")
 _HREF = re.compile(r'href="#([^"]+)"')
 _ID = re.compile(r'\bid="([^"]+)"')
 
@@ -47,7 +49,8 @@ class Written(Protocol):
 def commands_exist(out: Written) -> Iterator[str]:
     """Commands parse on the real command line, and the rules and rows that they name exist."""
     rules = {rule.id for rule in RULES}
-    for one in set().union(*(named(text) for text in out.texts.values())):
+    texts = (_WRAPPED.sub(" ", text) for text in out.texts.values())
+    for one in set().union(*(named(text) for text in texts)):
         command = cli.commands.get(one.command)
         if command is None:
             yield f"no such command: {one}"

@@ -30,7 +30,10 @@ def rate_of(shape: Shape | None, *, calls: int, time_ns: int, gpu: GpuInfo, dtyp
     """The rate of ``calls`` that took ``time_ns`` together."""
     work, most = flops(shape) if shape else None, most_tflops(gpu, dtype)
     tflops = work * calls / time_ns / 1e3 if work is not None and time_ns else None
-    return RowRate(work, tflops, dtype, work_known(shape, tflops, most), not above(tflops, most))
+    known = work_known(shape, tflops, most)
+    # a bound above the peak bounds nothing, whatever the clocks
+    limit = gpu.peak_tflops.get(dtype or "", most) if known == "at_most" else most
+    return RowRate(work, tflops, dtype, known, not above(tflops, limit))
 
 
 def most_tflops(gpu: GpuInfo, dtype: str | None) -> float | None:

@@ -35,8 +35,8 @@ def replayed_directions(
     backward until something works on lists of weights.
     """
     stated = [(name.direction if name else None) for name in names]
-    back = trace.symbols.where(_BACKWARD.search) | np.array([one == "backward" for one in stated])
-    ahead = trace.symbols.where(_FORWARD.search) | np.array([one == "forward" for one in stated])
+    back = trace.symbols.where(_BACKWARD.search) | np.array([one == "backward" for one in stated], bool)
+    ahead = trace.symbols.where(_FORWARD.search) | np.array([one == "forward" for one in stated], bool)
     name = trace.kernels.name
     known = np.where(backward | back[name], -1, np.where(forward | ahead[name], 1, 0))
     fills = trace.symbols.where(_FILLS.search)[name]

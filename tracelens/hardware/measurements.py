@@ -68,9 +68,9 @@ class AttentionMeasurement:
     kernels: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Measurements:
-    """Everything measured on one GPU, and how. ``None`` = not measured. Equal only to itself."""
+    """Everything measured on one GPU, and how. ``None`` = not measured."""
 
     gpu: str  # key in gpus.toml, "unknown" when not in the table
     device: Mapping[str, Any]  # name, sms, compute_capability, memory_bytes, l2_bytes
@@ -86,6 +86,9 @@ class Measurements:
     call_gap_us: float | None = None  # in every time_us: what separates two kernels of a full stream
     notes: tuple[str, ...] = field(default=())
     method_version: int = 1  # results of another version are stale
+
+    def __hash__(self) -> int:
+        return hash((self.gpu, self.date, self.command, len(self.gemms), len(self.attention)))
 
 
 def write_measurements(measurements: Measurements, path: Path) -> None:
