@@ -161,11 +161,9 @@ def test_the_critical_path_of_a_step_is_its_own(path: Path) -> None:
     if not steps.marked:
         pytest.skip("no step is marked, and it would take the whole file")
     window = (int(steps.start_ns[0]), int(steps.end_ns[0]))
-    try:
-        ours = path_frame(built.analysis(library(), built.in_ticks(*window)))
-    except AssertionError as why:
-        assert "Queue length time series is required" in str(why) and queue_frame(_own(path), built).empty
+    if queue_frame(_own(path), built).empty:
         pytest.skip("the library makes no path where one launch of a graph starts all kernels")
+    ours = path_frame(built.analysis(library(), built.in_ticks(*window)))
     assert ours["frac"].sum() == pytest.approx(1)
     try:
         theirs = path_frame(_own(path), annotation=f"ProfilerStep#{steps.index[0]}", unit_ns=1000)
