@@ -9,6 +9,7 @@ import pytest
 
 from tests.said import Listener
 from tracelens.errors import InputError
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import BACKENDS, Kernel, attention_kernel, padded_head_dim
 from tracelens.gemm.predict.attention_rates import exp_cost, kernel_rate
 from tracelens.hardware import find_gpu
@@ -89,7 +90,7 @@ def test_blocks_are_those_of_the_sources(
         ("flash", (32, 64, 96, 128, 192, 256)),
         ("flash3", (64, 96, 128, 192, 256)),
         ("flash4", (16, 32, 48, 64, 80, 96, 112, 128, 192, 256)),
-        ("cudnn", (32, 64, 96, 128, 160, 192, 224, 256)),
+        ("cudnn", (64, 128, 192, 256)),
     ],
 )
 def test_a_head_dimension_is_padded_to_the_next_that_a_kernel_is_built_for(
@@ -158,7 +159,6 @@ def test_an_exponential_costs_alike_whether_the_number_of_sms_is_known(name: str
     ("backend", "gpu", "like", "way"),
     [
         ("flash", "l40s", "a6000", "backward"),
-        ("efficient", "h100-sxm", "a100-sxm-80gb", ""),
         ("efficient", "h20", "a100-sxm-80gb", ""),
         ("efficient", "b200", "a100-sxm-80gb", ""),
     ],
@@ -168,7 +168,11 @@ def test_rates_taken_over_stand_to_each_other_as_measured_ones_do(
 ) -> None:
     def rate(name: str, on: str, direction: str) -> float:
         chip, found = find_gpu(None, override=on), kernel(name, 64, on, way=direction)
-        return kernel_rate(found, gpu=chip, causal=False, windowed=False, dtype="bf16").mma_frac
+        call = AttentionProblem(
+            batch=1, heads=1, kv_heads=1, seq_q=1024, seq_k=1024, head_dim=64, causal=False,
+            direction=direction or "forward",
+        )  # fmt: skip
+        return kernel_rate(found, call, gpu=chip).mma_frac
 
     taken = rate(backend, gpu, way) / rate(backend, like, way)
     known = rate("flash", gpu, "") / rate("flash", like, "")

@@ -138,10 +138,7 @@ class _KernelRun:
 
     @property
     def rate(self) -> Rate:
-        windowed = self.call.window is not None
-        return kernel_rate(
-            self.kernel, gpu=self.gpu, causal=self.call.causal, windowed=windowed, dtype=self.call.dtype
-        )
+        return kernel_rate(self.kernel, self.call, gpu=self.gpu)
 
     def modelled(self, lines: Derivation) -> Modelled:
         return model(
@@ -151,7 +148,7 @@ class _KernelRun:
             gpu=self.gpu,
             peak_tflops=self.ceilings.peak_tflops,
             bandwidth_gbps=self.ceilings.copy_gbps,
-            launch_us=least_us(self.gpu, self.measured),
+            launch_us=least_us(self.gpu, self.measured) + self.rate.fixed_us,
             lines=lines,
         )
 

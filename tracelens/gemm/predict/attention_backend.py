@@ -17,6 +17,9 @@ from tracelens.gemm.predict.words import attention as words
 from tracelens.hardware import Gpu
 
 CUDNN_MAX_HEAD_DIM = 128  # above needs a cuDNN after 9.22, which no wheel is known to carry
+#: Releases of torch to 2.11 ask for cuDNN 9.10 and Hopper only; 2.11 ran all to 256 on an H100
+#: (benchmarks/gpu/results/h100-sxm/attention_sweep.json).
+_CUDNN_MAX_ON_HOPPER = 256
 _FLASH_MAX_HEAD_DIM = 256
 #: GPUs whose SMs have 99 KB of shared memory: no flash backward for head dimensions in (192, 224].
 _SMALL_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
@@ -60,12 +63,12 @@ def likely_backend(
     half = dtype == "fp16" or (dtype == "bf16" and capability >= (8, 0))
     square = seq_q == seq_k or not causal
     if half and capability >= (8, 0):
-        first = _cudnn_first(capability, torch_version)
-        if first is not None and head_dim <= CUDNN_MAX_HEAD_DIM and head_dim % 8 == 0 and seq_k != 1:
+        first, widest = _cudnn_first(capability, torch_version), _cudnn_widest(capability, torch_version)
+        if first is not None and head_dim <= widest and head_dim % 8 == 0 and seq_k != 1:
             return LikelyBackend("cudnn", first)
         small = training and capability in _SMALL_MEMORY and 192 < head_dim <= 224
         if head_dim <= _FLASH_MAX_HEAD_DIM and square and not small:
-            why = words.flash_after_cudnn(CUDNN_MAX_HEAD_DIM) if first is not None else words.FLASH_FIRST
+            why = words.flash_after_cudnn(widest) if first is not None else words.FLASH_FIRST
             return LikelyBackend("flash", why)
     alignment = _efficient_alignment(capability, half=dtype in ("fp16", "bf16"))
     if (half or dtype == "fp32") and head_dim % alignment == 0:
@@ -77,6 +80,12 @@ def likely_backend(
         )
         return LikelyBackend("efficient", why)
     return LikelyBackend("math", words.none_fused(dtype, head_dim))
+
+
+def _cudnn_widest(capability: tuple[int, int], torch_version: str | None) -> int:
+    """The widest heads that torch gives cuDNN."""
+    known = re.match(r"2\.(9|11)\b", torch_version or "")
+    return _CUDNN_MAX_ON_HOPPER if known and capability == (9, 0) else CUDNN_MAX_HEAD_DIM
 
 
 def _cudnn_first(capability: tuple[int, int], torch_version: str | None) -> str | None:

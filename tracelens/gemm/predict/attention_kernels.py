@@ -24,9 +24,9 @@ _HEAD_DIMS = {
     "flash3": (64, 96, 128, 192, 256),
     # ``head_dim_padded`` in flash_attn/cute/flash_fwd_sm100.py: to multiples of 16.
     "flash4": (16, 32, 48, 64, 80, 96, 112, 128, 192, 256),
-    # Not documented. On an H100, d=80 took 1.20 times as long as d=64 (sglang pull 30090, July 2026),
-    # which is what 96 takes and neither 80 nor 128.
-    "cudnn": (32, 64, 96, 128, 160, 192, 224, 256),
+    # Not documented. The kernels' names on an H100 (benchmarks/gpu/results/h100-sxm, cuDNN 9.19), and their
+    # times: all head dimensions of a step take the same.
+    "cudnn": (64, 128, 192, 256),
 }
 
 
@@ -98,6 +98,8 @@ def attention_kernel(
     else:
         # Two tiles of 128 queries share a CTA on Blackwell (flash_attn/cute, q_stage = 2); cuDNN: assumed.
         block_q, block_k = (256 if capability >= (10, 0) and not backward else 128), 128
+        if backend == "cudnn" and backward and capability[0] == 9:
+            block_q = block_k = 64  # the kernels' names
         ctas = 1
         source = "flash-attention flash_attn/cute" if backend == "flash4" else "assumed: cuDNN is closed"
     # FlashAttention-3 forward: LPT in hopper/flash_fwd_launch_template.h.

@@ -205,9 +205,10 @@ def _busiest(
         why = words.waves(tiles / gpu.sms, gpu.sms)
     else:
         tail = 0.0 if kernel.longest_first else _TAIL_FRAC
+        tail = tail if rate.tail_frac is None else rate.tail_frac
         formula = f"max({one}, {everything} / {gpu.sms} + {number(tail)} * {number(tile)})"
         value = max(tile / alone, work / gpu.sms + tail * tile)
-        why = words.LONGEST_FIRST if kernel.longest_first else words.WITH_A_TAIL
+        why = words.WITH_A_TAIL if tail else words.LONGEST_FIRST
     return lines.add("busiest SM", formula, value, "blocks", why)
 
 

@@ -10,8 +10,9 @@ purpose, leave a part of the exponentials exposed.
 
 Fitted to: figures without a causal mask at sequences 512, 2048 and 16384 of each source, and with one at
 the same lengths for ``causal_factor`` and ``causal_blocks``. Every other length, and every other source,
-is held out; tests/gemm/predict compares both. Figures of whole tables (``_SILICON``) are fitted to two thirds
-of their head geometries (``benchmarks.attention``).
+is held out; tests/gemm compares both. Figures of whole tables (``_SILICON``) are fitted to two thirds of
+their head geometries, those of Hopper's FlashAttention-2, cuDNN and memory-efficient kernels (``_OWN``) to
+half of the geometries of our own sweep (``benchmarks.attention``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import Kernel
 from tracelens.gemm.predict.words import attention as words
 from tracelens.hardware import Gpu
@@ -54,6 +56,7 @@ _SILICON = (
 )
 _L40S = _SILICON + "L40S as its clock and power stood"
 _RTX_PRO = _SILICON + "RTX PRO 6000 Server"
+_OWN = "benchmarks/gpu/results/h100-sxm/attention_sweep.json, H100 SXM at its power, PyTorch 2.11, cuDNN 9.19"
 _XFORMERS = "flash-attention README, A100 80GB SXM4, xformers, forward + backward, July 2023"
 _FP32 = "one training trace of an RTX 3060 (luatil/torch-profile trace_04), head dimension 64"
 
@@ -68,6 +71,8 @@ class Rate:
     slowdown: float  # of every block, where a causal mask makes the kernel slower
     range_frac: float  # about 9 of 10 held-out figures lie within this of the model
     source: str
+    fixed_us: float = 0.0  # that a launch takes beside the shortest kernel's time
+    tail_frac: float | None = None  # of the longest tile, with SMs idle at the end; None = as for any kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,12 @@ class _Figures:
     exposed_exp_frac: float = 1.0
     causal_factor: float = 1.0
     causal_blocks: float = 0.0  # more overhead of a tile under a causal mask
+    ragged_blocks: float = 0.0  # more of it where the last block of a causal mask is cut
+    narrow_factor: float = 1.0  # of a head dimension below the kernel's
+    odd_factor: float = 1.0  # of one that is no multiple of 16
+    fixed_us: float = 0.0
+    tail_frac: float | None = None
+    range_frac: float = 0.15
 
 
 #: More overhead of a tile of FlashAttention-2 forward under a causal mask, by the A100's figures.
@@ -96,9 +107,22 @@ _TABLE: dict[tuple[str, str, bool], _Figures] = {
         {64: 1.0, 96: 0.90, 128: 0.88, 256: 0.71}, 0.0, _RTX_PRO, causal_blocks=_FA2_CAUSAL
     ),
     ("flash", "sm90", False): _Figures(
-        {64: 0.54, 128: 0.47, 256: 0.37}, 0.9, _FA3, causal_factor=1.06, causal_blocks=0.3
+        {32: 0.466, 64: 0.502, 96: 0.492, 128: 0.451, 192: 0.411, 256: 0.368},
+        1.6,
+        _OWN,
+        ragged_blocks=1.33,
+        narrow_factor=1.116,
+        odd_factor=1.068,
+        tail_frac=1.0,
     ),
-    ("flash", "sm90", True): _Figures({64: 0.36, 128: 0.355}, 1.1, _FA3),
+    ("flash", "sm90", True): _Figures(
+        {32: 0.279, 64: 0.352, 96: 0.311, 128: 0.354, 192: 0.294, 256: 0.273},
+        1.46,
+        _OWN,
+        causal_factor=1.016,
+        narrow_factor=1.074,
+        odd_factor=1.009,
+    ),
     ("flash", "h20", False): _Figures({64: 0.64, 128: 0.64}, 1.0, _H20, exposed_exp_frac=0.0),
     ("flash", "sm100", False): _Figures(
         {64: 0.28, 128: 0.19}, 1.2, _FA2_B200, causal_factor=1.06, causal_blocks=0.3
@@ -109,13 +133,46 @@ _TABLE: dict[tuple[str, str, bool], _Figures] = {
     ),
     ("flash3", "sm90", True): _Figures({64: 0.645, 128: 0.70}, 1.3, _FA3),
     ("flash3", "h20", False): _Figures({64: 1.0, 128: 1.0}, 1.0, _H20, 0.0, causal_blocks=0.8),
-    ("cudnn", "sm90", False): _Figures({64: 0.77, 128: 0.97, 256: 0.735}, 0.9, _FA3, causal_factor=1.13),
-    ("cudnn", "sm90", True): _Figures({64: 0.575, 128: 0.635}, 1.0, _FA3),
+    ("cudnn", "sm90", False): _Figures(
+        {64: 0.77, 128: 0.911, 192: 0.867, 256: 0.862},
+        1.08,
+        _OWN,
+        0.6,
+        causal_factor=1.071,
+        narrow_factor=0.99,
+        odd_factor=1.093,
+        fixed_us=2.6,
+        tail_frac=0.5,
+    ),
+    ("cudnn", "sm90", True): _Figures(
+        {64: 0.572, 128: 0.726, 192: 0.406, 256: 0.505},
+        4.06,
+        _OWN,
+        causal_factor=1.037,
+        narrow_factor=0.931,
+        odd_factor=1.075,
+    ),
     ("cudnn", "h20", False): _Figures({64: 0.98, 128: 0.98}, 1.0, _H20, 0.0),
     ("flash4", "sm100", False): _Figures({64: 0.67, 128: 0.90}, 3.3, _FA4, 0.5, causal_blocks=0.6),
     ("flash4", "sm100", True): _Figures({128: 0.67}, 1.3, _FA4, 0.5),
     ("efficient", "sm80", False): _Figures({64: 0.36, 128: 0.40}, 1.0, _XFORMERS, causal_factor=1.06),
     ("efficient", "sm80", True): _Figures({64: 0.24, 128: 0.315}, 0.3, _XFORMERS),
+    ("efficient", "sm90", False): _Figures(
+        {64: 0.153, 128: 0.211, 256: 0.195},
+        0.96,
+        _OWN,
+        narrow_factor=0.973,
+        odd_factor=1.10,
+        tail_frac=1.0,
+        range_frac=0.25,
+    ),
+    ("efficient", "sm90", True): _Figures(
+        {32: 0.063, 64: 0.113, 96: 0.123, 128: 0.155, 192: 0.042, 256: 0.043},
+        1.0,
+        _OWN,
+        odd_factor=1.044,
+        tail_frac=1.0,
+    ),
 }
 #: fp32 through the memory-efficient kernels, of a third of the tf32 peak.
 _EFFICIENT_FP32 = {
@@ -140,14 +197,13 @@ _LIKE: dict[tuple[str, str], tuple[str, str, float]] = {
     ("cudnn", "l40s"): ("flash", "sm86", 0.8),
     ("cudnn", "sm100"): ("flash4", "sm100", 1.0),
     ("cudnn", "sm120"): ("flash", "sm86", 1.0),
-    # mma.sync reaches about 0.55 of Hopper's and 0.3 of Blackwell's peak, as flash shows.
-    ("efficient", "sm90"): ("efficient", "sm80", 0.55),
+    # mma.sync reaches about 0.3 of Blackwell's peak, as flash shows.
     ("efficient", "h20"): ("efficient", "sm80", 0.75),
     ("efficient", "sm100"): ("efficient", "sm80", 0.30),
 }
 #: Held-out figures: 9 of 10 within 0.07, those of other sources than fitted to within 0.15. A head
 #: dimension or a generation without figures is less sure; how much less is a judgement.
-_RANGE_KNOWN, _RANGE_HEAD_DIM, _RANGE_DERIVED = 0.15, 0.35, 0.6
+_RANGE_HEAD_DIM, _RANGE_DERIVED = 0.35, 0.6
 
 
 def generation(gpu: Gpu) -> str:
@@ -179,14 +235,15 @@ def exp_cost(gpu: Gpu, peak_tflops: float) -> float:
     return peak_tflops * 1e3 / (gpu.sms * clock * exps)
 
 
-def kernel_rate(kernel: Kernel, *, gpu: Gpu, causal: bool, windowed: bool, dtype: str) -> Rate:
-    """The rate of a kernel on a GPU; where it is not known, that of the nearest and a wider range."""
-    figures, factor, derived = _figures(kernel, generation(gpu), dtype)
+def kernel_rate(kernel: Kernel, call: AttentionProblem, *, gpu: Gpu) -> Rate:
+    """The rate of a kernel at a call; where it is not known, that of the nearest and a wider range."""
+    figures, factor, derived = _figures(kernel, generation(gpu), call.dtype)
     known = figures.mma_frac
     nearest = min(known, key=lambda size: (abs(size - kernel.head_dim), size))
     # In fp8 the overhead of a tile differs among head dimensions more than one number can say.
-    sure = nearest == kernel.head_dim and not windowed and dtype != "fp8"
-    source, range_frac = figures.source, _RANGE_KNOWN if sure else _RANGE_HEAD_DIM
+    windowed = call.window is not None
+    sure = nearest == kernel.head_dim and not windowed and call.dtype != "fp8"
+    source, range_frac = figures.source, figures.range_frac if sure else _RANGE_HEAD_DIM
     if derived:
         source = words.of_another_kernel(source)
         range_frac = _RANGE_DERIVED
@@ -194,13 +251,22 @@ def kernel_rate(kernel: Kernel, *, gpu: Gpu, causal: bool, windowed: bool, dtype
         source = words.of_another_head_dim(source, nearest, kernel.head_dim)
     elif windowed:
         source = words.without_window(source)
+    blocks, slowdown = figures.overhead_blocks, 1.0
+    if call.causal:
+        ragged = call.seq_q % kernel.block_q or call.seq_k % kernel.block_k
+        blocks += figures.causal_blocks + (figures.ragged_blocks if ragged else 0.0)
+        slowdown = figures.causal_factor
+    slowdown *= figures.narrow_factor if call.head_dim < kernel.head_dim else 1.0
+    slowdown *= figures.odd_factor if call.head_dim % 16 else 1.0
     return Rate(
         mma_frac=round(known[nearest] * factor, 4),
         exposed_exp_frac=figures.exposed_exp_frac,
-        overhead_blocks=round(figures.overhead_blocks + (figures.causal_blocks if causal else 0.0), 4),
-        slowdown=figures.causal_factor if causal else 1.0,
+        overhead_blocks=round(blocks, 4),
+        slowdown=round(slowdown, 4),
         range_frac=range_frac,
         source=source,
+        fixed_us=figures.fixed_us,
+        tail_frac=figures.tail_frac,
     )
 
 
