@@ -337,8 +337,11 @@ def test_packed_sequences_are_not_told_apart(said: Listener) -> None:
     found = search_step(step, dims, limits=SearchLimits(free=BY_DEFAULT | {"sequence"}, memory_gb=80))
     assert set(found.not_searched) == {"sequence"}
     said(found.not_searched["sequence"], found.notes)
-    assert [set(pick.change) for pick in found.picks] == [{"vocab"}]  # heads: the range is too wide
-    assert found.heads
+    assert {"vocab"} in [set(pick.change) for pick in found.picks]
+    whole = {one.heads: one.saving_frac for one in search_step(model_of(GPT), dims_of(GPT)).heads}
+    for one in found.heads:  # without lengths no head count is as sure
+        packed, known = one.saving_frac, whole[one.heads]
+        assert packed.high - packed.low > known.high - known.low  # type: ignore[operator]
 
 
 def test_a_step_that_waits_for_the_host_gets_no_advice() -> None:
