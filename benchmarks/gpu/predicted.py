@@ -102,7 +102,7 @@ def planned(shape: LayerShape | StepShape, *, gpu: Gpu, measured: Measurements |
     layout = Layout(
         fused_qkv=layer.fused_qkv, fused_gate=layer.fused_gate, causal=layer.causal, rope=layer.gated
     )
-    planner = Planner(layout, gpu=gpu, dtype=layer.dtype, measured=measured)
+    planner = Planner(layout, gpu=gpu, dtype=layer.dtype, measured=measured, backend=layer.attention)
     if whole:
         return planner.step(config)
     if layer.vocab:

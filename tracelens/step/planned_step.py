@@ -74,16 +74,24 @@ def _basis(weighted: Sequence[tuple[float, Basis]]) -> Basis:
 class Planner:
     """Predicts the steps of one configuration's family on one GPU; each part is predicted once.
 
+    ``backend`` of attention: that of ``predict_attention``, None for torch's choice.
     Raises ``InputError`` for a GPU or type whose products cannot be predicted.
     """
 
     def __init__(
-        self, layout: Layout, *, gpu: Gpu, dtype: str = "bf16", measured: Measurements | None = None
+        self,
+        layout: Layout,
+        *,
+        gpu: Gpu,
+        dtype: str = "bf16",
+        measured: Measurements | None = None,
+        backend: str | None = None,
     ) -> None:
         self.layout = layout
         self.gpu = gpu
         self.dtype = dtype
         self.measured = measured
+        self.backend = backend
         probe = predict_gemm(4096, 4096, 4096, gpu=gpu, dtype=dtype, measured=measured)
         if probe.unknown is not None:
             raise InputError(f"{probe.unknown}: no step can be predicted")
@@ -230,6 +238,7 @@ class Planner:
                 ),
                 gpu=self.gpu,
                 measured=self.measured,
+                backend=self.backend,
             )
             time = found.time_us
             cannot = found.unknown or words.no_time("attention", self.gpu.title)
