@@ -83,7 +83,8 @@ def pairs(ours: Sequence[Told], theirs: Sequence[Kernel]) -> list[tuple[Told, Ke
     if Counter(told) == Counter(true):
         by_name = (sorted(range(len(side)), key=side.__getitem__) for side in (told, true))
         return [(ours[one], theirs[other]) for one, other in zip(*by_name, strict=True)]
-    found, at, beyond = [], 0, 0
+    found: list[tuple[Told, Kernel]] = []
+    at = beyond = 0
     for one, other in [*_longest_common(told, true), (len(told), len(true))]:
         if one - at == other - beyond:
             found += zip(ours[at:one], theirs[beyond:other], strict=True)

@@ -113,13 +113,15 @@ def test_bytes_of_the_loss_of_a_rank_s_part_of_the_vocabulary() -> None:
     assert (backward.fused_bytes / logits, backward.plain_bytes / logits) == (4, 4 + (4 + 4 + 4) + (4 + 2))
 
 
-def test_a_kernel_that_moves_bytes_takes_them_at_nine_tenths_of_the_bandwidth() -> None:
+def test_a_kernel_that_moves_bytes_takes_them_at_what_such_kernels_reach_of_the_bandwidth() -> None:
+    """Fused 0.9, plain PyTorch 0.72, and twice as long under autocast."""
     config = gpt()
     parts = Planner(config.layout, gpu=A100).step(config.model).parts
     (loss,) = (one for one in parts if one.component == "loss" and one.role == "forward")
     logits = B * S * V
-    assert (loss.time_ms.low, loss.time_ms.high) == pytest.approx((2 * logits / MOVED, 14 * logits / MOVED))
-    assert loss.time_ms.mid == pytest.approx(math.sqrt(28) * logits / MOVED)
+    plain = 14 * logits / (0.8 * MOVED)
+    told = (loss.time_ms.low, loss.time_ms.mid, loss.time_ms.high)
+    assert told == pytest.approx((2 * logits / MOVED, plain, 2 * plain))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +177,7 @@ def test_kernels_run_at_the_pace_of_published_steps() -> None:
 @pytest.mark.parametrize(
     ("gpu", "attention", "error"),
     [("a100-sxm-40gb", 1.91, 0.12), ("a6000", 1.91, 0.3), ("l40s", 1.91, 0.3), ("v100-sxm", 1.91, 0.3),
-     ("h100-sxm", 3.19, 0.12), ("h200", 3.19, 0.3), ("b200", 3.19, 0.3), ("rtx-5090", 3.19, 0.3)],
+     ("h100-sxm", 3.53, 0.12), ("h200", 3.53, 0.3), ("b200", 3.53, 0.3), ("rtx-5090", 3.53, 0.3)],
 )  # fmt: skip
 def test_a_gpu_without_published_steps_has_the_pace_of_its_generation(
     gpu: str, attention: float, error: float

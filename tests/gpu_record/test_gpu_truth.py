@@ -88,6 +88,25 @@ def test_savings_of_layers_are_predicted(record: Record) -> None:
     assert found.holds, found
 
 
+@pytest.mark.parametrize("record", measured("layer_pairs"))
+def test_savings_of_layers_are_predicted_by_today_s_code(record: Record) -> None:
+    """The same changes without a calibration: what ``tracelens suggest`` says of them now."""
+    setting = replace(SETTING, gpu=record.gpu, store={})
+    known = {pair.name: pair for pair in layer_pairs()}
+    found = []
+    for one in advised(ledger.entries(record)):
+        pair = known[one.name]
+        said = (predicted.of_change(setting, one.name, pair.before, pair.after) or {})["values"][one.name]
+        low, mid, high = said
+        found.append(replace(one, low=low, mid=mid, high=high))
+    if len(found) < LEAST_CHANGES:
+        pytest.skip(f"{len(found)} savings are measured: layer_pairs is not yet")
+    judged = verdict(found)
+    assert judged is not None and judged.in_range_frac >= 0.95 and judged.median_error_frac <= 0.015
+    # what is advised is sure: no change whose whole range is a gain was a loss
+    assert [one.name for one in found if one.low > 0 > one.measured + REPEAT_FRAC] == []
+
+
 def pair_rows(every: float, said: dict[str, Any]) -> list[dict[str, Any]]:
     """Rows of all pairs, each of which saved ``every`` of what was predicted of it."""
     rows = []

@@ -25,7 +25,7 @@ class Pace:
 
 #: Constants by benchmarks/steps.py.
 _AMPERE = Pace(products=1.0, attention=1.91, moved=3.59, exchange=0.93, error=0.12)
-_HOPPER = Pace(products=1.0, attention=3.19, moved=3.94, exchange=1.08, error=0.12)
+_HOPPER = Pace(products=1.0, attention=3.53, moved=3.61, exchange=1.08, error=0.12)
 FITTED = {"a100-sxm-40gb": _AMPERE, "a100-sxm-80gb": _AMPERE, "h100-sxm": _HOPPER}
 #: Of GPUs without a published step: the pace of their generation is assumed.
 _UNFITTED_ERROR = 0.30

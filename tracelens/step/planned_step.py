@@ -33,6 +33,10 @@ from tracelens.words import DIRECTIONS, ROLES, Role
 
 #: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
 BANDWIDTH_FRAC = 0.9
+#: What plain PyTorch's pointwise kernels, norms and losses reach, and what they take under autocast, which
+#: keeps the residual stream in fp32, over that: layers and captures of our H100 (benchmarks/gpu/results).
+_PLAIN_FRAC = 0.72
+_AUTOCAST = 2.0
 #: Of a calibrated sum, at most this is not calibrated: kernels that only move bytes never are.
 _OTHER_FRAC = 0.1
 #: Inductor pads the operands of products below this (torch/_inductor/fx_passes/pad_mm.py).
@@ -233,7 +237,7 @@ class Planner:
                     head_dim=call.head_dim,
                     causal=call.causal,
                     direction=direction,
-                    dtype=self.dtype,
+                    dtype="fp32" if self.dtype == "tf32" else self.dtype,
                     window=call.window,
                 ),
                 gpu=self.gpu,
@@ -269,12 +273,11 @@ class Planner:
         if bandwidth is None:
             raise InputError(f"the memory bandwidth of {self.gpu.title} is not known")
         for one in traffic:
-            low, high = (
-                moved / (bandwidth * BANDWIDTH_FRAC * 1e6) for moved in (one.fused_bytes, one.plain_bytes)
-            )
+            low = one.fused_bytes / (bandwidth * BANDWIDTH_FRAC * 1e6)
+            mid = one.plain_bytes / (bandwidth * _PLAIN_FRAC * 1e6)
             yield PlannedPart(
                 one.component, one.phase, "bytes", one.scales_with, (round(one.plain_bytes),), 1,
-                Span(low, math.sqrt(low * high), high, "model"),
+                Span(low, mid, _AUTOCAST * mid, "model"),
             )  # fmt: skip
 
 
