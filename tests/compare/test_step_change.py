@@ -19,14 +19,16 @@ def judged(
     medians: tuple[float, float] | None = None,
     identical: bool = False,
     unprofiled_ms: tuple[float | None, float | None] = (None, None),
+    unprofiled: tuple[Sequence[float], Sequence[float]] = ((), ()),
     what: str = "steps",
 ) -> StepChange:
     sides = (spread(before), spread(after))
     if medians is not None:
         sides = (StepTime(medians[0], 0.0, 0.0, len(before)), StepTime(medians[1], 0.0, 0.0, len(after)))
     return step_change(
-        before, after, medians=sides, identical=identical, unprofiled_ms=unprofiled_ms, what=what
-    )
+        before, after, medians=sides, identical=identical, unprofiled_ms=unprofiled_ms, unprofiled=unprofiled,
+        what=what,
+    )  # fmt: skip
 
 
 def test_six_steps_each_a_tenth_longer(said: Listener) -> None:
@@ -139,6 +141,33 @@ def test_steps_without_the_profiler_stand_beside(
     step = judged([1.0, 2.0], [1.0, 2.0], unprofiled_ms=without)
     assert (step.unprofiled_before_ms, step.unprofiled_after_ms) == without
     assert step.unprofiled_diff_frac == (None if frac is None else pytest.approx(frac))
+
+
+def test_where_too_few_were_recorded_the_steps_without_the_profiler_are_tested() -> None:
+    """Three on each side: p is 0.1 at best. Of 5 and 4 others all are shorter after: 2 of 126 ways."""
+    alone = [99.0, 98.0, 97.0, 96.0, 95.0], [56.0, 57.0, 58.0, 59.0]
+    step = judged([100.0, 101.0, 102.0], [60.0, 61.0, 62.0], unprofiled=alone)
+    assert step.state == "faster" and step.p == pytest.approx(2 / 126)
+    assert step.unprofiled_steps == (5, 4) and "without the profiler" in step.test
+    assert (step.before.median, step.after.median, step.diff_ms) == (101.0, 61.0, -40.0)
+    assert -43.0 <= step.shift_low_ms < step.shift_high_ms <= -36.0
+
+
+@pytest.mark.parametrize(
+    ("recorded", "alone", "to", "state"),
+    [
+        (3, 3, 150.0, "too_few_steps"),  # neither can be tested
+        (4, 4, 50.0, "slower"),  # enough were recorded: those count, whatever the others did
+        (3, 4, 50.0, "too_few_steps"),  # they contradict each other
+        (3, 4, 150.0, "slower"),
+    ],
+)
+def test_recorded_steps_come_first(recorded: int, alone: int, to: float, state: str) -> None:
+    slower = [100.0 + one for one in range(recorded)], [200.0 + one for one in range(recorded)]
+    others = [90.0 + one for one in range(alone)], [to + one for one in range(alone)]
+    step = judged(*slower, unprofiled=others)
+    assert step.state == state
+    assert (step.unprofiled_steps is None) == ((recorded, to) != (3, 150.0) or alone == 3)
 
 
 def test_a_share_of_nothing_is_not_known() -> None:

@@ -219,4 +219,5 @@ def unprofiled_steps(
         drift_frac=after.median / before.median - 1 if before and after else None,
         mfu_frac=mfu_frac * float(profiled_ms.mean()) / median if compared and mfu_frac is not None else None,
         why=why,
+        times_ms=list(everything),
     )

@@ -98,13 +98,15 @@ def _side(report: Report, *, times: bool = True) -> Side:
 
 
 def _step(before: Report, after: Report) -> StepChange:
-    without = [one.summary.unprofiled.median_ms for one in (before, after)]
+    alone = [one.summary.unprofiled for one in (before, after)]
+    alike = alone[0].clock is not None and alone[0].clock == alone[1].clock
     return step_change(
         [step.duration_ms for step in before.steps],
         [step.duration_ms for step in after.steps],
         medians=(before.summary.step_ms, after.summary.step_ms),
         identical=before.trace.sha256 == after.trace.sha256 and before.steps == after.steps,
-        unprofiled_ms=(without[0], without[1]),
+        unprofiled_ms=(alone[0].median_ms, alone[1].median_ms),
+        unprofiled=(alone[0].times_ms, alone[1].times_ms) if alike else ((), ()),
     )
 
 

@@ -23,9 +23,12 @@ def step_change(
     medians: tuple[StepTime, StepTime],
     identical: bool,
     unprofiled_ms: tuple[float | None, float | None] = (None, None),
+    unprofiled: Kind = ((), ()),
     what: str = "steps",
 ) -> StepChange:
     """Judge the step's time from times in ms on both sides, in their order, at least one on each.
+
+    Where they are too few for a test, the steps timed without the profiler (``unprofiled``) are tested.
 
     ``what`` the times are of ("steps", "runs"), for the sentences. Steps that are short and long by turns are
     compared each with its own kind, where they are enough for that test; their medians are those of the
@@ -37,10 +40,15 @@ def step_change(
     tested: list[Kind] = kinds if by_kind else [(before, after)]
     diff = new.median - old.median
     frac = diff / old.median if old.median else None
-    least = _smallest(tested)
+    least, moved = _smallest(tested), diff
+    instead = least >= LEVEL and _instead(unprofiled, diff)
+    if instead:
+        tested, by_kind = [unprofiled], False
+        least, moved = _smallest(tested), median(unprofiled[1]) - median(unprofiled[0])
     p = rank_test(*tested) if least < LEVEL else None
     left = shift(*tested)
-    state: StepState = "identical" if identical else _state(p, diff, left, PRACTICAL * old.median)
+    state: StepState = "identical" if identical else _state(p, moved, left, PRACTICAL * old.median)
+    sides = (len(unprofiled[0]), len(unprofiled[1])) if instead else (len(before), len(after))
     without = unprofiled_ms
     return StepChange(
         state=state,
@@ -50,17 +58,26 @@ def step_change(
         diff_frac=frac,
         p=p,
         smallest_p=least,
-        test=words.TEST_BY_KIND if by_kind else words.TEST_OF_RUNS if what != "steps" else words.TEST,
+        test=words.test(what, by_kind=by_kind, unprofiled=instead),
         shift_low_ms=left.low,
         shift_high_ms=left.high,
         shift_level=left.level,
         unprofiled_before_ms=without[0],
         unprofiled_after_ms=without[1],
         unprofiled_diff_frac=without[1] / without[0] - 1 if without[0] and without[1] else None,
-        why=words.tested(state, (len(before), len(after)), what, PRACTICAL),
+        why=words.tested(state, sides, what, PRACTICAL),
         kinds=[StepKind(spread(one), spread(other)) for one, other in kinds],
         by_kind=by_kind,
+        unprofiled_steps=sides if instead else None,
     )
+
+
+def _instead(unprofiled: Kind, diff: float) -> bool:
+    """Are these enough for a test, and do their medians differ to the same side?"""
+    before, after = unprofiled
+    if smallest_p((len(before), len(after))) >= LEVEL:
+        return False
+    return (median(after) - median(before)) * diff >= 0
 
 
 def _typical(

@@ -31,9 +31,13 @@ OTHER_STEPS = "the ranks did not record the same steps, so there is no step of t
 RUNS_ONCE = "each run counts once, with its median step"
 NOT_JUDGED = "not judged"
 
-TEST = "Mann-Whitney on the steps' times, two-sided"
-TEST_OF_RUNS = "Mann-Whitney on the times of runs, two-sided"
-TEST_BY_KIND = "Mann-Whitney on the steps' times, short with short and long with long, two-sided"
+
+def test(what: str, *, by_kind: bool, unprofiled: bool) -> str:
+    """What test is made, of the times of ``what``."""
+    times = "times of runs" if what != "steps" else "steps' times"
+    more = ", short with short and long with long" if by_kind else ""
+    more = " without the profiler" if unprofiled else more
+    return f"Mann-Whitney on the {times}{more}, two-sided"
 
 
 def tested(state: StepState, sides: tuple[int, int], what: str, practical: float) -> str:

@@ -58,13 +58,15 @@ def _tested(step: StepChange, found: Noise | None) -> list[str]:
     """Why to believe the verdict: the test, the control."""
     if step.state == "identical":
         return []
-    parts = [said for said in (p_in_words(step), kinds_in_words(step)) if said]
+    what = "steps without the profiler" if step.unprofiled_steps else "steps"
+    parts = [said for said in (p_in_words(step, what), kinds_in_words(step)) if said]
     if found is not None:
         parts.append(control(found, step))
     without = (step.unprofiled_before_ms, step.unprofiled_after_ms)
     if without[0] is not None and without[1] is not None:
         times = arrow_ms(without[0], without[1])
-        parts.append(f"Without the profiler: {times}, {signed_pct(step.unprofiled_diff_frac)} (not tested).")
+        sides = "{} and {} steps".format(*step.unprofiled_steps) if step.unprofiled_steps else "not tested"
+        parts.append(f"Without the profiler: {times}, {signed_pct(step.unprofiled_diff_frac)} ({sides}).")
     return parts
 
 

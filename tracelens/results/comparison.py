@@ -109,6 +109,10 @@ class StepChange:
         list[StepKind], says("short steps, then long ones, where both sides alternate; empty: they do not")
     ] = field(default_factory=list)
     by_kind: Annotated[bool, says("the test compares each step with its own kind only")] = False
+    unprofiled_steps: Annotated[
+        tuple[int, int] | None,
+        says("so many steps timed without the profiler are what is tested: too few were recorded with it"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

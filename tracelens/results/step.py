@@ -69,6 +69,7 @@ class UnprofiledSteps:
     ] = None
     mfu_frac: Annotated[float | None, says("the FLOPs of a profiled step over median_ms")] = None
     why: Annotated[str | None, says("why some of it is not known")] = words.NOT_HELD
+    times_ms: Annotated[list[float], says("of each of them, in order")] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
