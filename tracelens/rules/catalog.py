@@ -30,6 +30,7 @@ from tracelens.rules.tensor_cores import TensorCores
 from tracelens.rules.tensor_parallel import TensorParallel
 from tracelens.rules.unaligned_payload import UnalignedPayload
 from tracelens.rules.unfused_attention import UnfusedAttention
+from tracelens.rules.unfused_norm import UnfusedNorm
 from tracelens.rules.unfused_optimizer import UnfusedOptimizer
 from tracelens.rules.unfused_projections import UnfusedProjections
 from tracelens.rules.wave_cliffs import WaveCliffs
@@ -51,6 +52,7 @@ RULES: tuple[Rule, ...] = (
     TensorCores(),
     UnfusedProjections(),
     LayoutCopies(),
+    UnfusedNorm(),
     MisalignedViews(),
     Fp8(),
     LowPrecision(),
