@@ -217,7 +217,9 @@ def test_annotations_come_only_when_asked_for(tmp_path: Path) -> None:
     assert not COMMAND.search(silent.stdout) and silent.returncode == 1
     done = run("analyze", SAMPLE, "--no-html", "-q", *gates, "--annotations", "github", cwd=tmp_path)
     lines = done.stdout.splitlines()
-    assert [line.split(" ")[0] for line in lines] == ["::error", "::error", "::warning", "::notice"]
+    assert [line.split(" ")[0] for line in lines] == [
+        "::error", "::error", "::warning", "::notice", "::notice",
+    ]  # fmt: skip
     assert lines[0].startswith("::error title=tracelens%3A shape_waste>5%25 FAILED::20.")
     assert lines[3].startswith("::notice title=tracelens%3A TL101::Pad vocab_size from 50257 to 50304: saves")
     warned = run(

@@ -288,8 +288,9 @@ def test_the_vocabulary_and_the_logits_gemms_are_named() -> None:
     }
     assert {one.component for one in result.gemms if one.beyond_noise} == {"logits"}
     assert {row.component for row in result.components if row.beyond_noise} == {"logits"}
-    (finding,) = result.findings
+    finding, other = result.findings
     assert (finding.rule, finding.state) == ("TL101", "acted_on")
+    assert (other.rule, other.state) == ("TL132", "still_there")
     assert finding.agrees in ("as predicted", "less than predicted", "more than predicted")
     assert finding.measured_ms == pytest.approx(-sum(one.diff_ms or 0 for one in reshaped))
 

@@ -30,6 +30,7 @@ from tracelens.rules.tensor_cores import TensorCores
 from tracelens.rules.tensor_parallel import TensorParallel
 from tracelens.rules.unaligned_payload import UnalignedPayload
 from tracelens.rules.unfused_attention import UnfusedAttention
+from tracelens.rules.unfused_loss import UnfusedLoss
 from tracelens.rules.unfused_norm import UnfusedNorm
 from tracelens.rules.unfused_optimizer import UnfusedOptimizer
 from tracelens.rules.unfused_projections import UnfusedProjections
@@ -53,6 +54,7 @@ RULES: tuple[Rule, ...] = (
     UnfusedProjections(),
     LayoutCopies(),
     UnfusedNorm(),
+    UnfusedLoss(),
     MisalignedViews(),
     Fp8(),
     LowPrecision(),
