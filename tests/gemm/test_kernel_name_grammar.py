@@ -235,7 +235,7 @@ TABLE: list[tuple[str, str, Tile, int | None, dict[str, Any]]] = [
     ("void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaFwdKernelTmaWarpspecialized<int> >(P)",
      "cutlass_fmha", None, None, {"kind": "attention", "direction": "forward"}),
     ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x64x128_1x1x1_kernel0_0",
-     "cudnn_sdpa", None, None, {"kind": "attention", "direction": "backward"}),
+     "cudnn_sdpa", None, None, {"kind": "attention", "direction": "backward", "head_dim": 128}),
 ]  # fmt: skip
 
 #: PyTorch's grouped product on a B200, as Kineto records it in 1,900 characters; cut after the epilogue's

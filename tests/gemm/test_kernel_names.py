@@ -327,14 +327,14 @@ def test_gemm_families(name: str, expected: dict[str, object]) -> None:
             "cudnn_sdpa",
             "forward",
             None,
-            None,
+            128,
         ),
         (
             "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_26_64x128x128_1x1x1_kernel0_0",
             "cudnn_sdpa",
             "backward",
             None,
-            None,
+            128,
         ),
         (
             (

@@ -55,7 +55,13 @@ def _mem_efficient(match: re.Match[str]) -> Fields:
 
 def _cudnn_sdpa(match: re.Match[str]) -> Fields:
     way = re.search(r"_([fb])prop_", match.string)
-    return {"tensor_core": True, "direction": {"f": "forward", "b": "backward"}[way[1]] if way else None}
+    # Hopper's end in rows, columns and the head dimension that they compute, as calls of each width show
+    head = re.search(r"_sm90_\w{0,60}_\d+x\d+x(\d+)_\d+x\d+x\d+", match.string)
+    return {
+        "tensor_core": True,
+        "head_dim": int(head[1]) if head else None,
+        "direction": {"f": "forward", "b": "backward"}[way[1]] if way else None,
+    }
 
 
 def _fmha(match: re.Match[str]) -> Fields:
