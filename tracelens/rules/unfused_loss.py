@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.numbers import ms, sig
+from tracelens.numbers import count, ms
 from tracelens.results import OtherRow
 from tracelens.rules.engine.candidate import Candidate, absent
 from tracelens.rules.engine.facts import StepFacts
@@ -61,7 +61,7 @@ def _candidate(facts: StepFacts, rows: Sequence[OtherRow], now: float, least: fl
         name="a fused loss",
         title=f"Use a fused cross entropy: its kernels take {ms(now)} {facts.per_step}",
         saw=(
-            f"{sig(calls_of(rows))} kernels {facts.per_step} compute the loss and its gradient, in {ms(now)}"
+            f"{count(calls_of(rows))} kernels {facts.per_step} make the loss and its gradient, in {ms(now)}"
             f" ({of_step(now, facts)}), each over all logits."
         ),
         fix=[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.numbers import ms, plural, sig
+from tracelens.numbers import count, ms, plural
 from tracelens.results import OtherRow
 from tracelens.rules.engine.candidate import Candidate, absent
 from tracelens.rules.engine.facts import StepFacts
@@ -61,7 +61,7 @@ def _candidate(facts: StepFacts, norm: Sequence[OtherRow], now: float, fused: fl
         name="a fused norm",
         title=f"Use a fused RMSNorm: its operations take {ms(now)} {facts.per_step}",
         saw=(
-            f"{sig(calls_of(norm))} kernels {facts.per_step} of {plural(len(operations), 'operation')} make"
+            f"{count(calls_of(norm))} kernels {facts.per_step} of {plural(len(operations), 'operation')} make"
             f" the norms, in {ms(now)} ({of_step(now, facts)})."
         ),
         fix=[

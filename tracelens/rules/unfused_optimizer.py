@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens.numbers import ms, plural, sig
+from tracelens.numbers import count, ms, plural
 from tracelens.results import OtherRow
 from tracelens.rules.engine.candidate import Candidate, absent, not_applicable
 from tracelens.rules.engine.facts import StepFacts
@@ -55,7 +55,7 @@ def _candidate(facts: StepFacts, adam: list[OtherRow], now: float, fused: float)
         name="a fused optimizer",
         title=f"Use a fused Adam: its separate operations take {ms(now)} {facts.per_step}",
         saw=(
-            f"{sig(calls_of(adam))} kernels {facts.per_step} of {plural(len(adam), 'operation')} update the"
+            f"{count(calls_of(adam))} kernels {facts.per_step} of {plural(len(adam), 'operation')} update the"
             f" parameters, in {ms(now)} ({of_step(now, facts)})."
         ),
         fix=[
