@@ -62,7 +62,7 @@ def _candidate(facts: StepFacts, rows: Sequence[OtherRow], now: float, least: fl
         title=f"Use a fused cross entropy: its kernels take {ms(now)} {facts.per_step}",
         saw=(
             f"{count(calls_of(rows))} kernels {facts.per_step} make the loss and its gradient, in {ms(now)}"
-            f" ({of_step(now, facts)}), each over all logits."
+            f" ({of_step(now, facts)}), in passes over all logits."
         ),
         fix=[
             "- loss = F.cross_entropy(lm_head(hidden).float(), targets)",
