@@ -1,0 +1,91 @@
+"""Parts inside CUDA graphs: what the order of kernels says, and what it leaves open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kept import analyzed
+from tracelens.attribution.replayed_parts import _backward, _forward
+from tracelens.words import COMPONENTS
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+GRAPHS = sorted(SAMPLES.glob("h100-sxm_*_cudagraph.json.gz"))
+NORM = ["copy", "power", "mean", "shift", "root", "product", "copy", "product"]
+NORM_BACK = [
+    "sum", "product", "product", "reduction", "copy", "product", "product", "reduction", "power", "product",
+    "product", "product", "product", "product", "sum", "copy", "sum",
+]  # fmt: skip
+
+
+def code(name: str) -> int:
+    return COMPONENTS.index(name)
+
+
+def forward(what: list[str], before: str, after: str, *, to_gemm: bool = True) -> list[str]:
+    said = dict(_forward(what, code(before), code(after), to_gemm=to_gemm))
+    return [COMPONENTS[said[at]] if at in said else "" for at in range(len(what))]
+
+
+def backward(what: list[str], before: str, after: str, *, from_gemm: bool = True) -> list[str]:
+    said = dict(_backward(what, code(before), code(after), from_gemm=from_gemm))
+    return [COMPONENTS[said[at]] if at in said else "" for at in range(len(what))]
+
+
+def test_a_root_of_a_mean_is_a_norm() -> None:
+    assert forward(NORM, "residual", "mlp.gate") == ["norm"] * 8
+    assert forward(["pointwise", *NORM], "embedding", "attention.qkv") == ["", *["norm"] * 8]
+    assert forward(NORM[:4] + NORM[5:], "residual", "mlp.gate") == [""] * 7  # a mean alone
+    assert forward(NORM, "attention.qkv", "attention.core") == [""] * 8  # of queries: whose part is not told
+
+
+def test_what_autocast_converts_is_of_the_product_behind_it() -> None:
+    assert forward(["copy"] * 3, "norm", "mlp.up") == ["mlp.up"] * 3
+    assert forward(["copy"] * 3, "norm", "mlp.up", to_gemm=False) == [""] * 3
+    assert forward(["copy", "sum"], "norm", "mlp.up") == ["", ""]
+    assert forward(["copy"], "logits", "loss", to_gemm=False) == ["loss"]
+
+
+def test_the_backward_of_a_norm_ends_with_the_sum_of_the_residual() -> None:
+    assert backward(NORM_BACK, "mlp.gate", "attention.output") == [*["norm"] * 16, "residual"]
+    assert backward(NORM_BACK[:12], "mlp.gate", "attention.output") == [""] * 12  # nothing ends it
+    twice = NORM_BACK[:-1] + NORM_BACK
+    assert backward(twice, "mlp.gate", "attention.output") == [""] * len(twice)  # two norms: not told apart
+
+
+def test_gradients_of_activations_turns_and_biases() -> None:
+    assert backward(["product", "pointwise"], "mlp.down", "mlp.up") == ["mlp.activation"] * 2
+    assert backward(["product", "reduction"], "mlp.down", "mlp.up") == ["", ""]
+    turn = ["sum", "product", "negation", "product", "join", "sum", "copy"]
+    assert backward(turn, "attention.qkv", "attention.qkv") == ["", *["attention.rope"] * 5, ""]
+    assert backward(["reduction", "copy", "sum", "copy"], "mlp.up", "norm") == [
+        "mlp.up",
+        "mlp.up",
+        "",
+        "mlp.up",
+    ]
+    assert backward(["sum", "copy"], "norm", "mlp.down", from_gemm=False) == ["residual"] * 2
+
+
+@pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.name.split("_cuda")[0])
+def test_a_graph_of_an_h100_has_the_parts_of_its_eager_twin(path: Path) -> None:
+    def parts(name: str) -> dict[str, float]:
+        report = analyzed(path.with_name(path.name.replace("cudagraph", name))).report
+        found: dict[str, float] = {}
+        for row in report.components:
+            found[row.component] = found.get(row.component, 0.0) + row.time_ms_per_step
+        return found
+
+    graph, eager = parts("cudagraph"), parts("eager")
+    assert graph["unattributed"] < 0.1 * sum(graph.values())
+    for name in (
+        "norm",
+        "residual",
+        "mlp.up",
+        "mlp.down",
+        "logits",
+        "loss",
+        "attention.qkv",
+    ):
+        assert graph.get(name, 0.0) < 1.1 * eager[name] + 0.05, name
