@@ -10,6 +10,7 @@ import pytest
 from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_rows import gemm
 from tests.kept import analyzed
+from tests.said import Listener
 from tracelens.results import Known, OtherRow
 from tracelens.rules.engine.facts import Outcome, StepFacts
 from tracelens.rules.unfused_loss import UnfusedLoss
@@ -59,6 +60,13 @@ def test_what_is_fused_or_small_or_no_loss_passes() -> None:
     assert check([compiled]).state == "passed"
     assert check(loss(), step_ms=600.0).state == "passed"
     assert check([other(1, "elementwise")]).state == "not_applicable"
+
+
+def test_kernels_without_operators_are_not_judged(said: Listener) -> None:
+    """As in a CUDA graph."""
+    outcome = check([replace(row, op=None) for row in loss()])
+    assert outcome.state == "could_not_run"
+    said(outcome.why)
 
 
 def test_of_a_real_step_it_is_what_the_casts_leave() -> None:

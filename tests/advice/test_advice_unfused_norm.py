@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,8 @@ def test_what_is_fused_or_small_or_no_norm_passes() -> None:
     assert check(norms(), step_ms=1e6).state == "passed"
     assert check(norms(forward={"mean": 500, "mul": 100})).state == "passed"  # no root: no RMSNorm
     assert check([other(1, "elementwise")]).state == "not_applicable"
+    blind = [replace(row, op=None) for row in norms()]
+    assert check(blind).state == "could_not_run"  # as in a CUDA graph
 
 
 def test_a_layer_norm_beside_it_is_not_counted() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.advice.advice_facts import other, step_of
@@ -60,3 +62,11 @@ def test_other_optimizers_of_the_same_last_operation_are_not_adam(
     outcome = check(left)
     assert outcome.state == "passed" and not outcome.findings
     said(outcome.why)
+
+
+def test_kernels_without_operators_are_not_judged() -> None:
+    """As in a CUDA graph, unless their name says that they are fused."""
+    blind = [replace(row, op=None) for row in adam()]
+    assert check(blind).state == "could_not_run"
+    fused = [replace(row, kernel="multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>") for row in blind]
+    assert check(fused).state == "passed"

@@ -8,7 +8,7 @@ from tracelens.numbers import count, ms
 from tracelens.results import OtherRow
 from tracelens.rules.engine.candidate import Candidate, absent
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.needs import need_others
+from tracelens.rules.engine.needs import need_operators, need_others
 from tracelens.rules.engine.rows import calls_of, of_step, time_of
 from tracelens.rules.engine.rule import Rule
 
@@ -37,6 +37,7 @@ class UnfusedLoss(Rule):
         loss = [row for row in facts.others or () if row.component == "loss"]
         if not loss:
             raise absent("No kernel of a loss was recognised.")
+        need_operators(loss, "loss")
         rows = [row for row in loss if row.kind != "cast"]
         softmax = [row for row in rows if row.op == _SOFTMAX]
         if not softmax:

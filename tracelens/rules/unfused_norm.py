@@ -8,7 +8,7 @@ from tracelens.numbers import count, ms, plural
 from tracelens.results import OtherRow
 from tracelens.rules.engine.candidate import Candidate, absent
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.needs import need_others
+from tracelens.rules.engine.needs import need_operators, need_others
 from tracelens.rules.engine.rows import calls_of, of_step, time_of
 from tracelens.rules.engine.rule import Rule
 
@@ -37,6 +37,7 @@ class UnfusedNorm(Rule):
         rows = [row for row in facts.others or () if row.component == "norm"]
         if not rows:
             raise absent("No kernel of a norm was recognised.")
+        need_operators(rows, "norms")
         norm = _unfused(rows)
         means = [row for row in norm if row.op == _MEAN and row.phase != "backward"]
         if not means:

@@ -6,7 +6,7 @@ from tracelens.numbers import count, ms, plural
 from tracelens.results import OtherRow
 from tracelens.rules.engine.candidate import Candidate, absent, not_applicable
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.needs import need_others
+from tracelens.rules.engine.needs import need_operators, need_others
 from tracelens.rules.engine.rows import calls_of, of_step, time_of
 from tracelens.rules.engine.rule import Rule
 
@@ -36,6 +36,7 @@ class UnfusedOptimizer(Rule):
             raise not_applicable("The step trains nothing: no backward, no optimizer.")
         if not rows:
             raise absent("No kernel of an optimizer was recognised.")
+        need_operators([row for row in rows if "FusedAdam" not in row.kernel], "optimizer")
         adam = [row for row in rows if _operation(row) in _OPERATIONS]
         last = [row for row in adam if _operation(row) == "addcdiv_"]
         seen = {_operation(row) for row in rows}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracelens.gemm import shows_sizes
 from tracelens.numbers import pct
-from tracelens.results import Coverage, GemmRow, Known
+from tracelens.results import Coverage, GemmRow, Known, OtherRow
 from tracelens.rules.engine.candidate import absent, could_not_run
 from tracelens.rules.engine.facts import StepFacts
 
@@ -56,6 +56,13 @@ def need_others(facts: StepFacts) -> None:
     """Raises ``Answer`` where kernels other than GEMMs were not summed up."""
     if facts.others is None:
         raise could_not_run("The kernels between the GEMMs were not summed up: analyze the trace itself.")
+
+
+def need_operators(rows: Sequence[OtherRow], noun: str) -> None:
+    """Raises ``Answer`` where most time of ``rows`` is in kernels whose operator is not known."""
+    blind = sum(row.time_ms_per_step for row in rows if row.op is None)
+    if blind > sum(row.time_ms_per_step for row in rows) / 2:
+        raise could_not_run(f"The {noun} cannot be judged: {_NO_OPERATOR}.")
 
 
 def need_shapes(rows: Sequence[GemmRow], noun: str) -> None:
