@@ -41,12 +41,17 @@ def replayed_directions(
     known = np.where(backward | back[name], -1, np.where(forward | ahead[name], 1, 0))
     fills = trace.symbols.where(_FILLS.search)[name]
     lists = trace.symbols.where(_ON_LISTS.search)[name] & (known == 0)
-    rows = np.flatnonzero(look_up(trace.replays, links.kernel_launch, False))
-    rows = rows[np.lexsort((trace.kernels.ts_ns[rows], links.kernel_launch[rows]))]
     out = np.zeros(len(name), np.int32)
-    for part in np.split(rows, np.flatnonzero(np.diff(links.kernel_launch[rows])) + 1):
+    for part in replays(trace, links):
         out[part] = _filled(known[part], fills[part], lists[part])
     return out == 1, out == -1
+
+
+def replays(trace: Trace, links: Links) -> list[npt.NDArray[np.intp]]:
+    """The kernels of each replay of a graph, in the order of their begin."""
+    rows = np.flatnonzero(look_up(trace.replays, links.kernel_launch, False))
+    rows = rows[np.lexsort((trace.kernels.ts_ns[rows], links.kernel_launch[rows]))]
+    return np.split(rows, np.flatnonzero(np.diff(links.kernel_launch[rows])) + 1) if len(rows) else []
 
 
 def _filled(known: IntArray, fills: BoolArray, lists: BoolArray) -> IntArray:

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.replayed import replays
 from tracelens.gemm import KernelNames
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import Links, Trace
 from tracelens.words import COMPONENTS
 
 IntArray = npt.NDArray[np.int32]
@@ -42,6 +43,8 @@ _MLP = {_CODE[name] for name in ("mlp.up", "mlp.gate", "mlp.down")}
 _NORM = {"mean", "power", "copy", "shift", "product", "root"}
 _NORM_BACK = {"product", "reduction", "copy", "power", "sum", "pointwise"}
 _TURN = {"product", "negation", "join", "sum"}
+_AFTER_PRODUCT = {"copy", "reduction", "sum"}
+_FILLS = re.compile(r"^Mem|FillFunctor")
 
 
 def replayed_parts(
@@ -49,12 +52,14 @@ def replayed_parts(
 ) -> IntArray:
     """Per kernel the code of its component where it is open and the order says it, else -1."""
     out = np.full(len(component), -1, np.int32)
-    kinds = [next((kind for kind, found in _KINDS if found.search(text)), "") for text in trace.symbols]
+    found = replays(trace, links)
+    if not found:
+        return out
+    kinds = [next((kind for kind, pattern in _KINDS if pattern.search(text)), "") for text in trace.symbols]
     gemm = [bool(name and name.kind == "gemm") for name in names]
-    fills = trace.symbols.where(re.compile(r"^Mem|FillFunctor").search)
-    rows = np.flatnonzero(look_up(trace.replays, links.kernel_launch, False) & ~fills[trace.kernels.name])
-    rows = rows[np.lexsort((trace.kernels.ts_ns[rows], links.kernel_launch[rows]))]
-    for part in np.split(rows, np.flatnonzero(np.diff(links.kernel_launch[rows])) + 1):
+    fills = trace.symbols.where(_FILLS.search)[trace.kernels.name]
+    for replay in found:
+        part = replay[~fills[replay]]
         name = trace.kernels.name[part]
         for run in _runs(component[part] == _OPEN):
             if run.start == 0 or run.stop == len(part):
@@ -83,12 +88,8 @@ def _runs(open_: npt.NDArray[np.bool_]) -> Iterator[slice]:
 
 
 def _forward(what: list[str], before: int, after: int, *, to_gemm: bool) -> Iterator[tuple[int, int]]:
-    inside = (
-        COMPONENTS[before].startswith("attention.") and COMPONENTS[after].startswith("attention.")
-        if before >= 0
-        else False
-    )
-    if not inside:
+    inside = before >= 0 and all(COMPONENTS[one].startswith("attention.") for one in (before, after))
+    if not inside:  # a norm of queries or keys, whose part is not told
         for root in (at for at, kind in enumerate(what) if kind == "root"):
             mean = next((at for at in range(root, -1, -1) if what[at] == "mean"), None)
             if mean is None:
@@ -118,12 +119,7 @@ def _backward(what: list[str], before: int, after: int, *, from_gemm: bool) -> I
         stop = next((at for at in range(first, len(what)) if what[at] not in _TURN), len(what))
         if "negation" in what[first:stop]:
             yield from ((at, _CODE["attention.rope"]) for at in range(first, stop))
-    if (
-        from_gemm
-        and before in _LINEAR
-        and what.count("sum") <= 1
-        and set(what) <= {"copy", "reduction", "sum"}
-    ):
+    if from_gemm and before in _LINEAR and what.count("sum") <= 1 and set(what) <= _AFTER_PRODUCT:
         # the bias's gradient and what autocast converts back; a sum joins two gradients of one input
         yield from ((at, before) for at, kind in enumerate(what) if kind != "sum")
     if before == _CODE["norm"] and what in (["sum"], ["sum", "copy"]) and after in _LINEAR:
