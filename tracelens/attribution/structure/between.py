@@ -7,7 +7,7 @@ agree is it named.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise, takewhile
+from itertools import islice, pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.gaps import Interval, looks_up, per_head, rotates, widths
@@ -193,15 +193,34 @@ class _Placed(Interval):
         return None
 
     def _casts_around(self, found: dict[int, Label]) -> dict[int, Label]:
-        """Copies right before a rotation and as many right behind the last: queries and keys in more bits."""
-        turned = [at for at, label in found.items() if label.component == "attention.rope"]
-        kinds = {
-            at: self.run.kinds[at] for at, label in found.items() if label.component == "attention.other"
-        }
-        copies = {at for at, kind in kinds.items() if kind.what == "copy" and kind.tensors}
-        there = [at - 1 for at in turned if at - 1 in copies]
-        back = takewhile(copies.__contains__, range(turned[-1] + 1, self.gap[-1] + 1)) if turned else ()
-        return {at: found[turned[-1]] for at in (*there, *[*back][: len(there)]) if at not in turned}
+        """Copies before rotations and as many behind them, queries and keys in more bits; and cuts of a head
+        into the halves that turn."""
+        turned = {at for at, label in found.items() if label.component == "attention.rope"}
+        others = {at: self.run.kinds[at] for at in found if found[at].component == "attention.other"}
+        turned |= {at for at in others if others[at].name in CUTS and self._cuts_turned(at, turned)}
+        copies = {at for at, kind in others.items() if kind.what == "copy" and kind.tensors}
+        casts = {at for at in copies if "layout" not in self.run.kinds[at].tags}
+        steps = [at for at in found if at in turned or self.run.kinds[at].name not in VIEWS]
+        ahead = [at for at, behind in pairwise(steps) if at in casts and behind in turned]
+        first, last = min(ahead, default=0), max(turned, default=0)
+        within = {at for at in casts if first <= at <= last}
+        back = takewhile(casts.__contains__, (at for at in steps if at > last))
+        within |= {*islice(back, max(2 * len(ahead) - len(within), 0))} if ahead else set()
+        return {at: Label("attention.rope", self.layer) for at in (turned | within) & others.keys()}
+
+    def _next(self, at: int) -> int:
+        """The next unit that does more than look at its input."""
+        behind = range(at + 1, self.gap[-1] + 1)
+        return next((p for p in behind if self.run.kinds[p].name not in VIEWS), at)
+
+    def _cuts_turned(self, at: int, turned: set[int]) -> bool:
+        """Does it cut two numbers or halves of every head, one of which turns next?"""
+        if (behind := self._next(at)) not in turned:
+            return False
+        whole, half = (next(iter(self.run.kinds[p].tensors), ()) for p in (at, behind))
+        most = self.core.key_dim if self.core and self.core.key_dim else 0
+        of_head = len(whole) in (4, 5) and prod(whole[3:]) <= most
+        return of_head and prod(whole) == 2 * prod(half)
 
     def _beside_core(self) -> set[int]:
         """An MLP beside the core whose second product is one with that of the core's result: it takes both
@@ -393,6 +412,10 @@ class _Placed(Interval):
             return Label("attention.other", self.next_layer)
         if self._counts_places(at):
             return None
+        if kind.name in VIEWS and self.before in ("attention.output", "mlp.down") and self._next(at) > at:
+            behind = self.run.kinds[self.gap[0] : at]  # of its gradient a copy may have to be made
+            part = self.before.partition(".")[0]
+            return Label(f"{part}.other", self.layer) if all(k.name in VIEWS for k in behind) else None
         if self._rearranges(at):
             return Label("attention.other", self.layer) if self.before == "attention.output" else None
         if self.before in _STREAM and adds and at <= self.last_sum:

@@ -36,6 +36,19 @@ def label_conditions(run: Run) -> None:
             run.labels[at] = Label("other")
 
 
+def label_times(run: Run) -> None:
+    """Name sines of a few numbers (a time), up to the linear layer that takes nothing else, ``embedding``;
+    fills ``run.labels``."""
+    for at, kind in enumerate(run.kinds):
+        rows = kind.tensors[0] if kind.name in ("sin", "cos") and kind.tensors else ()
+        if at in run.labels or len(rows) != 2:
+            continue
+        places = [*_around(run, at, -1, 2 * prod(rows)), at, *_around(run, at, 1, 2 * prod(rows))]
+        shape = run.shape(max(places) + 1) if max(places) + 1 < len(run) else None
+        if shape is not None and shape.batch == 1 and (shape.m, shape.k) == (rows[0], 2 * rows[1]):
+            run.labels.update(dict.fromkeys(places, Label("embedding")))
+
+
 def label_attended(run: Run) -> None:
     """Name what brings another model's tokens, which are attended to and nothing else, onto the width of keys
     and values ahead of the first attention; fills ``run.labels``."""

@@ -22,6 +22,7 @@ _CHANCE = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_"})
 _BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
 _SCALES = frozenset({"mul", "mul_", "div", "div_"})
 _LAYS_OUT = frozenset({"fill_", "constant_pad_nd", "pad", "roll", "cat"})
+_OPERANDS = 4  # units from a cast of what a normalization takes to that, at most
 _WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
 
 
@@ -422,10 +423,12 @@ class Interval:
         """A normalization, or a step of one that is written out."""
         kind = self.run.kinds[at]
         if kind.what == "copy" and at not in self.normed:  # its input cast up, and its output back
-            near = self.run.kinds[max(at - 1, 0) : at + 2]
-            return "layout" not in kind.tags and any(
-                k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near
-            )
+            before, ahead = self.run.kinds[max(at - 1, 0) : at], self.run.kinds[at + 1 : at + 1 + _OPERANDS]
+            takes = next((k for k in ahead if k.what != "copy"), kind)  # its weight and its bias, too
+            given = {*takes.tensors[:1], *(t for t in takes.tensors[1:] if prod(t) > 1)}
+            made = {t for k in before if k.what == "norm" for t in k.tensors[:1]}
+            of_norm = made | (given if takes.what == "norm" else set())
+            return "layout" not in kind.tags and bool(of_norm & {*kind.tensors})
         behind = self.run.kinds[at + 1 : at + 2]
         # a weight that is kept as its distance from 1
         weighs = any(k.what == "norm" and {*kind.tensors} in ({t} for t in k.tensors[1:]) for k in behind)

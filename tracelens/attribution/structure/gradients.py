@@ -33,7 +33,7 @@ def label_gradients(run: Run, forward: Run, hidden: set[int], vocab: int | None)
     _Between(run, forward, hidden, vocab).label()
 
 
-def _station(label: Label | None) -> str | None:
+def station(label: Label | None) -> str | None:
     """Where on the gradient's path; an unfused core is a core too."""
     if label is None:
         return None
@@ -100,7 +100,7 @@ class _Between:
 
     def _of(self, at: int, before: Label | None, after: Label | None) -> Label | None:
         kind = self.run.kinds[at]
-        first, last = _station(before), _station(after)
+        first, last = station(before), station(after)
         layer = next((x.layer for x in (after, before) if x is not None and x.layer is not None), None)
         return (
             self._of_embedding(kind)

@@ -133,7 +133,8 @@ def _label_products(
         _of_weights(run, [at for at in products if layouts.get(at) == _WGRAD], way, keys)
         _of_head(run, products, way, layouts, keys)
     else:
-        _beside_path(run, [at for at in products if layouts.get(at) == _WGRAD], keys)
+        weights = [at for at in products if layouts.get(at) == _WGRAD]
+        run.labels |= _beside(run, weights, keys) | run.labels
 
 
 def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -> None:
@@ -157,19 +158,19 @@ def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -
 
 
 def _of_weights(run: Run, weights: list[int], way: list[list[Label]], keys: Mapping[int, object]) -> None:
-    """Name the gradients of weights, where they are as many in all, in an order that the kernels confirm."""
+    """Name the gradients of weights, where they are as many in all, in an order that the kernels confirm, and
+    most of those that stand beside their gradients of activations, too."""
     whole = [label for labels in way for label in labels]
+    beside = _beside(run, weights, keys)
     for wanted in (*_orders(whole), *_orders([label for label in whole if label != OPEN])):
         if len(wanted) == len(weights) and _alike([keys.get(at) for at in weights], wanted):
-            run.labels.update(
-                {
-                    at: replace(label, role="wgrad")
-                    for at, label in zip(weights, wanted, strict=True)
-                    if label != OPEN
-                }
-            )
-            return
-    _beside_path(run, weights, keys)
+            found = dict(zip(weights, wanted, strict=True))
+            others = [at for at, one in beside.items() if found[at].component != one.component]
+            if len(others) <= len(beside) // 2:
+                named = ((at, label) for at, label in found.items() if label != OPEN)
+                run.labels.update({at: replace(label, role="wgrad") for at, label in named})
+                return
+    run.labels |= beside | run.labels
 
 
 def _orders(path: list[Label]) -> Iterator[list[Label]]:
@@ -181,7 +182,7 @@ def _orders(path: list[Label]) -> Iterator[list[Label]]:
     yield from (path, [label for label in path if label not in late] + late, body + head, body)
 
 
-def _beside_path(run: Run, weights: list[int], keys: Mapping[int, object]) -> None:
+def _beside(run: Run, weights: list[int], keys: Mapping[int, object]) -> dict[int, Label]:
     """Gradients of weights right behind, or right before, those of what they multiply, where that holds for
     more of these than the other way, and for most."""
     rows = run.products()
@@ -202,8 +203,7 @@ def _beside_path(run: Run, weights: list[int], keys: Mapping[int, object]) -> No
     gaps = {at: sum(core.backward and core.first < at for core in run.cores) for at in best}
     unnumbered = all(label.layer is None for label in best.values())
     layers = {at: replace(label, layer=gaps[at]) if unnumbered else label for at, label in best.items()}
-    if clear and _alike(kernels, [*layers.values()]):
-        run.labels |= best | run.labels
+    return best if clear and _alike(kernels, [*layers.values()]) else {}
 
 
 def _of_head(

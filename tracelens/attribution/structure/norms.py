@@ -31,7 +31,8 @@ def written_norms(run: Run) -> set[int]:
             out |= {*range(start, stop), *_weighed(run, stop, _whole(run.kinds[start:stop]), rows=True)}
         out |= by_length(run, root)
         if run.kinds[root].what == "norm":
-            out |= _weighed(run, root + 1, _whole(run.kinds[root : root + 1]))
+            whole = _whole(run.kinds[root : root + 1])
+            out |= _weighed(run, root + 1, whole) or _shifted(run, root + 1, whole)
     return out
 
 
@@ -86,6 +87,15 @@ def _weighed(run: Run, start: int, whole: Dims, *, rows: bool = False) -> set[in
     while at < len(run) and run.kinds[at].tensors and weights.issuperset(run.kinds[at].tensors):
         at += 1
     return {*range(start, at + 1)} if at < len(run) and _weighs(run.kinds[at], whole, weights) else set()
+
+
+def _shifted(run: Run, start: int, whole: Dims) -> set[int]:
+    """Behind a normalization, and the cast back, the sum with one vector for each sample (adaptive, too)."""
+    casts = start < len(run) and run.kinds[start].what == "copy" and whole in run.kinds[start].tensors
+    end = start + casts
+    rows = (whole[0], 1, whole[-1]) if len(whole) == 3 and whole[1] > 1 else None
+    shifts = end < len(run) and run.kinds[end].name in ("add", "add_") and rows in run.kinds[end].tensors
+    return {*range(start, end + 1)} if shifts else set()
 
 
 def _weighed_before_product(run: Run, start: int) -> set[int]:

@@ -102,6 +102,8 @@ class Queries(Walk):
         shape = self.run.shape(made_by) if made_by is not None else None
         if made_by is None or shape is None or shape.k != self.hidden or self.run.kinds[norm].what == "fused":
             return False
+        if any(prod(t) > shape.m * shape.n * shape.batch for t in self.run.kinds[norm].tensors[:1]):
+            return False  # of more than the product made: that was of a condition
         between = self.run.kinds[made_by + 1 : norm]
         return all(kind.what in ("norm", "copy") or is_step(kind) for kind in between)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise, takewhile
 
-from tracelens.attribution.structure.gradients import in_experts
+from tracelens.attribution.structure.gradients import in_experts, station
 from tracelens.attribution.structure.readings import EXPERTS
 from tracelens.attribution.structure.returns import may_unbend, unbends
 from tracelens.attribution.structure.runs import Label, Run
@@ -16,7 +16,8 @@ from tracelens.attribution.structure.units import Kind
 from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import LAYOUT, NORM_BACKWARD
 
-_AROUND_CORES = frozenset({("attention.output", "attention.core"), ("attention.core", "attention.qkv")})
+_CORE = "attention.core"
+_AROUND_CORES = frozenset({("attention.output", _CORE), (_CORE, _CORE), (_CORE, "attention.qkv")})
 _NORM = frozenset({"norm", "norm_backward"})
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no biases but of queries
@@ -107,11 +108,12 @@ def _is_second_stage(run: Run, at: int) -> bool:
 
 def _between(run: Run, start: int) -> None:
     """The activation's gradient, what its own operators name, and what stands around a core."""
+    cores = {at for core in run.cores for at in core.parts}
     path = [
         at
         for at in range(start, len(run))
         if (label := run.labels.get(at)) is not None
-        and (label.role == "dgrad" or run.kinds[at].what == "core" or label.component == EXPERTS)
+        and (label.role == "dgrad" or at in cores or label.component == EXPERTS)
     ]
     _at_the_ends(run, start, path)
     for begin, end in pairwise(path):
@@ -128,9 +130,8 @@ def _at_the_ends(run: Run, start: int, path: list[int]) -> None:
     gradient of patches."""
     if not path:
         return
-    rest = [
-        at for at in range(path[-1] + 1, len(run)) if at not in run.labels and run.kinds[at].what != "gemm"
-    ]
+    left = (at for at in range(path[-1] + 1, len(run)) if at not in run.labels)
+    rest = [at for at in left if run.kinds[at].what != "gemm" and not _fills(run.kinds[at])]
     behind = takewhile(lambda at: run.kinds[at].tags >= _NORM, rest)
     for at in (*range(start, path[0]), *behind):
         if run.kinds[at].tags >= _NORM and not _fills(run.kinds[at]):
@@ -143,7 +144,7 @@ def _at_the_ends(run: Run, start: int, path: list[int]) -> None:
 def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
     """What a unit is between two stations of the gradient's path."""
     kind = run.kinds[at]
-    around = (first.component, last.component) in _AROUND_CORES
+    around = (station(first), station(last)) in _AROUND_CORES
     if _is_second_stage(run, at):
         bends = "activation_backward" in run.kinds[at - 1].tags and last.component == "mlp.up"
         return Label(last.component, last.layer) if bends else None
@@ -161,7 +162,7 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
     inside = first.component == "mlp.down" and last.component in _UP
     if unbends(kind) or (inside and may_unbend(kind)):
         return Label("mlp.activation", first.layer) if first.component == "mlp.down" else None
-    if "rope" in kind.tags and first.component == "attention.core":
+    if "rope" in kind.tags and station(first) == _CORE:
         return Label("attention.rope", first.layer)
     return Label("attention.other", first.layer) if around and "sum" not in kind.tags else None
 
