@@ -112,6 +112,19 @@ def test_tables_and_casts_are_of_the_rotation(tmp_path: Path) -> None:
     _found(tmp_path, _layers([NORM, QUERIES, *waves, *turn, *turn, *back, laid, CORE, OUTPUT]))
 
 
+def test_a_rotation_of_neighbours_takes_its_casts_and_cuts_with_it(tmp_path: Path) -> None:
+    """torchtune modules/position_embeddings.py: in float32, by pairs that are cut out."""
+    half, table, heads = [BATCH, LENGTH, HEADS, 32], [1, LENGTH, 1, 32], [BATCH, LENGTH, HEADS, 64]
+    pairs, turned = [*half, 2], [*half, 1]
+    product = _row("attention.rope", "mul", half, table)
+    sums = [_row("attention.rope", name, half, half) for name in ("sub", "add")]
+    cut, cast = _row("attention.rope", "select", pairs), _row("attention.rope", "copy_", heads, heads)
+    turn = [cut, product, cut, product, sums[0], cut, product, cut, product, sums[1]]
+    whole = [cast, *turn, _row("attention.rope", "cat", turned, turned), cast]
+    laid = _row("attention.other", "copy_", [BATCH, HEADS, LENGTH, 64], heads)
+    _found(tmp_path, 3 * [NORM, QUERIES, *whole, *whole, laid, CORE, OUTPUT, ADD, *MLP, ADD])
+
+
 def _convolution(right: str, *dims: list[int]) -> Row:
     return Row(right, "aten::cudnn_convolution", "sm80_xmma_fprop_implicit_gemm", dims)
 

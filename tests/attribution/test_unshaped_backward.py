@@ -60,6 +60,34 @@ def test_an_unfused_core_is_found_around_the_gradient_of_its_softmax() -> None:
     ]
 
 
+def test_what_lays_out_inside_an_unfused_core_and_between_queries_and_keys_is_of_attention() -> None:
+    kinds = (DGRAD, BMM, BMM, COPY, SOFTMAX, COPY, BMM, BMM, COPY, DGRAD, COPY, DGRAD)
+    found = _label(_backward(*kinds), [QUERIES] * 2, [OUTPUT])
+    assert [found.get(at) for at in (3, 5, 8, 10)] == ["attention.other"] * 4
+
+
+TURN = _fused("poi_fused_add_cat_cos_mul_neg_sin_slice_slice_backward")
+HALVES, STREAMS = _fused("poi_fused_add_cat_slice_slice_backward"), _fused("poi_fused_add_mul_view")
+
+
+def test_heads_turn_back_behind_an_mlp_beside_their_attention() -> None:
+    """GPT-NeoX's: between the gradients of the MLP and of the queries stands work on these."""
+    bent = _fused("poi_fused_gelu_gelu_backward_view")
+    kinds = (DGRAD, DGRAD, CORE, bent, DGRAD, TURN, HALVES, STREAMS, DGRAD)
+    run = _backward(*kinds)
+    run.labels = {0: Label(DOWN, 0, role="dgrad"), 1: Label(OUTPUT, 0, role="dgrad")}
+    run.labels |= {4: Label(UP, 0, role="dgrad"), 8: Label(QUERIES, 0, role="dgrad")}
+    run.cores = find_backward_cores(run, [])
+    label_by_layout(run, 0, Ahead([[], []], False), {}, {})
+    found = [run.labels[at].component if at in run.labels else None for at in (3, 5, 6, 7)]
+    assert found == ["mlp.activation", "attention.rope", "attention.other", None]
+
+
+def test_the_gradient_of_queries_that_are_normed_and_turned_is_of_no_bias() -> None:
+    both = _fused("per_fused__to_copy_add_cat_cos_div_expand_mul_neg_pow_sin_slice_slice_backward_sum_view")
+    assert _label(_backward(DGRAD, CORE, both, DGRAD), [QUERIES], [OUTPUT])[2] == "norm"
+
+
 def test_the_gradient_of_the_values_can_go_on_before_that_of_the_scores() -> None:
     kinds = (DGRAD, BMM, COPY, WGRAD, DGRAD, BMM, SOFTMAX, BMM, BMM, DGRAD, DGRAD)
     found = _label(_backward(*kinds), [QUERIES] * 3, [OUTPUT])
@@ -136,6 +164,14 @@ def test_weights_of_norms_are_summed_beside_these(first: bool) -> None:
 def test_a_table_filled_with_zeros_is_of_the_embedding() -> None:
     fill = _fused("poi_fused_embedding_dense_backward_native_layer_norm_native_layer_norm_backward")
     assert _label(_backward(DGRAD, CORE, DGRAD, fill), [QUERIES], [OUTPUT])[3] == "embedding"
+
+
+def test_behind_the_last_layer_comes_its_normalization_whatever_is_filled_and_summed_between() -> None:
+    norm = _fused("red_fused__to_copy_add_div_embedding_dense_backward_expand_mul_pow_sum_view")
+    fill = _fused("poi_fused__to_copy_add_div_embedding_dense_backward_expand_mul_pow_view")
+    put_off = _fused("per_fused__to_copy_mul_sum_view")
+    found = _label(_backward(DGRAD, CORE, DGRAD, put_off, fill, norm), [QUERIES], [OUTPUT])
+    assert (found[4], found[5]) == ("embedding", "norm")
 
 
 def test_an_activation_that_keeps_its_mask_is_one() -> None:
@@ -222,3 +258,26 @@ def test_gradients_of_weights_beside_those_of_what_they_multiply(behind: bool) -
     ahead = [[Label(QUERIES, 0)], [*ends[0], Label(QUERIES, 1)], [*ends[1], Label("logits")]]
     label_by_layout(run, 0, Ahead(ahead, False), layouts, keys)
     assert [run.labels[at].component for at in products[:-1]] == of_layer * 2
+
+
+@pytest.mark.parametrize("shifted", [True, False])
+def test_an_order_of_weights_that_most_neighbours_gainsay_is_none(shifted: bool) -> None:
+    """As many gradients of weights as products; that of the first of these is put off, or none."""
+    head = [DGRAD] if shifted else [DGRAD, WGRAD]
+    layer = [DGRAD, WGRAD, DGRAD, WGRAD, CORE, DGRAD, WGRAD]
+    run = _backward(*head, *layer, *layer, *layer, *[WGRAD] * shifted)
+    run.cores = find_backward_cores(run, [])
+    layouts: dict[int, str | None] = {at: "NN" for at, kind in enumerate(run.kinds) if kind is DGRAD}
+    weights = [at for at, kind in enumerate(run.kinds) if kind is WGRAD]
+    layouts |= dict.fromkeys(weights, "NT")
+    of_layer = [DOWN, OUTPUT, QUERIES]
+    known = [*of_layer * 3, DOWN] if shifted else ["other", *of_layer * 3]
+    ends = [[Label(OUTPUT, layer), Label(DOWN, layer)] for layer in (0, 1, 2)]
+    ahead = [[Label(QUERIES, 0)], [*ends[0], Label(QUERIES, 1)], [*ends[1], Label(QUERIES, 2)]]
+    ahead += [[*ends[2], Label("other")]]
+    label_by_layout(run, 0, Ahead(ahead, False), layouts, dict(zip(weights, known, strict=True)))
+    assert [run.labels[at].component for at in weights] == [
+        *(["other"] if not shifted else []),
+        *of_layer * 3,
+        *(["other"] if shifted else []),
+    ]

@@ -17,8 +17,10 @@ from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import LAYOUT, NORM_BACKWARD
 
 _CORE = "attention.core"
-_AROUND_CORES = frozenset({("attention.output", _CORE), (_CORE, _CORE), (_CORE, "attention.qkv")})
+_OWN = "attention.qkv"
+_AROUND_CORES = frozenset({("attention.output", _CORE), (_CORE, _CORE), (_CORE, _OWN), (_OWN, _OWN)})
 _NORM = frozenset({"norm", "norm_backward"})
+_OF_HALVES = frozenset({"cat", "slice_backward"})  # of heads: gradients put together again
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no biases but of queries
 _STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
@@ -132,13 +134,21 @@ def _at_the_ends(run: Run, start: int, path: list[int]) -> None:
         return
     left = (at for at in range(path[-1] + 1, len(run)) if at not in run.labels)
     rest = [at for at in left if run.kinds[at].what != "gemm" and not _fills(run.kinds[at])]
-    behind = takewhile(lambda at: run.kinds[at].tags >= _NORM, rest)
-    for at in (*range(start, path[0]), *behind):
-        if run.kinds[at].tags >= _NORM and not _fills(run.kinds[at]):
-            run.labels.setdefault(at, Label("norm"))
+    sums = {at for at in rest if _STEP_OF_NORM <= _ops(run.kinds[at]) <= _ONLY_SCALES | LAYOUT}  # put off
+    behind = takewhile(lambda at: _has_statistics(run.kinds[at]), (at for at in rest if at not in sums))
+    before = (at for at in range(start, path[0]) if run.kinds[at].tags >= _NORM)
+    named = (at for at in (*before, *behind) if not _fills(run.kinds[at]))
+    run.labels |= dict.fromkeys(named, Label("norm")) | run.labels
     convolved = [at for at in range(start, len(run)) if run.kinds[at].what == "convolution"]
     if len(convolved) == 1 and convolved[0] in rest:
         run.labels[convolved[0]] = Label("embedding")
+
+
+def _has_statistics(kind: Kind) -> bool:
+    """A normalization's gradient: with the forward's statistics, or by rows and without a mean, whose models
+    have no biases there."""
+    by_row = not kind.name.startswith("triton_poi") and _CENTRED not in _ops(kind)
+    return kind.tags >= _NORM or bool(by_row and kind.tags & _NORM)
 
 
 def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
@@ -151,8 +161,8 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
     by_row = kind.tags >= _NORM and kind.name.startswith("triton_per")
     if "sum" in kind.tags and _CENTRED in _ops(kind) and not by_row:
         return None  # a normalization has its own sums: it is that of a bias, named after what it reads
-    if kind.tags >= {"sum", "norm_backward"} and around:
-        return None  # as likely the gradient of a bias there
+    if kind.tags >= {"sum", "norm_backward"} and around and "rope" not in kind.tags:
+        return None  # as likely the gradient of a bias there; of queries that are normed and turned it is not
     if _fills(kind):
         return None
     if found := in_experts(kind, first.component, last.component, last.layer):
@@ -161,10 +171,15 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
         return Label("norm", last.layer)
     inside = first.component == "mlp.down" and last.component in _UP
     if unbends(kind) or (inside and may_unbend(kind)):
-        return Label("mlp.activation", first.layer) if first.component == "mlp.down" else None
-    if "rope" in kind.tags and station(first) == _CORE:
-        return Label("attention.rope", first.layer)
-    return Label("attention.other", first.layer) if around and "sum" not in kind.tags else None
+        # beside an attention the way back through the MLP can stop between the two
+        up = last.component in _UP and unbends(kind) and "sum" not in kind.tags
+        return Label("mlp.activation", last.layer) if up or first.component == "mlp.down" else None
+    by_point = kind.name.startswith("triton_poi")
+    turns = "rope" in kind.tags and (station(first) == _CORE or (by_point and last.component == _OWN))
+    if turns:
+        return Label("attention.rope", last.layer)
+    around |= by_point and last.component == _OWN and _ops(kind) >= _OF_HALVES
+    return Label("attention.other", last.layer) if around and (by_point or "sum" not in kind.tags) else None
 
 
 def _weights_of_norms(run: Run, start: int) -> None:
