@@ -298,7 +298,9 @@ class _Placed(Interval):
         # inside a graph nothing says where the forward ends: only what is a loss by its name
         whole = self.run.phase != "graph" and any(loses(self.run, at) for at in range(len(self.run)))
         sure = self.gap if whole else [at for at in self.gap if loses(self.run, at)]
-        sure = [at for at in sure if at > self.last_scaled]
+        filled = (at for at in sure if "embedding_backward" in self.run.kinds[at].tags)  # for the backward
+        zeros = {at for at in filled if not loses(self.run, at)}
+        sure = [at for at in sure if at > self.last_scaled and at not in zeros]
         return [(at, Label("logits" if at <= self.last_of_columns else "loss")) for at in sure]
 
     def _in_head(self) -> list[tuple[int, Label]] | None:

@@ -219,10 +219,12 @@ def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units
 
 def _layouts(
     trace: Trace, names: KernelNames, units: Units, run: Run
-) -> tuple[dict[int, str | None], dict[int, object]]:
-    """Per position of a product the layout that its kernel's name states, and a key of that kernel."""
+) -> tuple[dict[int, str | None], dict[int, object], dict[int, int]]:
+    """Per position of a product the layout that its kernel's name states, a key of that kernel, and its time
+    in nanoseconds."""
     layouts: dict[int, str | None] = {}
     keys: dict[int, object] = {}
+    busy: dict[int, int] = {}
     products = run.products()
     mine = [run.units[at] for at in products]
     stated: dict[int, int] = {}  # per unit its kernel that multiplies: a sum behind it can take longer
@@ -236,7 +238,8 @@ def _layouts(
         name = names[code] if code >= 0 else None
         layouts[at] = name.layout[:2] if name is not None and name.layout else None
         keys[at] = (code, int(trace.kernels.launch[kernel]) if kernel >= 0 else -1)
-    return layouts, keys
+        busy[at] = int(trace.kernels.dur_ns[kernel]) if kernel >= 0 else 0
+    return layouts, keys, busy
 
 
 def _launched(trace: Trace, names: KernelNames, kernel: int) -> LaunchedProduct:

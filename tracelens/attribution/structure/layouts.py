@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from statistics import median
 
 from tracelens.attribution.names import kernel_component
 from tracelens.attribution.structure.grammars import GROUPED
@@ -26,6 +27,9 @@ _ATTENTION = frozenset({"attention.qkv", "attention.output", "mlp.down"})
 _UP = ("mlp.up", "mlp.gate")
 _GRADIENTS = 2  # of a product
 _MOST = 0.9
+_LOSS = frozenset({"loss", "loss_backward"})
+_ELSEWHERE = frozenset({"embedding_backward", "router"})  # zeros for sums that come later
+_SLOWER = 3  # one gradient of a product than the other, at most
 
 
 @dataclass(frozen=True)
@@ -80,10 +84,12 @@ def label_by_layout(
     ahead: Ahead,
     layouts: Mapping[int, str | None],
     keys: Mapping[int, object],
+    busy: Mapping[int, int] | None = None,
 ) -> None:
     """Name the products from position ``start`` on; ``layouts`` is by place.
 
-    ``keys``, by place too, are equal for equal kernels (name and launch configuration).
+    ``keys``, by place too, are equal for equal kernels (name and launch configuration); ``busy`` is the time
+    of each in nanoseconds.
     """
     cores = [core for core in run.cores if core.backward and core.first >= start]
     same = len(cores) == len(ahead.products) - 1
@@ -94,7 +100,7 @@ def label_by_layout(
     run.labels.update(dict.fromkeys(grouped, Label(EXPERTS)))  # their kernels' names state no layout
     products = [at for at in run.products(start) if at not in run.labels]
     edges = [start - 1, *(core.first for core in cores), len(run)]
-    _label_products(run, edges, products, ahead, layouts, keys)
+    _label_products(run, edges, products, ahead, (layouts, keys, busy or {}))
     label_unshaped(run, start)
     for at in range(start + 1, len(run)):
         kind = run.kinds[at]  # the sum behind a product split along K, and no step of an attention
@@ -104,8 +110,10 @@ def label_by_layout(
     first = next((at for at in products if at > lost), None)
     if first is not None and first in run.labels and run.labels[first].component == "logits":
         for at in range(lost, first):  # the loss's gradient, to where the head takes it, and that of its bias
-            sums = at > lost and "sum" in run.kinds[at].tags
-            run.labels.setdefault(at, Label("logits" if sums else "loss"))
+            tags = run.kinds[at].tags
+            if tags & _LOSS or not tags & _ELSEWHERE:
+                sums = at > lost and "sum" in tags
+                run.labels.setdefault(at, Label("logits" if sums else "loss"))
 
 
 def _label_products(
@@ -113,10 +121,10 @@ def _label_products(
     edges: list[int],
     products: list[int],
     ahead: Ahead,
-    layouts: Mapping[int, str | None],
-    keys: Mapping[int, object],
+    kernels: tuple[Mapping[int, str | None], Mapping[int, object], Mapping[int, int]],
 ) -> None:
     """Name the gradients among the ``products`` between the ``edges``, which are cores."""
+    layouts, keys, busy = kernels
     gaps = [[at for at in products if begin < at < end] for begin, end in pairwise(edges)]
     usual = [[at for at in inside if layouts.get(at) == _DGRAD] for inside in gaps]
     # weights that are stored the other way round
@@ -130,7 +138,8 @@ def _label_products(
         if ahead.in_parallel and not all(map(_bends_inside, [run] * len(way), places, way)):
             way = ahead.going_back(beside=True)
         _of_activations(run, places, way)
-        _of_weights(run, [at for at in products if layouts.get(at) == _WGRAD], way, keys)
+        weights = [at for at in products if layouts.get(at) == _WGRAD]
+        _of_weights(run, weights, way, keys, busy)
         _of_head(run, products, way, layouts, keys)
     else:
         weights = [at for at in products if layouts.get(at) == _WGRAD]
@@ -157,9 +166,15 @@ def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -
                 run.labels |= found
 
 
-def _of_weights(run: Run, weights: list[int], way: list[list[Label]], keys: Mapping[int, object]) -> None:
-    """Name the gradients of weights, where they are as many in all, in an order that the kernels confirm, and
-    most of those that stand beside their gradients of activations, too."""
+def _of_weights(
+    run: Run,
+    weights: list[int],
+    way: list[list[Label]],
+    keys: Mapping[int, object],
+    busy: Mapping[int, int],
+) -> None:
+    """Name the gradients of weights, where they are as many in all, in an order that the kernels and most of
+    those that stand beside their gradients of activations confirm: of the parts whose times do, too."""
     whole = [label for labels in way for label in labels]
     beside = _beside(run, weights, keys)
     for wanted in (*_orders(whole), *_orders([label for label in whole if label != OPEN])):
@@ -167,10 +182,24 @@ def _of_weights(run: Run, weights: list[int], way: list[list[Label]], keys: Mapp
             found = dict(zip(weights, wanted, strict=True))
             others = [at for at, one in beside.items() if found[at].component != one.component]
             if len(others) <= len(beside) // 2:
-                named = ((at, label) for at, label in found.items() if label != OPEN)
+                not_ = {OPEN.component} | _other_times(run, found, busy)
+                named = ((at, label) for at, label in found.items() if label.component not in not_)
                 run.labels.update({at: replace(label, role="wgrad") for at, label in named})
                 return
     run.labels |= beside | run.labels
+
+
+def _other_times(run: Run, weights: Mapping[int, Label], busy: Mapping[int, int]) -> set[str]:
+    """Components whose gradients of weights take much longer, or less, than those of activations of the same
+    products, which multiply as much."""
+    times: tuple[dict[str, list[int]], dict[str, list[int]]] = ({}, {})
+    steps = {at: label for at, label in run.labels.items() if label.role == "dgrad"}
+    for of, labels in zip(times, (steps, weights), strict=True):
+        for at, label in labels.items():
+            of.setdefault(label.component, []).append(busy.get(at, 0))
+    both = times[0].keys() & times[1].keys()
+    pairs = {part: sorted((median(times[0][part]), median(times[1][part]))) for part in both}
+    return {part for part, (short, long) in pairs.items() if long > _SLOWER * short}
 
 
 def _orders(path: list[Label]) -> Iterator[list[Label]]:

@@ -18,7 +18,7 @@ from tracelens.gemm.inductor_ops import LAYOUT, NORM_BACKWARD
 
 _CORE = "attention.core"
 _OWN = "attention.qkv"
-_AROUND_CORES = frozenset({("attention.output", _CORE), (_CORE, _CORE), (_CORE, _OWN), (_OWN, _OWN)})
+_AROUND_CORES = frozenset({("attention.output", _CORE), (_CORE, _CORE), (_CORE, _OWN)})
 _NORM = frozenset({"norm", "norm_backward"})
 _OF_HALVES = frozenset({"cat", "slice_backward"})  # of heads: gradients put together again
 _UP = frozenset({"mlp.up", "mlp.gate"})
@@ -154,7 +154,8 @@ def _has_statistics(kind: Kind) -> bool:
 def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
     """What a unit is between two stations of the gradient's path."""
     kind = run.kinds[at]
-    around = (station(first), station(last)) in _AROUND_CORES
+    ends = (station(first), station(last))
+    around = ends in _AROUND_CORES or (ends == (_OWN, _OWN) and not kind.tags & _NORM)
     if _is_second_stage(run, at):
         bends = "activation_backward" in run.kinds[at - 1].tags and last.component == "mlp.up"
         return Label(last.component, last.layer) if bends else None
