@@ -173,20 +173,41 @@ def _of_weights(
     keys: Mapping[int, object],
     busy: Mapping[int, int],
 ) -> None:
-    """Name the gradients of weights, where they are as many in all, in an order that the kernels and most of
-    those that stand beside their gradients of activations confirm: of the parts whose times do, too."""
+    """Name the gradients of weights, where they are as many in all, in an order that the kernels confirm: of
+    the parts that their times and their neighbours do not gainsay."""
     whole = [label for labels in way for label in labels]
-    beside = _beside(run, weights, keys)
+    own: dict[int, Label] | None = {}
     for wanted in (*_orders(whole), *_orders([label for label in whole if label != OPEN])):
         if len(wanted) == len(weights) and _alike([keys.get(at) for at in weights], wanted):
             found = dict(zip(weights, wanted, strict=True))
-            others = [at for at, one in beside.items() if found[at].component != one.component]
-            if len(others) <= len(beside) // 2:
+            own = _beside_own(run, found)
+            if own is None:
                 not_ = {OPEN.component} | _other_times(run, found, busy)
                 named = ((at, label) for at, label in found.items() if label.component not in not_)
                 run.labels.update({at: replace(label, role="wgrad") for at, label in named})
                 return
-    run.labels |= beside | run.labels
+    found = _beside(run, weights, keys) or {at: replace(x, role="wgrad") for at, x in (own or {}).items()}
+    run.labels |= found | run.labels
+
+
+def _beside_own(run: Run, weights: Mapping[int, Label]) -> dict[int, Label] | None:
+    """Where gradients of activations right before or behind are never of the same product for a component
+    (others are put off for some layers alone), the order is another: then those that have their own beside
+    them in the same block, and else None."""
+    around: dict[int, set[str]] = {}
+    own: set[int] = set()
+    for pair in pairwise(run.products()):
+        apart = any(map(normalizes, run.kinds[pair[0] + 1 : pair[1]]))
+        for at, other in (pair, pair[::-1]):
+            label = run.labels.get(other)
+            if at in weights and label is not None and label.role == "dgrad":
+                around.setdefault(at, set()).add(label.component)
+                own |= {at} if label.component == weights[at].component and not apart else set()
+    of = Counter(weights[at].component for at in around)
+    sure = Counter(weights[at].component for at, near in around.items() if weights[at].component in near)
+    if any(times > 1 and not sure[part] for part, times in of.items() if part != OPEN.component):
+        return {at: weights[at] for at in own}
+    return None
 
 
 def _other_times(run: Run, weights: Mapping[int, Label], busy: Mapping[int, int]) -> set[str]:
