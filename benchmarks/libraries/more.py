@@ -294,6 +294,10 @@ def _diffusers(name: str) -> Built:
     given: dict[str, Any] = {key: _some(_B, *size) for key, size in sizes.items()}
     given.setdefault("timestep_ratio" if name == "StableCascadeUNet" else "timestep", _some(_B))
     given |= _besides(name)
+    if name == "QwenImage21Transformer2DModel":  # the picture of each token, which it fills a mask to tell
+        pictures = torch.tensor([-1] * 256 + [0] * 1024, device="cpu")
+        told = known(pictures), known(pictures == 0)
+        model.build_token_metadata = lambda *_: told
 
     def loss() -> Tensor:
         outs = model(**given, return_dict=False)

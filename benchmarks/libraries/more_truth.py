@@ -29,7 +29,7 @@ _IN = r"(/.*)?"
 #: Casts, the choice of rows and the tanh of gates: of the normalization, the shift, scale and gate around.
 _AROUND = "norm residual other attention.other mlp.other"
 _CONDITION = "other norm embedding"  # shift, scale and gate, as of the normalizations in truth.py
-_GDN = "attention.* ssm.scan ssm.conv"  # "gated delta net" by its name, attention by where it stands
+_GDN = "attention.* ssm.scan"  # "gated delta net" by its name, attention by where it stands
 _ROWS = (
     Row(r"GPT\[\]", "mul", "embedding other", "litgpt/model.py: scale_embeddings"),
     Row(r"Llama3ScaledRoPE\[\w+\]", ".*", "attention.rope", "torchtune/models/llama3_1"),
@@ -60,13 +60,13 @@ _ROWS = (
     Row(r"Attention\[\d\]/Linear\[to_gate\]", ".*", "attention.*", "looped_vit.py: of each head's result"),
     Row(r"Attention\[\d\]/Linear\[to_(qkv_and_mask|qk)\]", ".*", "attention.qkv", "sparse_gating, nd_pope"),
     Row(r"Attention\[\d\]/Specialized\[to_qkv\]/Linear\[\d\]", ".*", "attention.qkv", "specialized_cls"),
-    Row(r"Attention\[\d\]/Specialized\[norm\]", "cat", "norm attention.*", "specialized_cls"),
-    Row(r"FeedForward\[\d\]/Specialized\[norm\]", "cat", "norm mlp.other", "specialized_cls"),
-    Row(r"Transformer\[\w+\]/Specialized\[norm\]", "cat", "norm", "specialized_cls"),
+    Row(r"Attention\[\d\]/Specialized\[norm\]", "cat|split", "norm attention.*", "specialized_cls"),
+    Row(r"FeedForward\[\d\]/Specialized\[norm\]", "cat|split", "norm mlp.other", "specialized_cls"),
+    Row(r"Transformer\[\w+\]/Specialized\[norm\]", "cat|split", "norm", "specialized_cls"),
     Row(r"FeedForward\[\d\]/Sequential\[net\]/Linear\[0\]", ".*", "mlp.up", "specialized_cls"),
     Row(r"FeedForward\[\d\]/Sequential\[net\]/Conv2d\[1\]", ".*", "mlp.up other", "cvt.py"),
     Row(r"FeedForward\[\d\]/Sequential\[net\]/Conv2d\[4\]", ".*", "mlp.down other", "cvt.py"),
-    Row(r"SimpleViT\[\]/Transformer\[transformer\]", "matmul|tanh|mul|add|einsum|sum|__getitem__",
+    Row(r"SimpleViT\[\]/Transformer\[transformer\]", "matmul|tanh|mul|add|einsum|sum|__getitem__|expand",
         "residual other", "simple_vit_with_hyper_connections.py: methods of HyperConnection"),
     Row(r"TransformerEncoderLayer\[\d\]/Linear\[linear1\]", ".*", "mlp.up", "cct.py, cct_3d.py"),
     Row(r"TransformerEncoderLayer\[\d\]/Linear\[linear2\]", ".*", "mlp.down", "cct.py, cct_3d.py"),
@@ -89,7 +89,7 @@ _ROWS = (
     Row(r"(\w*ViT\w*|PiT)\[\]", ".*", "embedding other", "all: positions, class and register tokens"),
     # diffusers/models/transformers/transformer_helios.py
     Row(r"HeliosOutputNorm\[\w+\]", ".*", "norm other", "a normalization that the time shifts and scales"),
-    Row(r"HeliosTransformerBlock\[\d\]", "float|type_as", _AROUND, "around its normalizations"),
+    Row(r"HeliosTransformerBlock\[\d\]", "float|type_as|chunk", _AROUND, "around its normalizations"),
     Row(r"HeliosTransformer3DModel\[\]", ".*", "embedding other attention.rope", "pieces of the history"),
     # diffusers/models/unets/unet_stable_cascade.py
     Row(r"Sequential\[channelwise\]/Linear\[0\]", ".*", "mlp.up mlp.other other", "of a ConvNeXt"),
@@ -187,7 +187,7 @@ _ROWS = (
     Row(r"Kandinsky6RoPE[13]D\[\w+\]", ".*", "attention.rope", "Kandinsky6RoPE1D, Kandinsky6RoPE3D"),
     Row(r"Kandinsky6OutLayer(Audio)?\[\w+\]/Linear\[out_layer\]", ".*", "logits other", "the last layer"),
     Row(r"Kandinsky6OutLayer(Audio)?\[\w+\]", ".*", "norm other", "apply_scale_shift"),
-    Row(r"Kandinsky6\w+Block\[\d\]", "float|to|type_as", _AROUND, "apply_scale_shift, apply_gate_sum"),
+    Row(r"Kandinsky6\w+Block\[\d\]", "float|to|type_as|chunk", _AROUND, "apply_scale_shift, apply_gate_sum"),
     Row(r"Kandinsky6Transformer3DModel\[\]", ".*", "embedding other", "time and words as one condition"),
 )  # fmt: skip
 _FIRST = ("cross_entropy", "mse_loss", "scaled_dot_product_attention", "dropout", *_NORMS)
