@@ -12,9 +12,11 @@ their names, configurations of others, and families of `timm` that the list had 
 later list: 15 architectures of `transformers` and 10 models of `timm` (one per module of its source, eight of
 them with attention) that no list held, in the order of a hash, those that could be recorded. ``--fresh
 --third`` is one half of all else of `transformers` that can be recorded, drawn by hash; with ``--held`` the
-other half. ``--no-shapes`` judges recordings without shapes, ``--compiled`` those of `transformers` under
-torch.compile (half a minute each), which hold no names, ``--setup`` those of `transformers` as people train
-them (benchmarks/setups.py). ``--recorded DIR`` judges what ``benchmarks.gpu.hub`` recorded on a GPU.
+other half. ``--fresh --libraries`` is a list of 41 models of the six libraries no list held, in the order
+of a hash (benchmarks/libraries/more.py). ``--no-shapes`` judges recordings without shapes, ``--compiled``
+those of `transformers` under torch.compile (half a minute each), which hold no names, ``--setup`` those of
+`transformers` as people train them (benchmarks/setups.py). ``--recorded DIR`` judges what
+``benchmarks.gpu.hub`` recorded on a GPU.
 ``-v`` lists what is wrong and what is open, by truth, what was found and operator.
 """
 
@@ -151,8 +153,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("-v", action="store_true", help="list what is wrong and what is open")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
-    if given.third and (given.vision or given.second or not given.fresh):
+    if given.third and (given.vision or given.libraries or given.second or not given.fresh):
         parser.error("--third goes with --fresh alone: its list is of transformers")
+    if given.second and given.libraries:
+        parser.error("--second goes with transformers and --vision: there is one list of libraries")
     source = next((name for name in ("frameworks", "libraries", "vision") if getattr(given, name)), "hub")
     record, everyone = _source("compiled" if given.compiled else source)
     if given.setup:
@@ -162,7 +166,8 @@ def main(arguments: list[str] | None = None) -> None:
         record, everyone = lambda name: read_recorded(files[name]), sorted(files)
     chosen = [name for name in everyone if held(name) == given.held]
     if given.fresh:
-        which = ("vision" if given.vision else "hub") + "_2" * given.second + "_3" * given.third
+        kind = source if source in ("libraries", "vision") else "hub"
+        which = kind + "_2" * given.second + "_3" * given.third
         chosen = FRESH.joinpath(f"{which}.txt").read_text().split()
     if given.third:
         chosen = [name for name in chosen if held_half(name) == given.held]

@@ -21,8 +21,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.hub.recording import Marks, Recorded, recorded
-from benchmarks.libraries.models import EXPERTS, build
-from benchmarks.libraries.truth import truth_of
+from benchmarks.hub.values import _unseen, held
+from benchmarks.libraries import models, more, more_truth, truth
+from benchmarks.libraries.models import EXPERTS
 from tests.kept import kept, of_package, sources
 
 _PACKAGES = {"open_clip": "open_clip_torch", "vit_pytorch": "vit-pytorch", "x_transformers": "x-transformers"}
@@ -43,6 +44,10 @@ class LibraryMarks(Marks):
             args[1], tuple
         ):  # up to a number that only a device could tell
             args = (args[0], tuple(slice(1) if _unknown(at) else at for at in args[1]))
+        repeats = held(args[1]) if name == "repeat_interleave" and len(args) > 1 else None
+        if repeats is not None:
+            with _unseen():
+                kwargs["output_size"] = int(repeats.sum())
         return super().__torch_function__(func, types, args, kwargs)
 
 
@@ -71,6 +76,8 @@ def answered(name: str) -> Iterator[None]:
         if name.startswith("x_transformers"):
             home = import_module("x_transformers.x_transformers")
             stack.enter_context(mock.patch.object(home, "autocast", lambda *_, **__: nullcontext()))
+        if name.startswith("diffusers"):
+            stack.enter_context(mock.patch.object(torch, "autocast", lambda *_, **__: nullcontext()))
         library = stack.enter_context(torch.library._scoped_library("aten", "IMPL"))
         library.impl("nonzero", chosen, "Meta", allow_override=True)
         library.impl("masked_select", lambda x, mask: x.new_empty(x.numel()), "Meta", allow_override=True)
@@ -78,6 +85,7 @@ def answered(name: str) -> Iterator[None]:
 
 
 def _recorded(name: str) -> Recorded:
+    home, table = (more, more_truth) if name in more.NAMES else (models, truth)
     with answered(name):
-        built = build(name)
-        return recorded(name, built.model, built.loss, truth_of, LibraryMarks)
+        built = home.build(name)
+        return recorded(name, built.model, built.loss, table.truth_of, LibraryMarks)
