@@ -15,7 +15,7 @@ from math import prod
 
 from tracelens.attribution.structure.gaps import per_sample
 from tracelens.attribution.structure.grammars import by_channel
-from tracelens.attribution.structure.norms import adds
+from tracelens.attribution.structure.norms import adds, written_norms
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.attribution.structure.walk import loses
@@ -108,10 +108,11 @@ def label_maps(run: Run, hidden: int | None) -> None:
     """
     around = {*_around(run, hidden), *_between_convolutions(run)}
     found = (around - {*_beside_attention(run)}) | {*_behind_all(run)}
+    normed = written_norms(run) if found else set()
     for at in found:
         kind = run.kinds[at]
         if at not in run.labels and kind.what not in _OWN:
-            component = "dropout" if per_sample(kind.tensors) else "other"
+            component = "dropout" if per_sample(kind.tensors) else "norm" if at in normed else "other"
             component = "residual" if _adds_by_channel(run, at) else component
             run.labels[at] = Label(component, evidence="local")
 
