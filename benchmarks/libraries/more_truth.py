@@ -89,7 +89,7 @@ _ROWS = (
     Row(r"(\w*ViT\w*|PiT)\[\]", ".*", "embedding other", "all: positions, class and register tokens"),
     # diffusers/models/transformers/transformer_helios.py
     Row(r"HeliosOutputNorm\[\w+\]", ".*", "norm other", "a normalization that the time shifts and scales"),
-    Row(r"HeliosTransformerBlock\[\d\]", "float|type_as|chunk", _AROUND, "around its normalizations"),
+    Row(r"HeliosTransformerBlock\[\d\]", "float|type_as|chunk|add=", _AROUND, "each token has its own shift"),
     Row(r"HeliosTransformer3DModel\[\]", ".*", "embedding other attention.rope", "pieces of the history"),
     # diffusers/models/unets/unet_stable_cascade.py
     Row(r"Sequential\[channelwise\]/Linear\[0\]", ".*", "mlp.up mlp.other other", "of a ConvNeXt"),
@@ -149,6 +149,7 @@ _ROWS = (
     Row(r"MultiHeadCrossAttention\[\w+\]/Linear\[(q|kv)_linear\]", ".*", "attention.qkv", "all"),
     Row(r"GLUMBConvTemp\[mlp\]" + _IN, ".*", "mlp.* other", "as GLUMBConv"),
     Row(r"SanaVideoMSCamCtrlBlock\[\d\]/Linear\[plucker_proj\]", ".*", "other embedding", "of the camera"),
+    Row(r"SanaVideoMSCamCtrlBlock\[\d\]", "add=", "residual embedding", "plucker_emb, in each block"),
     Row(r"Sequential\[t_block\]/\w+\[\d\]", ".*", _CONDITION, "of the time, for all blocks"),
     Row(r"T2IFinalLayer\[\w+\]/Linear\[linear\]", ".*", "logits other", "the last layer"),
     Row(r"T2IFinalLayer\[\w+\]", ".*", "norm other", "shift and scale"),
