@@ -191,23 +191,26 @@ def _of_weights(
 
 
 def _beside_own(run: Run, weights: Mapping[int, Label]) -> dict[int, Label] | None:
-    """Where gradients of activations right before or behind are never of the same product for a component
-    (others are put off for some layers alone), the order is another: then those that have their own beside
-    them in the same block, and else None."""
-    around: dict[int, set[str]] = {}
-    own: set[int] = set()
-    for pair in pairwise(run.products()):
-        apart = any(map(normalizes, run.kinds[pair[0] + 1 : pair[1]]))
-        for at, other in (pair, pair[::-1]):
-            label = run.labels.get(other)
-            if at in weights and label is not None and label.role == "dgrad":
-                around.setdefault(at, set()).add(label.component)
-                own |= {at} if label.component == weights[at].component and not apart else set()
-    of = Counter(weights[at].component for at in around)
-    sure = Counter(weights[at].component for at, near in around.items() if weights[at].component in near)
-    if any(times > 1 and not sure[part] for part, times in of.items() if part != OPEN.component):
-        return {at: weights[at] for at in own}
-    return None
+    """Where gradients of activations beside them are never of the same product for a component (others are
+    put off for some layers alone), the order is another: then those that have their own right before or
+    behind them in the same block, and else None."""
+    rows = run.products()
+    steps = {at: x.component for at, x in run.labels.items() if x.role == "dgrad"}
+    kinds = [[*group] for _, group in groupby(rows, steps.__contains__)]
+    around: dict[int, frozenset[str]] = {}  # components of the rows of gradients of activations on both sides
+    for before, group, behind in zip([[], *kinds], kinds, [*kinds[1:], []], strict=False):
+        around |= dict.fromkeys(group, frozenset(steps[at] for at in (*before, *behind) if at in steps))
+    near: dict[int, set[str]] = {}  # of those right before and behind, in the same block
+    for pair in pairwise(rows):
+        if not any(map(normalizes, run.kinds[pair[0] + 1 : pair[1]])):
+            for at, other in (pair, pair[::-1]):
+                near.setdefault(at, set()).update({steps[other]} if other in steps else set())
+    named = {at: label for at, label in weights.items() if label != OPEN}
+    times = Counter(label.component for at, label in named.items() if near.get(at))
+    sure = {label.component for at, label in named.items() if near.get(at) and label.component in around[at]}
+    if all(many == 1 or part in sure for part, many in times.items()):
+        return None
+    return {at: label for at, label in named.items() if label.component in near.get(at, ())}
 
 
 def _other_times(run: Run, weights: Mapping[int, Label], busy: Mapping[int, int]) -> set[str]:
