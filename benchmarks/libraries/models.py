@@ -78,7 +78,11 @@ _LITGPT: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def _litgpt(name: str) -> Built:
-    config, smaller = _LITGPT[name]
+    return of_litgpt(*_LITGPT[name])
+
+
+def of_litgpt(config: str, smaller: dict[str, Any]) -> Built:
+    """A configuration of litgpt's own, a few layers deep, and what is made ``smaller``."""
     model = import_module("litgpt.model").GPT.from_name(
         config, n_layer=_LAYERS, block_size=_SEQUENCE, **smaller
     )

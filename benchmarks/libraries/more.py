@@ -41,6 +41,7 @@ from benchmarks.libraries.models import (
     _of_tokens,
     _open_clip,
     _some,
+    of_litgpt,
 )
 
 #: What was drawn and could be recorded.
@@ -56,11 +57,7 @@ _LITGPT: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def _litgpt(name: str) -> Built:
-    config, smaller = _LITGPT[name]
-    model = import_module("litgpt.model").GPT.from_name(
-        config, n_layer=_LAYERS, block_size=_SEQUENCE, **smaller
-    )
-    return _of_tokens(model)
+    return of_litgpt(*_LITGPT[name])
 
 
 #: (package of torchtune, its builder, keywords)
