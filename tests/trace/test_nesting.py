@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens.trace import nesting
-from tracelens.trace.nesting import Forest, build_forest
+from tracelens.trace.nesting import Forest, build_forest, distinct_rows
 
 Span = tuple[int, int, int]  # thread, start, duration
 
@@ -206,3 +206,18 @@ def test_times_of_several_ages_nest_by_their_order() -> None:
     parent = build_forest(thread, starts, lasts).parent.reshape(6, 3)
     assert (parent[:, :2] == -1).all()
     assert parent[:, 2].tolist() == [3 * at + 1 for at in range(6)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(*[st.one_of(st.integers(-2, 3), st.integers(-(2**60), 2**60)) for _ in range(4)]),
+        max_size=12,
+    )
+)
+def test_distinct_rows_are_those_of_numpy(rows: list[tuple[int, ...]]) -> None:
+    table = np.array(rows, np.int64).reshape(-1, 4)
+    distinct, which = distinct_rows(table)
+    expected, place = np.unique(table, axis=0, return_inverse=True)
+    assert distinct.tolist() == expected.tolist()
+    assert which.tolist() == place.reshape(-1).tolist()

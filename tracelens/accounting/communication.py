@@ -10,7 +10,7 @@ from tracelens.attribution.collectives import Call
 from tracelens.attribution.communication import Communication
 from tracelens.hardware.collectives import bus_factor
 from tracelens.results import CommunicationRow
-from tracelens.trace import Trace
+from tracelens.trace import Trace, distinct_rows
 from tracelens.words import PHASES
 
 #: NCCL moves 16 bytes at a time where each rank's share of an all-gather or reduce-scatter begins on as many,
@@ -31,9 +31,9 @@ def communication_rows(
     groups: dict[tuple[object, ...], list[int]] = {}
     phase = attribution.phase[communication.kernel]
     cells = np.stack([communication.call, communication.purpose, phase], axis=1)
-    distinct, which = np.unique(cells, axis=0, return_inverse=True)
-    members = np.argsort(which.reshape(-1), kind="stable")
-    bounds = np.cumsum(np.bincount(which.reshape(-1), minlength=len(distinct)))[:-1]
+    distinct, which = distinct_rows(cells)
+    members = np.argsort(which, kind="stable")
+    bounds = np.cumsum(np.bincount(which, minlength=len(distinct)))[:-1]
     for (call, purpose, in_phase), alike in zip(distinct.tolist(), np.split(members, bounds), strict=True):
         key = (_kind(communication.calls[call]), communication.purposes[purpose], in_phase)
         groups.setdefault(key, []).extend(alike.tolist())
@@ -116,7 +116,7 @@ def _in_line(trace: Trace, attribution: Attribution, communication: Communicatio
     out = np.zeros(len(communication), np.bool_)
     for device in np.unique(kernels.device[communication.kernel]):
         streams, which = np.unique(kernels.stream[kernels.device == device], return_inverse=True)
-        time = np.bincount(which.reshape(-1), weights=busy[kernels.device == device])
+        time = np.bincount(which, weights=busy[kernels.device == device])
         here = kernels.device[communication.kernel] == device
         out |= here & (kernels.stream[communication.kernel] == streams[time.argmax()]) & (time.max() > 0)
     return out

@@ -19,7 +19,7 @@ from tracelens.gemm import AttentionShape, GemmShape, Shape
 from tracelens.gemm.clock import StepPaces, step_paces, with_groups
 from tracelens.gemm.overlap import UNDISTURBED, Paces, beside, paces
 from tracelens.results import Beside, Clock, GemmRow, StepPace
-from tracelens.trace import Trace
+from tracelens.trace import Trace, distinct_rows
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS
 
@@ -107,14 +107,12 @@ def _by_collective(
     found: dict[tuple[str, int | None], list[IntArray]] = {}
     if not len(disturbed) or not len(rows):
         return {}
-    kinds, which = np.unique(
-        np.stack([kernels.name[rows], kernels.launch[rows]], axis=1), axis=0, return_inverse=True
-    )
+    kinds, which = distinct_rows(np.stack([kernels.name[rows], kernels.launch[rows]], axis=1))
     for at, (name, launch) in enumerate(kinds.tolist()):
         grid = trace.details.config(launch).grid
         ctas = prod(grid) if grid and all(isinstance(size, int) for size in grid) else None
         key = (str(collective_named(trace.symbols[name]) or "communication"), ctas)
-        found.setdefault(key, []).append(rows[which.reshape(-1) == at])
+        found.setdefault(key, []).append(rows[which == at])
     main = calls.main[disturbed]
     begin, end = kernels.ts_ns, kernels.ts_ns + kernels.dur_ns
     out: dict[tuple[str, int | None], IntArray] = {}

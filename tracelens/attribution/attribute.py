@@ -26,7 +26,7 @@ from tracelens.attribution.updates import between_updates
 from tracelens.attribution.words import REASONS
 from tracelens.gemm import KernelNames, is_gemm_op, kernel_names
 from tracelens.gemm.inductor import custom_kernel
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import Links, Trace, distinct_rows, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES, ROLES
 
 IntArray = npt.NDArray[np.int32]
@@ -255,7 +255,7 @@ def _ran_before(
     told = np.isin(inputs, [code for code in codes.tolist() if trace.details.inputs(code).dims]) & (op >= 0)
     name = np.where(told, look_up(trace.ops.name, op), trace.kernels.name)
     how = np.where(told, inputs, trace.kernels.launch)
-    key = np.unique(np.stack([told, name, how], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    key = distinct_rows(np.stack([told, name, how], axis=1))[1]
     seen = np.isin(key, key[forward])
     at = np.unique(stretch[again], return_inverse=True)[1]
     time = (trace.kernels.dur_ns * counts)[again]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.names import kernel_component
 from tracelens.gemm import bytes_per_element
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import Links, Trace, distinct_rows, look_up
 from tracelens.trace.collectives import MOST_RANKS, OP, Collective
 from tracelens.trace.metadata import process_groups
 from tracelens.trace.tables import Inputs
@@ -102,9 +102,9 @@ def find_calls(trace: Trace, links: Links, rows: IntArray) -> tuple[list[Call], 
     op = np.where((recorded >= 0) & np.isin(detail, silent), recorded - links.ops_at.start, -1)
     inputs = look_up(trace.ops.inputs, op)
     features = np.stack([detail, look_up(links.name, named), trace.kernels.name[rows], inputs], axis=1)
-    distinct, which = np.unique(features, axis=0, return_inverse=True)
+    distinct, which = distinct_rows(features)
     groups = process_groups(trace.metadata)
-    return [_call(trace, groups, *row) for row in distinct.tolist()], which.reshape(-1)
+    return [_call(trace, groups, *row) for row in distinct.tolist()], which
 
 
 def _call(trace: Trace, groups: dict[str, Any], detail: int, named: int, kernel: int, inputs: int) -> Call:

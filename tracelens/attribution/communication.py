@@ -23,7 +23,7 @@ from tracelens.attribution.names import element_role, split_counter
 from tracelens.attribution.patterns import EXPERT_EXCHANGES
 from tracelens.attribution.result import Attribution
 from tracelens.gemm import GEMM_OPS, GemmShape, shape_of
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import Links, Trace, distinct_rows, look_up
 from tracelens.trace.autograd import EVALUATE
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS, PHASES, Evidence
@@ -178,7 +178,7 @@ def _purposes(
         ],
         axis=1,
     )
-    distinct, which = np.unique(features, axis=0, return_inverse=True)
+    distinct, which = distinct_rows(features)
     modules_known = bool(texts.where(lambda t: t.startswith("nn.Module: "))[trace.frames.name].any())
     activations, weights = _tensor_sizes(trace, links)
     purposes = []
@@ -200,7 +200,7 @@ def _purposes(
             size=_size_class(calls[at].elements, activations, weights),
         )
         purposes.append(decide_purpose(place))
-    return purposes, which.reshape(-1)
+    return purposes, which
 
 
 def _among_experts(trace: Trace, attribution: Attribution, rows: IntArray) -> BoolArray:

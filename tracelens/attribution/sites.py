@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tracelens.attribution.components import Decision, Situation, decide
 from tracelens.attribution.names import OP_RULES, op_rule
 from tracelens.attribution.paths import Element, Paths
-from tracelens.trace import Links, Trace
+from tracelens.trace import Links, Trace, distinct_rows
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
@@ -94,7 +94,7 @@ def decide_sites(
     decisions: list[Decision] = []
     if len(nodes):
         columns = np.stack([*features.values()], axis=1)
-        distinct, which = np.unique(columns, axis=0, return_inverse=True)
+        distinct, which = distinct_rows(columns)
         codes = np.full(len(distinct), -1, np.int32)
         for at, row in enumerate(distinct.tolist()):
             site = dict(zip(features, row, strict=True))
@@ -102,7 +102,7 @@ def decide_sites(
             if made is not None:
                 codes[at] = len(decisions)
                 decisions.append(made)
-        decision[nodes] = codes[which.reshape(-1)]
+        decision[nodes] = codes[which]
     return Sites(decision, decisions, transformer)
 
 

@@ -24,7 +24,7 @@ import pandas as pd
 
 from tracelens.attribution import Attribution
 from tracelens.hta.library import HtaLibrary, quiet
-from tracelens.trace import Links, Trace
+from tracelens.trace import Links, Trace, distinct_rows
 from tracelens.words import COMPONENTS
 
 IntArray = npt.NDArray[np.int64]
@@ -112,8 +112,8 @@ def tables(
     names = _names(trace, attribution, hta, gpu, symbols)
     op, runtime, annotation, _ = map(symbols.code, ("cpu_op", "cuda_runtime", "user_annotation", WINDOW))
     pairs = np.stack([kernels.device[gpu].astype(np.int64), kernels.stream[gpu]], axis=1)
-    streams, stream = np.unique(pairs, axis=0, return_inverse=True)
-    stream = stream.reshape(-1).astype(np.int64) + 1
+    streams, stream = distinct_rows(pairs)
+    stream = stream.astype(np.int64) + 1
     sizes = (len(trace.ops), len(trace.launches), len(host), len(gpu))
     parts = (
         (trace.ops, np.arange(len(trace.ops)), op),

@@ -20,6 +20,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 NONE = np.int32(-1)
 _PASSES = 20
+_NARROW = 1 << 31  # as many codes as rows at the most, and as many values: their product is an int64
 _LONGEST = 2.0**62  # ns of all threads behind each other
 
 
@@ -42,6 +43,27 @@ def match(keys: IntArray, wanted: IntArray) -> NodeArray:
     at = np.searchsorted(keys[order], wanted, side="right") - 1
     rows = order[np.maximum(at, 0)]
     return np.where((at >= 0) & (wanted >= 0) & (keys[rows] == wanted), rows, -1).astype(np.int32)
+
+
+def distinct_rows(table: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], IntArray]:
+    """The different rows of a table of integers, sorted, and for every row which of them it is.
+
+    ``np.unique`` compares rows as bytes, which takes ten times as long as sorting one number for each.
+
+    >>> rows, which = distinct_rows(np.array([[2, 0], [1, 5], [2, 0]]))
+    >>> rows.tolist(), which.tolist()
+    ([[1, 5], [2, 0]], [1, 0, 1])
+    """
+    key, codes = np.zeros(len(table), np.int64), 1
+    for column in table.T.astype(np.int64) if len(table) else ():
+        low, span = column.min(), int(column.max()) - int(column.min()) + 1
+        if span > _NARROW:
+            column, low, span = np.unique(column, return_inverse=True)[1], 0, len(table)
+        if codes * span > np.iinfo(np.int64).max:
+            key, codes = np.unique(key, return_inverse=True)[1], len(table)
+        key, codes = key * span + (column - low), codes * span
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return table[first], which
 
 
 @dataclass(frozen=True, slots=True)

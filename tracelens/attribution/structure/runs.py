@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.structure.units import Kind, Units
 from tracelens.gemm import GemmShape
+from tracelens.trace import look_up
 from tracelens.words import Role
 
 NodeArray = npt.NDArray[np.int32]
@@ -124,22 +125,14 @@ def split_runs(units: Units, phase: list[str], step: NodeArray, graph: NodeArray
     the host knows no phase inside a graph, so those runs have the phase ``graph``. Units that began
     before the recording (no node, no launch) are in no run: nothing says where they stand.
     """
-    current: Run | None = None
-    key: tuple[str, int, int] | None = None
-    for row in range(len(units)):
-        kind = units.kinds[units.kind[row]]
-        if kind.what in _SKIPPED or (units.node[row] < 0 and units.launch[row] < 0):
-            continue
-        in_graph = int(graph[row])
-        phase_here = "graph" if in_graph >= 0 else phase[row]
-        if phase_here in ("other", "optimizer"):
-            continue
-        here = (phase_here, int(step[row]), in_graph)
-        if current is None or here != key:
-            if current is not None:
-                yield current
-            current, key = Run(phase_here, [], []), here
-        current.units.append(row)
-        current.kinds.append(kind)
-    if current is not None:
-        yield current
+    skipped = np.array([kind.what in _SKIPPED for kind in units.kinds] or [False])
+    names = np.array(["graph", "other", "optimizer", *dict.fromkeys(phase)])
+    code = {name: at for at, name in reversed([*enumerate(names.tolist())])}
+    of_unit = np.where(graph >= 0, 0, np.array([code[name] for name in phase], np.int64))
+    begun = (units.node >= 0) | (units.launch >= 0)
+    rows = np.flatnonzero(begun & ~look_up(skipped, units.kind) & (of_unit != 1) & (of_unit != 2))
+    here = np.stack([of_unit, step, graph], axis=1)[rows]
+    for part in np.split(rows, np.flatnonzero((here[1:] != here[:-1]).any(axis=1)) + 1):
+        if len(part):
+            kinds = [units.kinds[kind] for kind in units.kind[part]]
+            yield Run(str(names[of_unit[part[0]]]), part.tolist(), kinds)

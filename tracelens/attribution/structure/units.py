@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tracelens.attribution.names import OP_RULES, kernel_component
 from tracelens.gemm import AttentionShape, GemmShape, KernelName, KernelNames, shape_of
 from tracelens.gemm.inductor import Fused, custom_kernel, parse_fused
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import Links, Trace, distinct_rows, look_up
 
 IntArray = npt.NDArray[np.int64]
 NodeArray = npt.NDArray[np.int32]
@@ -204,14 +204,14 @@ def _kinds(
     )
     if not len(columns):
         return [], np.empty(0, np.int32)
-    distinct, which = np.unique(columns, axis=0, return_inverse=True)
+    distinct, which = distinct_rows(columns)
     kinds = [
         _kind(trace, op, *more, rule=rule, idle=bool(idle))
         if op >= 0
         else _kernel_kind(trace.symbols[kernel], names[kernel] if kernel >= 0 else None, depth)
         for op, *more, kernel, rule, idle, depth in distinct.tolist()
     ]
-    return kinds, which.reshape(-1).astype(np.int32)
+    return kinds, which.astype(np.int32)
 
 
 def _depths(trace: Trace, names: KernelNames, kernel: NodeArray) -> IntArray:
