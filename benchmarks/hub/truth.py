@@ -26,24 +26,28 @@ _OTHER_MIXER = re.compile(
     # rows of convolutions: models/vits/modeling_vits.py, models/pe_audio/modeling_pe_audio.py (and the
     # activation between), models/granite_speech/modeling_granite_speech.py
     r"|HifiGanResidualBlock|WaveNet$|DacResidualUnit|Snake1d|ConformerConvModule"
+    # models/swiftformer/modeling_swiftformer.py, "3*3 depth-wise and point-wise convolutions"; models/sam3,
+    # the pyramid of maps; models/sam3_lite_text, "depthwise-conv token mixer" and its block
+    r"|SwiftFormer(ConvEncoder|LocalRepresentation)|FPNLayer|RepMixer"
 )
 #: Of those the ones with a state that decays: their linear layers, their convolution and their scan.
 #: Griffin's gated linear recurrence is one: a short convolution, and a diagonal state that decays
-#: (arXiv 2402.19427, 2.4); Kimi's delta attention is a gated DeltaNet with finer gates (arXiv 2510.26692).
+#: (arXiv 2402.19427, 2.4); Kimi's delta attention is a gated DeltaNet with finer gates (arXiv 2510.26692),
+#: and models/glm5_next calls "Kimi-style KDA" LinearAttention: attention is as defensible there.
 _STATE_SPACE = re.compile(
     r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|Delta(Net|Attention)|MambaLayer$|RecurrentBlock$|Rglru$"
+    r"|Glm5NextTextLinearAttention$"
 )
 #: Not a layer that is called after it and holds an MLP too: models/groupvit/modeling_groupvit.py,
 #: GroupViTCrossAttentionLayer; models/pixtral/modeling_pixtral.py, PixtralAttentionLayer.
-_ATTENTION = re.compile(r"(?<!Delta)Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$")
+_ATTENTION = re.compile(r"(?<!Delta)(?<!Glm5NextTextLinear)Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$")
 _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
 #: KimiLinearForgetGate is a decay of its delta attention: models/kimi_linear/modeling_kimi_linear.py.
-_ROUTER = re.compile(r"Router|TopkGate|TopKGate|(?<!Deimv2)(?<!Forget)Gate$")
-#: Weights two residual streams against each other: models/deimv2/modeling_deimv2.py, "second_residual".
-_STREAMS = re.compile(r"Deimv2Gate$")
-_MOE = re.compile(
-    r"(Moe|MoE|MOE)$|SparseM|Moe(Block|Layer|SparseMoeBlock)|MoELayer|Mixture|BlockSparse|MixerBlock$"
-)
+_ROUTER = re.compile(r"Router|TopkGate|TopKGate|(?<!Deimv2)(?<!DFine)(?<!Forget)Gate$")
+#: Weights two residual streams against each other: models/deimv2/modeling_deimv2.py, "second_residual";
+#: models/d_fine/modeling_d_fine.py, the same.
+_STREAMS = re.compile(r"(Deimv2|DFine)Gate$")
+_MOE = re.compile(r"(Moe|MoE|MOE)$|SparseM|Moe(Block|Layer|SparseMoeBlock)|MoELayer|Mixture|BlockSparse")
 _MLP = re.compile(r"MLP|Mlp|FeedForward|FFN|Ffn|Intermediate|Dense\w*ActDense|GatedMlp|\w+Output$")
 #: Not a model called after what it gives (models/embedding_gemma2), nor Q K^T with the positions'
 #: (models/gemma3n/modeling_gemma3n.py, Gemma3nAudioRelativePositionEmbedding).
@@ -53,12 +57,13 @@ _EMBEDDING = re.compile(
 _NORM = re.compile(r"Norm(Gated|\dd|FP32)?$")
 _LAYER = re.compile(r"(Layer|Block|Stage)(\w*)$|EncoderLayer|DecoderLayer")
 _HEAD = re.compile(r"Head$|HeadTransform|Predictions?$|PredictionHeads|Classif|Pooler|Projection$|Projector")
-#: Attention over what is pooled: models/aimv2/modeling_aimv2.py.
-_POOLS = re.compile(r"Aimv2AttentionPoolingHead$")
+#: Attention over what is pooled: models/aimv2/modeling_aimv2.py, models/videoprism/modeling_videoprism.py.
+_POOLS = re.compile(r"(Aimv2|VideoPrismMultihead)AttentionPoolingHead$")
 _IN_HEAD = re.compile(r"(MLP|Mlp)$")
 _ACTIVATION = re.compile(r"GELU|SiLU|ReLU|Activation|Swish|Mish|Tanh$|Sigmoid$|^ACT")
 _DROPOUT = re.compile(r"Dropout|DropPath|StochasticDepth")
-_ROTARY = re.compile(r"Rotary|RoPE|Rope")
+#: Not attention that is called after it: models/vjepa2, models/sam3.
+_ROTARY = re.compile(r"(Rotary|RoPE|Rope)(?!\w*Attention)")
 
 #: Attributes under which linear layers are held.
 _QUERIES = re.compile(
@@ -136,7 +141,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     attention, other = place.within(_ATTENTION), place.within(_OTHER_MIXER)
     if state_space > attention:
         gates = place.classes[state_space].endswith("Rglru")  # of the scan, and products all the same
-        return _in_state_space(function, weighted=weighted) + (" ssm.scan" if gates else "")
+        named = " attention.*" if place.classes[state_space].endswith("LinearAttention") else ""
+        return _in_state_space(function, weighted=weighted) + (" ssm.scan" if gates else "") + named
     if other >= max(attention, 0) or function in ("conv2d", "conv3d", "conv_transpose2d"):
         around = "attention.*" if attention >= 0 else "mlp.*" if place.within(_MLP) >= 0 else "norm"
         return f"other embedding {around}" + (" residual" if equal else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -180,3 +181,83 @@ def test_streams_that_are_mixed_again_get_no_positions(tmp_path: Path) -> None:
     mixes = [NORM, mm("", TOKENS, 4, WIDTH), _row("", "clamp", [TOKENS, 16]), mm("", TOKENS, 16, 4)]
     layer = [*ATTENTION, ADD, *MLP, ADD]
     _found(tmp_path, [*2 * [*layer, *mixes, _row("residual", "add", streams, streams)], *layer])
+
+
+def test_a_sigmoid_of_every_score_takes_the_softmax_s_place(tmp_path: Path) -> None:
+    """arXiv 2409.04431; x-transformers attend.py, sigmoid."""
+    one = Row("attention.scores", "aten::sigmoid", CORE.kernel, (OF_SCORES,), us=10)
+    mask = [_row("attention.scores", "arange"), _row("attention.scores", "ge", [LENGTH, LENGTH])]
+    masked = [*mask, _row("attention.scores", "masked_fill", OF_SCORES, [LENGTH, LENGTH])]
+    values = _batched("attention.values", ALL, LENGTH, HEAD, LENGTH)
+    _found(tmp_path, _layers([NORM, QUERIES, _scores("attention.scores"), *masked, one, values, OUTPUT]))
+
+
+def test_keys_of_the_other_stream_are_no_output(tmp_path: Path) -> None:
+    """diffusers transformers/transformer_kandinsky6.py: picture and sound attend to one another, each by
+    queries of its own and keys and values of the other."""
+    sound = 16 * BATCH
+    heads = {TOKENS: [BATCH, LENGTH, HEADS, HEAD], sound: [BATCH, 16, HEADS, HEAD]}
+    streams = {TOKENS: STREAM, sound: [BATCH, 16, WIDTH]}
+    rows = []
+    for own, other in ((TOKENS, sound), (sound, TOKENS)):
+        rows += [mm("attention.qkv", tokens, WIDTH, WIDTH) for tokens in (own, other, other)]
+        rows += [replace(CORE, dims=(heads[own], heads[other], heads[other]))]
+        rows += [mm("attention.output", own, WIDTH, WIDTH)]
+    sums = [_row("residual", "add", wide, wide) for wide in streams.values()]
+    norms = [_row("norm", "native_layer_norm", wide) for wide in streams.values()]
+    mlps = [mm("mlp.up", TOKENS, 4 * WIDTH, WIDTH), GELU, DOWN, sums[0]]
+    _found(tmp_path, 3 * [*norms, *rows, *sums, norms[0], *mlps])
+
+
+def test_halves_of_heads_are_turned_and_put_in_their_places(tmp_path: Path) -> None:
+    """diffusers transformers/transformer_wan.py: out[..., 0::2] = x1 * cos - x2 * sin, and the other half."""
+    half, table = [BATCH, LENGTH, HEADS, 32], [1, LENGTH, 1, 32]
+    product = _row("attention.rope", "mul", half, table)
+    put = _row("attention.rope", "copy_", half, half)
+    turn = [[product, product, _row("attention.rope", name, half, half), put] for name in ("sub", "add")]
+    _found(tmp_path, _layers([NORM, QUERIES, *(2 * [*turn[0], *turn[1]]), CORE, OUTPUT]))
+
+
+def test_the_first_layer_has_an_mlp_of_each_stream(tmp_path: Path) -> None:
+    """diffusers transformers/transformer_easyanimate.py: both go through one attention, then their MLPs."""
+    words, text = BATCH * 32, [BATCH, 32, WIDTH]
+    heads = [BATCH, LENGTH + 32, HEADS, HEAD]
+    rows = [NORM, _row("norm", "native_layer_norm", text)]
+    rows += [mm("attention.qkv", tokens, 3 * WIDTH, WIDTH) for tokens in (TOKENS, words)]
+    rows += [replace(CORE, dims=(heads,) * 3)]
+    rows += [mm("attention.output", tokens, WIDTH, WIDTH) for tokens in (TOKENS, words)]
+    rows += [ADD, _row("residual", "add", text, text), NORM, _row("norm", "native_layer_norm", text)]
+    for tokens, wide in ((TOKENS, STREAM), (words, text)):
+        rows += [
+            mm("mlp.up", tokens, 4 * WIDTH, WIDTH),
+            _row("mlp.activation", "gelu", [*wide[:2], 4 * WIDTH]),
+        ]
+        rows += [mm("mlp.down", tokens, WIDTH, 4 * WIDTH)]
+    _found(tmp_path, 2 * [*rows, ADD, _row("residual", "add", text, text)])
+
+
+def test_an_mlp_of_convolutions_beside_attention_on_maps(tmp_path: Path) -> None:
+    """CvT (arXiv 2103.15808) as vit_pytorch/cvt.py has it: norms over the channels of a map, and an MLP of
+    two convolutions over places by themselves."""
+    place, weight, wide = [BATCH, 1, SIZE, SIZE], [1, WIDTH, 1, 1], [BATCH, 4 * WIDTH, SIZE, SIZE]
+    norm = [_row("norm", "var", MAP), _row("norm", "mean", MAP), _row("norm", "sub", MAP, place)]
+    norm += [_row("norm", name, place) for name in ("add", "sqrt")]
+    norm += [
+        _row("norm", "div", MAP, place),
+        _row("norm", "mul", MAP, weight),
+        _row("norm", "add", MAP, weight),
+    ]
+    scores = _row("attention.softmax", "_softmax", [ALL, SIZE * SIZE, SIZE * SIZE])
+    core = [
+        _batched("attention.scores", ALL, SIZE * SIZE, SIZE * SIZE, HEAD),
+        scores,
+        _batched("attention.values", ALL, SIZE * SIZE, HEAD, SIZE * SIZE),
+    ]
+    output, added = _convolution("other", MAP, [WIDTH, WIDTH, 1, 1]), _row("residual", "add", MAP, MAP)
+    mlp = [
+        _convolution("mlp.up", MAP, [4 * WIDTH, WIDTH, 1, 1]),
+        _row("mlp.activation", "gelu", wide),
+        _convolution("mlp.down", wide, [WIDTH, 4 * WIDTH, 1, 1]),
+    ]
+    makes = _convolution("other", MAP, [3 * WIDTH, WIDTH, 1, 1])
+    _found(tmp_path, 3 * [*norm, makes, *core, output, added, *norm, *mlp, added])

@@ -207,3 +207,21 @@ def test_the_activation_of_a_bottleneck_is_of_no_mlp(tmp_path: Path) -> None:
     assert verdict(rows, trace, found)[1] == {}
     first = trace.kernels.ts_ns.argsort(kind="stable")[:2]
     assert [COMPONENTS[code] for code in found.component[first]] == ["other", "other"]
+
+
+def test_a_bias_added_in_a_module_of_one_product_is_of_that(tmp_path: Path) -> None:
+    """transformers models/groupvit/modeling_groupvit.py, GroupViTMLP: linear layers on a transposed input."""
+    up, gelu, down = MLP[1:4]
+    wide = [*STREAM[:2], 4 * WIDTH]
+    block = [MLP[0], up, _row("mlp.up", "add", wide, [4 * WIDTH]), gelu, down, *MLP[4:]]
+    rows = [*_attention(), *block]
+    start = 100 * len(_attention())
+    modules = (("Mlp", 1, 4), ("Linear", 1, 2), ("GELU", 3, 3), ("Linear", 4, 4))
+    frames = [
+        op(f"nn.Module: {name}_{n}", ts=start + 100 * first + n, dur=100 * (last - first) + 60 - 2 * n)
+        | {"cat": "python_function"}
+        for n, (name, first, last) in enumerate(modules)
+    ]
+    trace, _, found = attributed(tmp_path, [*written(rows, shapes=False), *frames])
+    added = trace.kernels.ts_ns.argsort(kind="stable")[len(_attention()) + 2]
+    assert COMPONENTS[found.component[added]] == "mlp.up"

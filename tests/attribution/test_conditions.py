@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.attribution.rows import mm
-from tests.attribution.test_parts import ADD, ATTENTION, BATCH, MLP, NORM, STREAM, WIDTH, _found, _row
+from tests.attribution.test_parts import (
+    ADD,
+    ATTENTION,
+    BATCH,
+    CORE,
+    LENGTH,
+    MLP,
+    NORM,
+    OUTPUT,
+    QUERIES,
+    STREAM,
+    TOKENS,
+    WIDTH,
+    _found,
+    _row,
+)
 
 
 def test_weights_cast_for_a_normalization_are_of_it(tmp_path: Path) -> None:
@@ -30,3 +46,62 @@ def test_sines_of_a_time_embed_it(tmp_path: Path) -> None:
     waves += [_row("embedding", name, rows) for name in ("sin", "cos")]
     waves += [_row("embedding", "cat", rows, rows), mm("embedding", BATCH, WIDTH, WIDTH)]
     _found(tmp_path, [*waves, *(3 * [*ATTENTION, ADD, *MLP, ADD])])
+
+
+SAMPLE = [BATCH, 1, WIDTH]
+
+
+def test_scales_and_shifts_are_of_the_normalization_with_their_casts(tmp_path: Path) -> None:
+    """diffusers transformers/transformer_kandinsky6.py: norm(x) * (scale + 1) + shift, all in float32; the
+    gate of the block before, made by a linear layer on the condition, scales what is added to the stream."""
+    cast, small = _row("norm", "copy_", STREAM, STREAM), _row("norm", "copy_", SAMPLE, SAMPLE)
+    scale = [small, _row("other", "add", SAMPLE), _row("norm", "mul", STREAM, SAMPLE)]
+    normed = [cast, NORM, *scale, small, _row("norm", "add", STREAM, SAMPLE), cast]
+    condition = mm("other", BATCH, 3 * WIDTH, WIDTH)
+    gate = [
+        condition,
+        _row("residual", "copy_", STREAM, STREAM),
+        _row("residual", "mul", SAMPLE, STREAM),
+        ADD,
+    ]
+    back = _row("residual", "copy_", STREAM, STREAM)
+    layer = [*normed, QUERIES, CORE, OUTPUT, *gate, *normed, *MLP[1:], *gate]
+    _found(tmp_path, [*3 * layer, back])
+
+
+def test_scales_and_shifts_of_every_token_come_from_a_table(tmp_path: Path) -> None:
+    """diffusers transformers/transformer_helios.py: six numbers for each channel of each token."""
+    six, table = [BATCH, LENGTH, 6, WIDTH], [1, 1, 6, WIDTH]
+    made = [_row("other", "copy_", six, six), _row("other", "add", table, six)]
+    scale = [
+        _row("norm", "add", STREAM),
+        _row("norm", "mul", STREAM, STREAM),
+        _row("norm", "add", STREAM, STREAM),
+    ]
+    normed = [NORM, *scale, _row("norm", "copy_", STREAM, STREAM)]
+    _found(tmp_path, 3 * [*made, *normed, QUERIES, CORE, OUTPUT, ADD, *normed, *MLP[1:], ADD])
+
+
+def test_a_sum_behind_a_gated_normalization_is_of_the_stream(tmp_path: Path) -> None:
+    """A block's result is normalized, weighed and added, and the next normalization takes the sum."""
+    gate = _row("residual", "mul", STREAM, STREAM)
+    _found(tmp_path, [*3 * [*ATTENTION, NORM, gate, ADD, *MLP, NORM, gate, ADD], NORM])
+
+
+def test_what_brings_words_onto_the_stream_embeds(tmp_path: Path) -> None:
+    """diffusers transformers/transformer_flux2.py: x_embedder, context_embedder, without biases."""
+    words, whole = BATCH * 32, BATCH * (LENGTH + 32)
+    heads = [BATCH, LENGTH + 32, 4, 64]
+    core = [replace(CORE, dims=(heads,) * 3)]
+    queries = [mm("attention.qkv", rows, 3 * WIDTH, WIDTH) for rows in (TOKENS, words)]
+    outputs = [mm("attention.output", rows, WIDTH, WIDTH) for rows in (TOKENS, words)]
+    text = [BATCH, 32, WIDTH]
+    norms = [NORM, _row("norm", "native_layer_norm", text)]
+    sums = [ADD, _row("residual", "add", text, text)]
+    up, gelu, down = MLP[1:]
+    other = [mm("mlp.up", words, 4 * WIDTH, WIDTH), _row("mlp.activation", "gelu", [BATCH, 32, 4 * WIDTH])]
+    other += [mm("mlp.down", words, WIDTH, 4 * WIDTH)]
+    layer = [*norms, *queries, *core, *outputs, *sums, *norms, up, gelu, down, *other, *sums]
+    ahead = [mm("embedding", TOKENS, WIDTH, 48), mm("embedding", words, WIDTH, 768)]
+    assert whole == TOKENS + words
+    _found(tmp_path, [*ahead, *3 * layer])

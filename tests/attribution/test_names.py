@@ -212,6 +212,15 @@ def test_without_attention_there_is_no_transformer_to_name_parts_of() -> None:
     assert decision.component == "other"
 
 
+def test_an_activation_in_a_router_routes() -> None:
+    """transformers models/zaya/modeling_zaya.py, ZayaRouterMLP."""
+    elements = [Element(name, element_role(name), None, False) for name in ("MoeBlock", "RouterMLP", "GELU")]
+    where = replace(situation(""), path=Path(tuple(elements), ""), experts=True, holds_experts=True)
+    decision = decide(replace(where, inner="activation", outer="activation"))
+    assert decision is not None
+    assert decision.component == "moe.router"
+
+
 def test_a_gate_routes_where_the_trace_has_experts() -> None:
     """Some libraries name both the router and half of a gated MLP ``mlp.gate``."""
     decision = decide(replace(situation("model.layers.0.mlp.gate"), experts=True))
@@ -411,6 +420,9 @@ def test_a_sum_inside_an_activation_or_a_product_is_no_residual(modules: str, co
         ("Block.BatchNormAct2d.GELU", "activation", "other"),
         ("Qwen3NextGatedDeltaNet.Qwen3NextRMSNormGated.SiLU", "activation", "ssm.scan"),
         ("Block.LinearNorm.Linear", "linear", None),  # what is called after a norm is none
+        ("Block.GatedRMSNorm", "nonlinearity", "norm"),  # its gate: models/axk2/modeling_axk2.py
+        ("Attention.Flux2SwiGLU.SiLU", "activation", "mlp.activation"),  # of an MLP beside the attention
+        ("DFineMLPPredictionHead", "nonlinearity", "logits"),
         ("Swin2SRIntermediate.Linear", None, "mlp.up"),  # its bias
         ("Block.Mlp.LinearNorm.Linear", "linear", "mlp.other"),
     ],

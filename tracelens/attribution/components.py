@@ -99,6 +99,8 @@ _ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
 #: A module of one product: what it adds is a bias or its adapter's (tuners/lora/layer.py of huggingface/peft,
 #: modules/peft/lora.py of torchtune).
 _PRODUCT = re.compile(r"((?i:lora))?(Linear|Conv1D)(?!\w*Att)")
+#: In attention, too, of an MLP beside it (transformer_flux2.py of huggingface/diffusers).
+_GATED_MLP = re.compile(r"(swi|ge|re)_?glu", re.IGNORECASE)
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
 
 
@@ -217,16 +219,16 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
     mixture = s.experts and not _MIXTURES.isdisjoint(roles)  # experts add biases, and their results up
     apart = mixture or not {"embedding", "ssm", "mixer"}.isdisjoint(roles)
     adds = s.residual if s.residual is not None else roles[-1:] and roles[-1] in _ADD_THE_STREAM
-    if adds and ("layer" in roles or "attention" in roles) and not apart and not _of_product(s):
+    if adds and ("layer" in roles or "attention" in roles) and not apart and not is_of_product(s.path):
         if ("attention" in roles and (not s.after_core or roles[-1] == "qkv")) or roles[-1] == "activation":
             return None  # rotary embeddings, biases, adapters and a GELU that is written out add too
         return Decision("residual", "path")
     return None
 
 
-def _of_product(s: Situation) -> bool:
-    """Does it stand in a module of one product?"""
-    return s.path is not None and bool(_PRODUCT.match(s.path.elements[-1].text))
+def is_of_product(path: Path | None) -> bool:
+    """Is it the path of a module of one product?"""
+    return path is not None and bool(_PRODUCT.match(path.elements[-1].text))
 
 
 def _of_role(
@@ -238,17 +240,21 @@ def _of_role(
     if role == "shared":
         return "moe.experts"
     if s.experts and role in _OF_EXPERT and not {"experts", "shared", "moe"}.isdisjoint(outer):
-        return "moe.experts"
+        nearest = next(part for part in reversed(outer) if part in _MIXTURES)
+        return "moe.router" if nearest == "router" else "moe.experts"
     if role == "ssm":
         return _of_state_space(s)
     if role == "norm" and s.residual and s.transformer:
         return "residual"  # of a normalization that adds to the stream itself
     if role == "norm" and (is_linear or s.outer == "convolution" or s.outer in _ACTIVATIONS):
-        return None  # of a layer that is called after the normalization in it
+        # of a layer that is called after the normalization in it; in that itself, a bound or a gate
+        return "norm" if s.outer == "nonlinearity" and not inner and not s.beside_convolution else None
     if role == "gate":
         return _of_gate(s, outer)
     if role in _LINEAR_ROLE:
         if s.outer in _ACTIVATIONS:
+            if role == "logits":
+                return None if inner else "logits"
             return "mlp.activation" if _LINEAR_ROLE[role].startswith("mlp.") else None
         if role == "logits" and "attention" in outer:
             return None  # the output head of an attention block is no vocabulary
@@ -258,17 +264,19 @@ def _of_role(
             return "attention.other"  # a gate on the output of the core
         return _LINEAR_ROLE[role]
     if role == "intermediate":
-        product = is_linear or _of_product(s)
+        product = is_linear or is_of_product(s.path)
         return "mlp.up" if product and s.outer not in _ACTIVATIONS else "mlp.activation"
     if role == "bert_output":
         return _of_output(is_linear, outer)
     if role == "attention":
-        return _in_attention(s, is_linear or _of_product(s))
+        return _in_attention(s, is_linear or is_of_product(s.path))
     if role == "mlp":
         mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
-        return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear)
+        return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear or is_of_product(s.path))
     if role == "activation":
-        return _of_activation(s, outer)
+        own = s.path.elements[: len(outer) + 1] if s.path else ()
+        gates = any(x.role == "activation" and _GATED_MLP.search(x.text) for x in own)
+        return "mlp.activation" if gates and "attention" in outer else _of_activation(s, outer)
     if role in ("experts", "moe"):
         return _among_experts(s, role)
     if role == "embedding" and "attention" in outer:

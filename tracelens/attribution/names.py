@@ -153,7 +153,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     (  # recurrences, short convolutions: they mix tokens, and are no attention
         "mixer",
-        "(?<!mlp)mixer$|rwkv|shortconv$",
+        "(?<!mlp)mixer$|rwkv|shortconv(olution)?$",
     ),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
     ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$", "drop_?path$", "stochastic_?depth"),
@@ -185,7 +185,8 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("attention", "attention", "attn(?!block)", "^mha$", "mla$", "multihead", "^sa$", "^gpsa$", "^xca$"),
     (
         "activation",
-        r"^(act|act_fn|swiglu|silu\w*|\w*activation(_fn)?)$",
+        r"^(act|act_fn|silu\w*|\w*activation(_fn)?)$",
+        r"(swi|ge|re)_?glu$",
         rf"^{_WORD}(.*gelu|(?!dense).*relu)",
     ),
     (

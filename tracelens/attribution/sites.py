@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.components import Decision, Situation, decide
+from tracelens.attribution.components import Decision, Situation, decide, is_of_product
 from tracelens.attribution.names import OP_RULES, op_rule
 from tracelens.attribution.paths import Element, Paths
 from tracelens.trace import Links, Trace, distinct_rows
@@ -293,8 +293,11 @@ def _in_mlp(
     before[nodes] = is_linear & follows
     seen = np.cumsum(~is_linear)
     after[nodes] = (seen - np.repeat(seen[starts] - ~is_linear[starts], sizes)) > 0
-    # what lies inside those operators shares their place
-    home = outermost
+    # what lies inside those operators shares their place, and what else a module of one product runs: a bias
+    of_product = np.array([is_of_product(path) for path in paths.paths] + [False])[paths.of_node]
+    product = np.full(size + 1, -1, np.int32)
+    product[paths.context[linear & of_product]] = np.flatnonzero(linear & of_product)
+    home = np.where(of_product & (position < 0) & (outermost == own), product[paths.context], outermost)
     inner = np.flatnonzero((home >= 0) & (home != own))
     inner = inner[position[home[inner]] >= 0]
     position[inner], count[inner], before[inner], after[inner] = (

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from itertools import islice, pairwise, takewhile
 from math import prod
 
-from tracelens.attribution.structure.gaps import Interval, looks_up, per_head, rotates, widths
+from tracelens.attribution.structure.gaps import (
+    WAVES,
+    Interval,
+    looks_up,
+    per_head,
+    puts_half,
+    rotates,
+    widths,
+)
 from tracelens.attribution.structure.norms import is_affine, written_norms
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
@@ -55,7 +63,11 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
                 run, hidden, vocab, gap, before, after, core, product, rotated, normed
             ).labels():
                 run.labels[at] = label
-    run.labels |= dict.fromkeys(_among_patches(run), Label("embedding"))
+    for at in [*_among_patches(run)]:
+        turns = rotated and any(
+            kind.name in ("cos", "sin") for kind in run.kinds[max(at - WAVES, 0) : at + WAVES]
+        )
+        run.labels[at] = Label("attention.rope" if turns else "embedding")
 
 
 def _among_patches(run: Run) -> Iterator[int]:
@@ -235,7 +247,7 @@ class _Placed(Interval):
             at
             for at, kind in kinds
             if width > 0 and core is not None and width != core.out_width
-            if kind.what in bends and kind.tensors and kind.tensors[0][-1:] == (width,)
+            if kind.what in bends and kind.tensors and kind.tensors[0][-1:] in ((width,), (2 * width,))
         }
 
     def _before_core(self, at: int, *, rotates: bool) -> Label:
@@ -252,6 +264,8 @@ class _Placed(Interval):
         if rotates and kind.name in CUTS:  # of a head into its halves; a cut of all heads is another thing
             heads = self.core is not None and any(per_head(t, self.core) for t in kind.tensors)
             return Label("attention.rope" if heads else "attention.other", self.layer)
+        if rotates and puts_half(self.run.kinds[at - 1], kind):
+            return Label("attention.rope", self.layer)
         if rotates and kind.name == "cat" and len(set(kind.tensors)) > 1:
             return Label("attention.other", self.layer)  # rotated and unrotated parts of a head
         if kind.what == "copy" and not kind.tensors and at - 1 in self.normed:
@@ -326,6 +340,8 @@ class _Placed(Interval):
             works = kind.what in ("elementwise", "add", "copy", "activation")
             if self._lays_out(at) or (works and self._of_next_heads(at)):
                 label = Label("attention.other", self.next_layer)
+            if works and not self._adaptive.isdisjoint(kind.tensors):
+                label = Label("other")
             if label is not None:
                 out.append((at, label))
         return out
@@ -420,8 +436,8 @@ class _Placed(Interval):
             return Label(f"{part}.other", self.layer) if all(k.name in VIEWS for k in behind) else None
         if self._rearranges(at):
             return Label("attention.other", self.layer) if self.before == "attention.output" else None
-        if self.before in _STREAM and adds and at <= self.last_sum:
-            passes = kind.what == "add" or self._reaches_sum(at)
+        if self.before in _STREAM and adds and (at <= self.last_sum or self._casts_sum(at)):
+            passes = kind.what == "add" or self._reaches_sum(at) or self._casts_sum(at)
             weighs_rows = kind.what != "add" and self._weighs_rows(kind.tensors[:2])
             return Label("residual", self.layer) if passes and not weighs_rows else None
         if self.after == "logits" and at > self.last_added:  # what the head takes of the sequence

@@ -108,7 +108,7 @@ class BlockWalk(Walk):
         """On the tokens of its attention; without one, as large as MLPs that have one. A head is neither."""
         if self.run.phase == "recompute" or not self.run.cores:
             return True
-        if not self.after_mlp and (self.rows in (None, down.m) or self._is_half(down)):
+        if not self.after_mlp and (not self.rows or down.m in self.rows or self._is_half(down)):
             self.mlps.add((down.n, down.k))
         return (down.n, down.k) in self.mlps
 
@@ -116,7 +116,7 @@ class BlockWalk(Walk):
         """Does the same product on other tokens make up all those of the attention: two streams, side by side
         in it, that each have their MLP?"""
         shapes = (self.run.shape(at) for at in self.run.products())
-        rest = (self.rows or 0) - down.m
+        rest = max(self.rows, default=0) - down.m
         return any(
             shape is not None and (shape.m, shape.n, shape.k) == (rest, down.n, down.k) for shape in shapes
         )
@@ -201,7 +201,7 @@ class BlockWalk(Walk):
         gates = [at for at in found if self._gates_tokens(at)]
         moved = any(
             kind.what == "dispatch" and kind.width == self.hidden for kind in self.run.kinds[router:edge]
-        ) or any(shape.batch > 1 or shape.m != self.rows for shape in shapes)
+        ) or any(shape.batch > 1 or shape.m not in self.rows for shape in shapes)
         if not back or not moved:  # a dense MLP takes every token where it is
             return []
         return [at for at in found if at <= max([*back, *gates])]

@@ -7,7 +7,7 @@ for each sample, whose results every token of the stream is multiplied with. No 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.runs import Label, Run
@@ -49,9 +49,9 @@ def label_times(run: Run) -> None:
             run.labels.update(dict.fromkeys(places, Label("embedding")))
 
 
-def label_attended(run: Run) -> None:
-    """Name what brings another model's tokens, which are attended to and nothing else, onto the width of keys
-    and values ahead of the first attention; fills ``run.labels``."""
+def label_brought(run: Run, hidden: int | None) -> None:
+    """Name what brings tokens onto the width of the stream, or onto that of keys and values those of another
+    model that are attended to and nothing else, ahead of the first attention; fills ``run.labels``."""
     rows: dict[str, set[int]] = {"attention.qkv": set(), "attention.output": set()}
     for at, label in run.labels.items():
         shape = run.shape(at)
@@ -59,17 +59,16 @@ def label_attended(run: Run) -> None:
             rows[label.component].add(shape.m)
     keys = rows["attention.qkv"] - rows["attention.output"]
     first = run.cores[0].first if run.cores and run.follows is None else 0
-    ahead = [at for at in run.products(0, first) if at not in run.labels and _rows(run, at) in keys]
+    products = [(at, shape) for at in run.products(0, first) if (shape := run.shape(at)) and shape.batch == 1]
+    whole = [(at, shape) for at, shape in products if shape.m in rows["attention.qkv"]]
+    before = takewhile(lambda one: one[1].k != hidden, whole)  # what takes the stream is of a layer
+    onto = {at for at, shape in before if shape.n == hidden}
+    ahead = [at for at, shape in products if at not in run.labels and (shape.m in keys or at in onto)]
     for at in ahead:
         run.labels[at] = Label("embedding")
     for at, behind in pairwise(ahead):
         if all(kind.what in _SMALL for kind in run.kinds[at + 1 : behind]):
             run.labels.update(dict.fromkeys(range(at + 1, behind), Label("embedding")))
-
-
-def _rows(run: Run, at: int) -> int | None:
-    shape = run.shape(at)
-    return shape.m if shape is not None and shape.batch == 1 else None
 
 
 def _scaled_by_sample(kind: Kind) -> Iterator[tuple[int, int]]:

@@ -366,6 +366,9 @@ def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]])
         if kind.what == "softmax" or kind.tags & {"softmax_backward"} or kind.name.startswith("_softmax"):
             parts[place] = "attention.softmax"
             softmax = place
+        elif kind.name == "sigmoid_backward":
+            parts[place] = "attention.scores"
+            softmax = place
         elif kind.what == "bmm" and softmax is not None and shape is not None:
             if _size(shape) in turned or before in parts:
                 parts[place] = "attention.scores"  # dQ, dK

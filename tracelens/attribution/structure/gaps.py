@@ -23,7 +23,7 @@ _BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
 _SCALES = frozenset({"mul", "mul_", "div", "div_"})
 _LAYS_OUT = frozenset({"fill_", "constant_pad_nd", "pad", "roll", "cat"})
 _OPERANDS = 4  # units from a cast of what a normalization takes to that, at most
-_WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
+WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Interval:
     def _makes_waves(self, at: int) -> bool:
         """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
         kinds, two = self.run.kinds, self.run.kinds[at].tensors[:1]
-        near = kinds[max(self.gap[0], at - _WAVES) : at + _WAVES + 1]
+        near = kinds[max(self.gap[0], at - WAVES) : at + WAVES + 1]
         waves = [kind for kind in near if kind.name in ("cos", "sin")]
         sizes = {prod(kind.tensors[0]) for kind in waves if kind.tensors}
         small = not two or any(prod(two[0]) in (size, size // 2) or prod(two[0]) < size for size in sizes)
@@ -117,7 +117,7 @@ class Interval:
     def _of_samples(self, at: int) -> bool:
         """Beside a sine of one number for each sample, or of a few, and none of positions: a time."""
         kinds = self.run.kinds
-        near = [*kinds[at : at + _WAVES + 1], *reversed(kinds[max(at - _WAVES, 0) : at])]
+        near = [*kinds[at : at + WAVES + 1], *reversed(kinds[max(at - WAVES, 0) : at])]
         waves = next((kind.tensors[0] for kind in near if kind.name in ("cos", "sin") and kind.tensors), ())
         rows = {
             t[0] for kind in self.run.kinds for t in kind.tensors[:1] if len(t) == 3 and t[-1] == self.hidden
@@ -159,6 +159,15 @@ class Interval:
             for t in tensors
             if len(t) >= 2
         )
+
+    @cached_property
+    def _adaptive(self) -> set[Dims]:
+        """Scales, shifts and gates of adaptive layers, several for each channel of each token: what a table
+        of as many is added to."""
+        sums = (self.run.kinds[at].tensors[:2] for at in self.gap if self.run.kinds[at].what == "add")
+        return {
+            t for two in sums for t in two if len(t) == 4 and t[-1] == self.hidden and (1, 1, *t[2:]) in two
+        }
 
     @cached_property
     def measured(self) -> dict[int, Label]:
@@ -375,7 +384,11 @@ class Interval:
             return True
         sums = (p for p in self.gap if self._is_residual(p) or "add" in kinds[p].tags)
         end = next((p for p in sums if p >= at), None)
-        return end is not None and not any(kinds[p].what in _BLOCKS for p in range(self.gap[0], end))
+        if end is None:
+            return False
+        samples = kinds[end].tensors[0][0] if kinds[end].tensors else 0
+        blocks = (p for p in range(self.gap[0], end) if kinds[p].what in _BLOCKS)
+        return all((shape := self.run.shape(p)) is not None and shape.m == samples for p in blocks)
 
     @cached_property
     def last_norm(self) -> int:
@@ -404,6 +417,12 @@ class Interval:
         sums = (p for p in self.gap if p <= stop and (kinds[p].what == "add" or "add" in kinds[p].tags))
         wide = (p for p in sums if not kinds[p].tensors or self.hidden in {*chain(*kinds[p].tensors)})
         return max(wide, default=stop)
+
+    def _casts_sum(self, at: int) -> bool:
+        """Right behind an addition to the stream, a copy of its result in the same layout: in fewer bits."""
+        kind, casts = self.run.kinds[at], self.run.kinds[at].what == "copy" and at - 1 in self.gap
+        same = casts and "layout" not in kind.tags and self._is_residual(at - 1)
+        return same and {*kind.tensors} == {*self.run.kinds[at - 1].tensors}
 
     @cached_property
     def first_on_stream(self) -> int | None:
@@ -468,8 +487,18 @@ def rotates(kinds: list[Kind]) -> bool:
     names = counts.keys()
     if {"sub", "add", "cat"} <= names and counts["mul"] >= 4:
         return True
+    if any(puts_half(*pair) for pair in pairwise(kinds) if pair[0].name == "sub") and counts["mul"] >= 4:
+        return True
     complex_ = names & {"view_as_complex", "view_as_real", "polar"}
     return {"neg", "cat"} <= names or bool(complex_) or any("rope" in kind.tags for kind in kinds)
+
+
+def puts_half(made: Kind, behind: Kind) -> bool:
+    """Is a rotated half of every head written to its places in the whole, and not put together with the other
+    (transformer_wan.py of huggingface/diffusers)?"""
+    given = made.tensors[:1]
+    turned = made.name in ("sub", "add") and [len(t) for t in given] == [4] and made.tensors[1:2] == given
+    return turned and behind.what == "copy" and behind.tensors[:1] == given
 
 
 def per_sample(tensors: tuple[Dims, ...]) -> bool:

@@ -329,8 +329,21 @@ LINEAR = Grammar(
     shaped=True,
 )
 
-# The same with the weights' sum as one value more, which the others are divided by: keys are summed with
-# the values over all tokens first, and each query reads what came of it (arXiv 2205.14756, 2410.10629).
+# A sigmoid of every score in place of the softmax (arXiv 2409.04431).
+
+SIGMOID = Grammar(
+    "attention with a sigmoid",
+    (
+        one("attention.scores", _sums, batch="batch", m="rows", n="keys", k="key_dim"),
+        one("attention.scores", named("sigmoid"), _ON_SCORES, elements="weights"),
+        one("attention.values", _sums, _ON_SCORES, batch="batch", m="rows", n="value_dim", k="keys"),
+    ),
+    where=lambda it: it["weights"] == it["batch"] * it["rows"] * it["keys"],
+    shaped=True,
+)
+
+# Linear attention with the weights' sum as one value more, which the others are divided by: keys are summed
+# with the values over all tokens first, and each query reads what came of it (arXiv 2205.14756, 2410.10629).
 
 _BETWEEN_SUMS = Gap("attention.other", no(_ENDS_HEADS, _sums))
 
@@ -406,7 +419,7 @@ DEFORMABLE_ALONE = Grammar(
 )
 
 #: Attention cores, in the order in which they are looked for.
-CORES = (KERNELS, FACTORED, LINEAR, *BY_SUMS, MADE_WEIGHTS)
+CORES = (KERNELS, FACTORED, LINEAR, SIGMOID, *BY_SUMS, MADE_WEIGHTS)
 
 
 # Adaptive normalization without shapes (arXiv 2212.09748): an activation of a condition, which no product

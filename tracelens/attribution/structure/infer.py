@@ -15,7 +15,7 @@ from tracelens.attribution.structure.again import label_repeats
 from tracelens.attribution.structure.ahead import label_ahead
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
-from tracelens.attribution.structure.conditions import label_attended, label_conditions, label_times
+from tracelens.attribution.structure.conditions import label_brought, label_conditions, label_times
 from tracelens.attribution.structure.cores import find_backward_cores, find_cores
 from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
@@ -154,7 +154,7 @@ def infer(
         label_local(run)
         label_times(run)
         label_conditions(run)
-        label_attended(run)
+        label_brought(run, hidden)
         label_maps(run, hidden)
         open_convolutions(run)
     for rest in rests:

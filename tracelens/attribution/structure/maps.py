@@ -56,7 +56,7 @@ def linear_convolutions(run: Run) -> None:
             _make_linear(run, at, given[0] * prod(given[2:]), weight[0], given[1])
     for at, behind in pairwise(places):
         bent = _up_and_back(run, at, behind)
-        if bent is not None:
+        if bent is not None and len(bent) == 3:
             for place in (at, behind):
                 _make_linear(run, place, bent[0] * bent[2], *_weight(run.kinds[place])[:2])
 
@@ -67,19 +67,20 @@ def _make_linear(run: Run, at: int, rows: int, made: int, taken: int) -> None:
 
 
 def _up_and_back(run: Run, at: int, behind: int) -> Dims | None:
-    """What is bent between two convolutions over a sequence that are an MLP's two linear layers with several
-    taps (FastSpeech, arXiv 1905.09263): up and, with as many taps, back; None."""
+    """What is bent between two convolutions that are an MLP's two linear layers: up and back over a sequence,
+    with several taps (FastSpeech, arXiv 1905.09263), or over places by themselves (CvT, arXiv 2103.15808);
+    None."""
     up, down = (_weight(run.kinds[place]) for place in (at, behind))
     between = run.kinds[at + 1 : behind]
     bent = next((kind.tensors[0] for kind in between if kind.what == "activation" and kind.tensors), ())
     fits = up[2:] == down[2:] and up[:2] == down[1::-1] and up[:1] > down[:1] and bent[1:2] == up[:1]
     plain = all(kind.what in ("activation", "elementwise", "dropout", "copy") for kind in between)
-    return bent if len(bent) == 3 and fits and plain else None
+    return bent if fits and plain and (len(bent) == 3 or up[2:] == (1, 1)) else None
 
 
 def _weight(kind: Kind) -> Dims:
-    """Of a convolution over a sequence in one group."""
-    given, weight = ([t for t in kind.tensors if len(t) == 3] + [(), ()])[:2]
+    """Of a convolution over a sequence, or a map, in one group."""
+    given, weight = ([t for t in kind.tensors if len(t) >= 3] + [(), ()])[:2]
     return weight if given[1:2] == weight[1:2] else ()
 
 
@@ -106,6 +107,8 @@ def label_maps(run: Run, hidden: int | None) -> None:
 
     ``hidden``, the width of the residual stream, is that of no map: patches are embedded by a convolution.
     """
+    if run.cores:
+        _label_mlps(run)
     around = {*_around(run, hidden), *_between_convolutions(run)}
     found = (around - {*_beside_attention(run)}) | {*_behind_all(run)}
     normed = written_norms(run) if found else set()
@@ -115,6 +118,34 @@ def label_maps(run: Run, hidden: int | None) -> None:
             component = "dropout" if per_sample(kind.tensors) else "norm" if at in normed else "other"
             component = "residual" if _adds_by_channel(run, at) else component
             run.labels[at] = Label(component, evidence="local")
+
+
+def _label_mlps(run: Run) -> None:
+    """Two convolutions up and back, over places by themselves, whose result is added to the map that they
+    took, are an MLP in a model that has attention; a sum right behind attention is one with the stream."""
+    places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution"]
+    for up, down in pairwise(places):
+        bent, added = _up_and_back(run, up, down), _sum_behind(run, down)
+        if bent is not None and added is not None and run.kinds[added].tensors[0] == run.kinds[up].tensors[0]:
+            named = {up: "mlp.up", down: "mlp.down", added: "residual"}
+            parts = dict.fromkeys(range(up + 1, down), "mlp.activation") | named
+            parts |= {at: "dropout" for at in parts if run.kinds[at].what == "dropout"}
+            run.labels |= {
+                at: Label(part, evidence="local") for at, part in parts.items() if at not in run.labels
+            }
+    for core in run.cores:
+        end = next((at for at in range(core.last + 1, len(run)) if run.kinds[at].what in _ENDS), len(run))
+        if end < len(run) and run.kinds[end].what == "convolution":
+            added = _sum_behind(run, end)
+            if added is not None:
+                run.labels.setdefault(added, Label("residual", evidence="local"))
+
+
+def _sum_behind(run: Run, at: int) -> int | None:
+    """The sum of two maps right behind a convolution."""
+    between = ("elementwise", "dropout", "copy", "norm")
+    behind = next((p for p in range(at + 1, len(run)) if run.kinds[p].what not in between), at)
+    return behind if adds(run.kinds[behind]) else None
 
 
 def _adds_by_channel(run: Run, at: int) -> bool:

@@ -15,7 +15,10 @@ from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import LAYOUT
 
 _ROOTS = frozenset({"rsqrt", "sqrt"})
-_BEFORE = frozenset({"pow", "square", "mean", "var", "var_mean", "std", "sub", "add", "mul", "sum"})
+_BEFORE = frozenset(
+    {"pow", "square", "mean", "var", "var_mean", "std", "sub", "add", "mul", "sum"}
+    | {"convert_element_type", "broadcast_in_dim"}  # of var, where it is composed of others
+)
 _CENTRES = frozenset({"sub", "var", "var_mean", "std"})
 _TO_LENGTH = frozenset({"clamp", "clamp_min", "clamp_min_", "expand", "div", "mul", "copy_"})
 _STEPS = 8  # units on either side of the root
@@ -32,7 +35,7 @@ def written_norms(run: Run) -> set[int]:
         out |= by_length(run, root)
         if run.kinds[root].what == "norm":
             whole = _whole(run.kinds[root : root + 1])
-            out |= _weighed(run, root + 1, whole) or _shifted(run, root + 1, whole)
+            out |= _weighed(run, root + 1, whole) | _modulated(run, root + 1, whole)
     return out
 
 
@@ -89,13 +92,37 @@ def _weighed(run: Run, start: int, whole: Dims, *, rows: bool = False) -> set[in
     return {*range(start, at + 1)} if at < len(run) and _weighs(run.kinds[at], whole, weights) else set()
 
 
-def _shifted(run: Run, start: int, whole: Dims) -> set[int]:
-    """Behind a normalization, and the cast back, the sum with one vector for each sample (adaptive, too)."""
-    casts = start < len(run) and run.kinds[start].what == "copy" and whole in run.kinds[start].tensors
-    end = start + casts
-    rows = (whole[0], 1, whole[-1]) if len(whole) == 3 and whole[1] > 1 else None
-    shifts = end < len(run) and run.kinds[end].name in ("add", "add_") and rows in run.kinds[end].tensors
-    return {*range(start, end + 1)} if shifts else set()
+def _modulated(run: Run, start: int, whole: Dims) -> set[int]:
+    """Behind a normalization the scale and the shift of adaptive ones (arXiv 2212.09748), one vector for each
+    sample or token, with what prepares and casts them: a shift for each token is one before a product only,
+    as a sum before another normalization is a residual."""
+    if len(whole) < 3:
+        return set()
+    samples, width = whole[0], whole[-1]
+    ones = (samples, *(1 for _ in whole[1:-1]), width)
+    small, end, scaled = {(width,), (samples, width), ones}, start, False
+    for at in range(start, min(len(run), start + _STEPS)):
+        kind = run.kinds[at]
+        operands = {*kind.tensors} - {()}
+        one_more = kind.what == "add" and kind.tensors == (whole,)
+        if kind.what != "copy" and not one_more and not operands <= small:
+            full = kind.tensors[:2] == (whole, whole)
+            scales, adds_up = kind.name in ("mul", "mul_"), kind.what == "add"
+            if full and adds_up and not (scaled and _goes_to_product(run, at + 1)):
+                break
+            by_row = whole in operands and set() < operands - {whole} <= small
+            if not (scales or adds_up) or not (full or by_row):
+                break
+            end, scaled = end if full and scales else at + 1, scaled or scales
+        elif not operands <= small | {whole}:
+            break
+    casts = start < end < len(run) and run.kinds[end].what == "copy" and {*run.kinds[end].tensors} == {whole}
+    return {*range(start, end + (casts and "layout" not in run.kinds[end].tags))}
+
+
+def _goes_to_product(run: Run, at: int) -> bool:
+    behind = (kind for kind in run.kinds[at : at + _STEPS] if kind.what != "copy" and kind.name not in VIEWS)
+    return next((kind.what == "gemm" for kind in behind), False)
 
 
 def _weighed_before_product(run: Run, start: int) -> set[int]:
@@ -166,6 +193,8 @@ def _stop(run: Run, start: int, root: int) -> int:
     """Behind the multiplication with the weight, and the bias behind that: without a mean that is taken off
     there is none, and a sum without shapes is a residual."""
     kinds, stop, products = run.kinds, root + 1, 0
+    if of_map := _stop_on_map(run, root):
+        return of_map
     whole: Dims | None = None  # what is normalized, as it is handed on
     centred = any(kind.name in _CENTRES for kind in kinds[start:root])
     for at in range(root + 1, min(len(run), root + _STEPS)):
@@ -190,6 +219,24 @@ def _stop(run: Run, start: int, root: int) -> int:
                 break
         stop = at + 1
     return stop
+
+
+def _stop_on_map(run: Run, root: int) -> int | None:
+    """The same over the channels of a map, [batch, channels, *space]: the division by one number for each
+    place, and a weight and a bias for each channel; None where it is over something else."""
+    statistic = next(iter(run.kinds[root].tensors), ())
+    if len(statistic) != 4 or statistic[1] != 1 or 1 in statistic[2:]:
+        return None
+    stop = root + 1
+    for kind in run.kinds[root + 1 : root + _STEPS]:
+        whole, other = (*kind.tensors[:2], (), ())[:2]
+        weight = other == (1, *whole[1:2], 1, 1) and (kind.what == "add" or kind.name == "mul")
+        if whole[:1] + whole[2:] != statistic[:1] + statistic[2:] or not (
+            weight or (other == statistic and kind.name in ("div", "mul")) or kind.what == "copy"
+        ):
+            break
+        stop += 1
+    return stop if stop > root + 1 else None
 
 
 def is_step(kind: Kind) -> bool:

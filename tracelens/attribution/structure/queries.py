@@ -185,7 +185,6 @@ class Queries(Walk):
         at = here[index]
         shape, width = run.shape(at), core.out_width
         both = shape is not None and width is not None and shape.k > width
-        self.rows = shape.m if shape is not None else None
         run.labels[at] = Label(
             "attention.output", self.layer, ("attention.output", "mlp.down") if both else ()
         )
@@ -198,6 +197,8 @@ class Queries(Walk):
             gates |= other is not None and shape is not None and other.m == shape.m
             gates &= not follows(run, between, behind)
             run.labels[between] = Label("attention.other" if gates else "attention.output", self.layer)
+        outputs = (p for p in here[: index + 1] if run.labels[p].component == "attention.output")
+        self.rows = {made.m for p in outputs if (made := run.shape(p)) is not None}
         return self._adapters(here[index + 1 :], at)
 
     def _is_summed(self, at: int, behind: int) -> bool:
@@ -251,4 +252,8 @@ class Queries(Walk):
                 fits.append(index)
             elif not fits and shape.k == self.hidden and shape.n > self.hidden and shape.n != width:
                 return None  # an MLP already, and no gate on the output: no projection is to be seen
+        if fits and here[fits[-1]] == here[-1] and any(core.last < other.first for other in run.cores):
+            # the next core's queries, keys and values are made somewhere, in attention across two streams too
+            own = [n for n in fits if (shape := run.shape(here[n])) and shape.m == core.tokens]
+            fits = own[:1] or fits
         return fits[-1] if fits else None

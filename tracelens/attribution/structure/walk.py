@@ -105,7 +105,7 @@ class Walk:
         self.layer = -1
         self.after_attention = False  # the current layer has its attention
         self.after_mlp = True  # the current layer has its MLP, or there is none yet
-        self.rows: int | None = None  # of the last output projection
+        self.rows: set[int] = set()  # of the last output projections, one for each stream
         self.mlp_rows: int | None = None  # of the last MLP
         self.mlps: set[tuple[int, int]] = set()  # (n, k) that close the MLPs of layers
         self.norms = [
