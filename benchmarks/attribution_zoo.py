@@ -153,8 +153,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("-v", action="store_true", help="list what is wrong and what is open")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
-    if given.third and (given.vision or given.libraries or given.second or not given.fresh):
-        parser.error("--third goes with --fresh alone: its list is of transformers")
+    if given.third and (given.libraries or given.second or not given.fresh):
+        parser.error("--third goes with --fresh and --vision: there is one list of libraries")
     if given.second and given.libraries:
         parser.error("--second goes with transformers and --vision: there is one list of libraries")
     source = next((name for name in ("frameworks", "libraries", "vision") if getattr(given, name)), "hub")
@@ -169,7 +169,7 @@ def main(arguments: list[str] | None = None) -> None:
         kind = source if source in ("libraries", "vision") else "hub"
         which = kind + "_2" * given.second + "_3" * given.third
         chosen = FRESH.joinpath(f"{which}.txt").read_text().split()
-    if given.third:
+    if given.third and not given.vision:
         chosen = [name for name in chosen if held_half(name) == given.held]
     logging.disable(logging.WARNING)
     rows: dict[str, dict[str, Any]] = {}

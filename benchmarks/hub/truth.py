@@ -27,8 +27,9 @@ _OTHER_MIXER = re.compile(
     # activation between), models/granite_speech/modeling_granite_speech.py
     r"|HifiGanResidualBlock|WaveNet$|DacResidualUnit|Snake1d|ConformerConvModule"
     # models/swiftformer/modeling_swiftformer.py, "3*3 depth-wise and point-wise convolutions"; models/sam3,
-    # the pyramid of maps; models/sam3_lite_text, "depthwise-conv token mixer" and its block
-    r"|SwiftFormer(ConvEncoder|LocalRepresentation)|FPNLayer|RepMixer"
+    # the pyramid of maps; models/sam3_lite_text, "depthwise-conv token mixer" and its block; models/gemma3n,
+    # LightConv1d and its "convolution block"
+    r"|SwiftFormer(ConvEncoder|LocalRepresentation)|FPNLayer|RepMixer|LightConv1d|SSCPConvBlock"
 )
 #: Of those the ones with a state that decays: their linear layers, their convolution and their scan.
 #: Griffin's gated linear recurrence is one: a short convolution, and a diagonal state that decays
@@ -56,7 +57,10 @@ _EMBEDDING = re.compile(
 )
 _NORM = re.compile(r"Norm(Gated|\dd|FP32)?$")
 _LAYER = re.compile(r"(Layer|Block|Stage)(\w*)$|EncoderLayer|DecoderLayer")
-_HEAD = re.compile(r"Head$|HeadTransform|Predictions?$|PredictionHeads|Classif|Pooler|Projection$|Projector")
+#: ForClassification is a whole model, also inside another: models/nemotron3_5_transcribe.
+_HEAD = re.compile(
+    r"Head$|HeadTransform|Predictions?$|PredictionHeads|Classif(?!ication$)|Pooler|Projection$|Projector"
+)
 #: Attention over what is pooled: models/aimv2/modeling_aimv2.py, models/videoprism/modeling_videoprism.py.
 _POOLS = re.compile(r"(Aimv2|VideoPrismMultihead)AttentionPoolingHead$")
 _IN_HEAD = re.compile(r"(MLP|Mlp)$")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tests.attribution.rows import mm
+from tests.attribution.rows import Row, mm
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -15,6 +15,7 @@ from tests.attribution.test_parts import (
     MLP,
     NORM,
     OUTPUT,
+    OWN,
     QUERIES,
     STREAM,
     TOKENS,
@@ -105,3 +106,63 @@ def test_what_brings_words_onto_the_stream_embeds(tmp_path: Path) -> None:
     ahead = [mm("embedding", TOKENS, WIDTH, 48), mm("embedding", words, WIDTH, 768)]
     assert whole == TOKENS + words
     _found(tmp_path, [*ahead, *3 * layer])
+
+
+def test_what_weighs_several_streams_is_of_the_residual(tmp_path: Path) -> None:
+    """Hyper-connections (arXiv 2409.19606) as vit_pytorch/simple_vit_with_hyper_connections.py has them."""
+    streams, few = [BATCH, LENGTH, 3, WIDTH], [BATCH, LENGTH, 3, 4]
+    weights = Row("residual", "aten::mm", "gemm", ([3 * TOKENS, WIDTH], [WIDTH, 4]))
+    mixes = Row("residual", "aten::bmm", "bmm", ([TOKENS, 4, 3], [TOKENS, 3, WIDTH]))
+    made = [_row("residual", name, few) for name in ("tanh", "mul")]
+    ahead = [_row("norm", "native_layer_norm", streams), weights, *made, mixes]
+    back = [_row("residual", "mul", STREAM, [BATCH, LENGTH, 3]), _row("residual", "add", streams, streams)]
+    _found(tmp_path, 3 * [*ahead, *ATTENTION, *back, *ahead, *MLP, *back])
+
+
+def test_what_lays_patches_out_embeds_with_their_product(tmp_path: Path) -> None:
+    """vit_pytorch: Rearrange, LayerNorm, Linear, LayerNorm, and positions by sines."""
+    pixels, table = [BATCH, 8, 4, 16, 4, 3], [LENGTH, WIDTH // 4]
+    patches = [BATCH, LENGTH, 48]
+    ahead = [_row("embedding", "copy_", pixels, pixels), _row("norm", "native_layer_norm", patches)]
+    ahead += [mm("embedding", TOKENS, WIDTH, 48), NORM]
+    waves = [_row("embedding", name, table) for name in ("mul", "sin", "cos")]
+    waves += [_row("embedding", "cat", *4 * [table]), _row("embedding", "add", STREAM, [LENGTH, WIDTH])]
+    _found(tmp_path, [*ahead, *waves, *3 * [*ATTENTION, ADD, *MLP, ADD]])
+
+
+def test_channels_divided_by_their_length_are_normalized(tmp_path: Path) -> None:
+    """Global response normalization (arXiv 2301.00808) inside an MLP."""
+    wide, each, mean = [BATCH, 8, 16, 4 * WIDTH], [BATCH, 1, 1, 4 * WIDTH], [BATCH, 1, 1, 1]
+    norm = [_row("norm", "linalg_vector_norm", wide), _row("norm", "mean", each), _row("norm", "add", mean)]
+    norm += [_row("norm", "div", each, mean), _row("norm", "mul", wide, each)]
+    norm += [_row("norm", "add", wide, [1, 1, 1, 4 * WIDTH]), _row("norm", "add", wide, wide)]
+    first, up, gelu, down = MLP
+    _found(tmp_path, 3 * [*ATTENTION, ADD, first, up, gelu, *norm, down, ADD])
+
+
+def test_a_head_whose_results_are_averaged(tmp_path: Path) -> None:
+    """A loss of one's own ends in a mean."""
+    few = [BATCH, LENGTH, 32]
+    head = [mm("logits", TOKENS, 32, WIDTH), _row("", "pow", few), _row("", "mean", few)]
+    _found(tmp_path, [*3 * [*ATTENTION, ADD, *MLP, ADD], NORM, *head])
+
+
+def test_queries_behind_a_normalization_that_is_cast_back(tmp_path: Path) -> None:
+    """diffusers transformers/hunyuan_transformer_2d.py: the layer's own linear layer makes the queries of the
+    attention to words, and skip_linear before it none."""
+    words = 24 * BATCH
+    skip = [_row("norm", "native_layer_norm", [BATCH, LENGTH, 2 * WIDTH]), mm("", TOKENS, WIDTH, 2 * WIDTH)]
+    heads, other = [BATCH, LENGTH, 4, 64], [BATCH, 24, 4, 64]
+    keys = 2 * [mm("attention.qkv", words, WIDTH, 768)]
+    of_heads = [_row("norm", "native_layer_norm", dims, [64]) for dims in (heads, other)]
+    cross = [
+        NORM,
+        _row("norm", "copy_", STREAM, STREAM),
+        OWN,
+        *keys,
+        *of_heads,
+        replace(CORE, dims=(heads, other, other)),
+        OUTPUT,
+    ]
+    layer = [*ATTENTION, ADD, *cross, ADD, *MLP, ADD]
+    _found(tmp_path, [*layer, *2 * [*skip, *layer]])

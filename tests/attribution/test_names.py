@@ -442,6 +442,7 @@ def test_a_module_says_no_more_than_its_operator_can_be(
         ("LlamaAttention.Linear", "attention.qkv"),  # of an adapter, or a cast
         ("LlamaAttention.LinearAttention", "attention.other"),
         ("LlamaAttention", "attention.other"),
+        ("Attention.DynamicPositionBias.Linear", "attention.other"),  # lucidrains/x-transformers
         ("BertIntermediate.Linear", "mlp.up"),
         ("BertIntermediate", "mlp.activation"),
     ],

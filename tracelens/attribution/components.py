@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from tracelens.attribution.names import element_role
 from tracelens.attribution.paths import Path
 
 
@@ -279,6 +280,9 @@ def _of_role(
         return "mlp.activation" if gates and "attention" in outer else _of_activation(s, outer)
     if role in ("experts", "moe"):
         return _among_experts(s, role)
+    if role == "layer" and s.outer is None and not inner and s.path is not None:
+        # of a layer called after its attention: masks, windows, what is pooled by
+        return "attention.other" if element_role(s.path.elements[-1].text) == "attention" else None
     if role == "embedding" and "attention" in outer:
         return "attention.other"  # of positions, to one another
     if role == "embedding" and "layer" in inner:

@@ -215,6 +215,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "^wpe$",
         "tok_emb",
         "pos_emb",
+        "pos(ition)?_?bias$",  # DynamicPositionBias of lucidrains/x-transformers: of scores, in attention
         "patch_?merging",
         "multi_?modal_?projector$",
     ),

@@ -72,17 +72,32 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
 
 def _among_patches(run: Run) -> Iterator[int]:
     """Open units between a picture's patches and the last of what is added to them, put beside them or chosen
-    among them: they make its positions, its masks and its choices."""
-    for first in (at for at, label in run.labels.items() if label.component == "embedding"):
-        if run.kinds[first].what in ("convolution", "gemm"):
-            open_: list[int] = []
-            for at in range(first + 1, len(run)):
-                if _is_product(run, at) or run.labels.get(at, Label("embedding")).component != "embedding":
-                    break
-                open_.append(at)
-                if at in run.labels:
-                    yield from (place for place in open_ if place not in run.labels)
-                    open_ = []
+    among them: they make its positions, its masks and its choices. What lays the patches out comes first."""
+    products = [at for at, label in run.labels.items() if label.component == "embedding"]
+    products = sorted(at for at in products if run.kinds[at].what in ("convolution", "gemm"))
+    if products and run.follows is None:
+        yield from _lays_patches_out(run, products[0])
+    for first in products:
+        open_: list[int] = []
+        for at in range(first + 1, len(run)):
+            part = run.labels.get(at, Label("embedding")).component
+            if _is_product(run, at) or part not in ("embedding", "norm"):
+                break
+            open_.append(at)
+            if at in run.labels and part == "embedding":
+                yield from (place for place in open_ if place not in run.labels)
+                open_ = []
+
+
+def _lays_patches_out(run: Run, product: int) -> Iterator[int]:
+    """Right before the product on patches, copies of all of them and of the picture they are cut from."""
+    shape = run.shape(product)
+    for at in range(product - 1, -1, -1):
+        kind = run.kinds[at]
+        if kind.what not in ("copy", "dispatch", "norm") and kind.name not in VIEWS:
+            break
+        if at not in run.labels and shape is not None and any(prod(t) >= shape.m for t in kind.tensors):
+            yield at
 
 
 def _sum_adapters(run: Run, hidden: int) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from functools import cached_property
 from itertools import takewhile
+from math import prod
 
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label
-from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.units import VIEWS, Kind
 from tracelens.attribution.structure.walk import (
     LARGEST_RANK,
     MOST_EXPERTS,
@@ -266,6 +267,8 @@ class BlockWalk(Walk):
             run.labels |= {products[-1]: Label("logits")} if self._onto_words(products[-1], last) else {}
             return
         if not before and not self._scores(products[-1], vocab):
+            if self._averages(products[-1]):  # what is as wide as the stream can be a pooler's
+                run.labels[products[-1]] = Label("logits" if last.n != self.hidden else "other")
             return
         for at, shape in shapes.items():
             sizes = {shape.m, shape.n, shape.k}
@@ -303,6 +306,16 @@ class BlockWalk(Walk):
             vocab in (t[-1] for t in kind.tensors) and (kind.name in _COMPARES or kind.what == "softmax")
             for kind in behind
         )
+
+    def _averages(self, at: int) -> bool:
+        """Without a loss of a name: does the run end in the mean of what the product made?"""
+        run, shape = self.run, self.run.shape(at)
+        ends = [kind for kind in run.kinds[at + 1 :] if kind.what != "copy" and kind.name not in VIEWS]
+        if shape is None or not ends or ends[-1].name != "mean" or run.products(at + 1):
+            return False
+        return len(ends) <= _NEAR and {prod(kind.tensors[0]) for kind in ends if kind.tensors} == {
+            shape.m * shape.n
+        }
 
     def _onto_words(self, at: int, shape: GemmShape) -> bool:
         """Onto as many words as an embedding before it has, from their width?"""

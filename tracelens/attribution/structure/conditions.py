@@ -13,6 +13,7 @@ from math import prod
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 
+_MORE = 1.125  # tokens than patches, at most
 _SMALL = ("elementwise", "copy", "add", "activation", "dispatch")
 
 
@@ -60,7 +61,8 @@ def label_brought(run: Run, hidden: int | None) -> None:
     keys = rows["attention.qkv"] - rows["attention.output"]
     first = run.cores[0].first if run.cores and run.follows is None else 0
     products = [(at, shape) for at in run.products(0, first) if (shape := run.shape(at)) and shape.batch == 1]
-    whole = [(at, shape) for at, shape in products if shape.m in rows["attention.qkv"]]
+    tokens = rows["attention.qkv"]  # with those of a class, and registers
+    whole = [(at, shape) for at, shape in products if any(shape.m <= m <= shape.m * _MORE for m in tokens)]
     before = takewhile(lambda one: one[1].k != hidden, whole)  # what takes the stream is of a layer
     onto = {at for at, shape in before if shape.n == hidden}
     ahead = [at for at, shape in products if at not in run.labels and (shape.m in keys or at in onto)]

@@ -289,6 +289,8 @@ class Interval:
         end = self.first_on_stream
         if end is None or at in self.normed:
             return False
+        if any(self.run.kinds[p].what == "convolution" for p in self.gap if p <= at):
+            return False
         if self.unnamed is not None and self.unnamed < end:
             return at < max((p for p in self.gap if p < self.unnamed and self._is_bare_sum(p)), default=at)
         norm = next((p for p in self.gap if normalizes(self.run, p, self.hidden)), self.gap[-1] + 1)

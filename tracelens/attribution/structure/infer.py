@@ -16,6 +16,7 @@ from tracelens.attribution.structure.ahead import label_ahead
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.conditions import label_brought, label_conditions, label_times
+from tracelens.attribution.structure.connections import label_connections
 from tracelens.attribution.structure.cores import find_backward_cores, find_cores
 from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
@@ -152,6 +153,7 @@ def infer(
             label_by_layout(run, 0, ahead_of, *_layouts(trace, names, units, run))
     for run in ahead:
         label_local(run)
+        label_connections(run, hidden)
         label_times(run)
         label_conditions(run)
         label_brought(run, hidden)

@@ -17,6 +17,7 @@ from tracelens.attribution.structure.grammars import (
     MIXERS,
     MIXTURES,
 )
+from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import Units
 
@@ -45,9 +46,12 @@ def label_local(run: Run) -> None:
     """
     for grammars in (MIXTURES, (DEFORMABLE, DEFORMABLE_ALONE), (LONE_MLP,) if run.cores else ()):
         taken = run.labels.keys() | {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
-        for found in matches(run, *grammars, taken=taken):
+        layers = [*matches(run, *grammars, taken=taken)]
+        normed = written_norms(run) if layers and grammars == (LONE_MLP,) else set()
+        for found in layers:
             for at, component in found.components.items():
-                run.labels.setdefault(at, Label(component, evidence="local"))
+                part = "norm" if at in normed and component == "mlp.activation" else component
+                run.labels.setdefault(at, Label(part, evidence="local"))
 
 
 def label_heads(run: Run) -> None:

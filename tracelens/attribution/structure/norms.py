@@ -32,7 +32,7 @@ def written_norms(run: Run) -> set[int]:
         if normalizes_by(run, root) and (start := _start(run, root)) < root:
             stop = _stop(run, start, root)
             out |= {*range(start, stop), *_weighed(run, stop, _whole(run.kinds[start:stop]), rows=True)}
-        out |= by_length(run, root)
+        out |= by_length(run, root) or _by_response(run, root)
         if run.kinds[root].what == "norm":
             whole = _whole(run.kinds[root : root + 1])
             out |= _weighed(run, root + 1, whole) | _modulated(run, root + 1, whole)
@@ -59,6 +59,22 @@ def by_length(run: Run, root: int) -> set[int]:
         return set()
     first = root - 1 if root and kinds[root - 1].tensors == (whole[-1:],) else root  # the weight, prepared
     return {*range(first, end + 1)}
+
+
+def _by_response(run: Run, root: int) -> set[int]:
+    """Global response normalization (arXiv 2301.00808): channels of a map are divided by their length over
+    all places, on average, and weighed, shifted and added to what they were."""
+    whole = next(iter(run.kinds[root].tensors), ())
+    if run.kinds[root].name != "linalg_vector_norm" or len(whole) != 4:
+        return set()
+    rows = {(n, 1, 1, whole[3]) for n in (1, whole[0])} | {(whole[0], 1, 1, 1), whole[3:]}
+    at = root + 1
+    while at < min(len(run), root + _STEPS) and {*run.kinds[at].tensors} <= rows | {whole}:
+        if run.kinds[at].name not in ("mean", "add", "div", "mul"):
+            break
+        at += 1
+    names = {kind.name for kind in run.kinds[root + 1 : at]}
+    return {*range(root, at)} if {"mean", "div", "mul"} <= names else set()
 
 
 def weights_of(whole: Dims) -> set[Dims]:

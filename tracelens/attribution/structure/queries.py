@@ -29,6 +29,8 @@ class Queries(Walk):
     def _makes_queries(self, rest: list[int], core: Core) -> list[int]:
         """Of the products between two cores those that make the second's queries, keys and values."""
         start = rest[0] if rest else 0
+        while start and self.run.kinds[start - 1].what == "copy":  # cast back behind the normalization
+            start -= 1
         norms = [at for at in self.norms if start - 1 <= at < core.first]
         inner = [at for at in self.norms if at < core.first and not self._of_queries(at, rest)]
         edge = inner[-1] if inner else -1

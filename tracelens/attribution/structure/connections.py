@@ -1,0 +1,76 @@
+"""Hyper-connections: several residual streams side by side, [batch, sequence, streams, hidden].
+
+Before a block they are weighed and summed to what it takes, behind it its result is added to each and they
+are mixed; the weights are made of the streams themselves by small products (arXiv 2409.19606, 2512.24880).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import prod
+
+from tracelens.attribution.structure.norms import adds
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.gemm import GemmShape
+
+_MOST = 8  # streams
+_BLOCKS = ("gemm", "bmm", "core", "softmax", "convolution", "loss", "embedding", "experts")
+
+
+@dataclass(frozen=True)
+class _Streams:
+    tokens: int
+    many: int
+    hidden: int
+
+    def holds(self, tensor: Dims) -> bool:
+        """All of them, also flattened, or with what a block takes as one more."""
+        beside = tensor[2:3] in ((self.many,), (self.many + 1,)) and tensor[3:] == (self.hidden,)
+        flat = len(tensor) > 1 and tensor[-1] == self.many * self.hidden
+        rows = prod(tensor[:2]) if beside else prod(tensor[:-1])
+        return (beside or flat) and rows == self.tokens
+
+    def are_weighed(self, product: GemmShape) -> bool:
+        """Does it make their weights, of each or of all, or is it the sum by these?"""
+        few = product.n <= self.many * (self.many + 2)
+        wide = product.k in (self.hidden, self.many * self.hidden)
+        reads = product.m * product.k == self.tokens * self.many * self.hidden
+        sums = (product.batch, product.k, product.n) == (self.tokens, self.many, self.hidden)
+        return (few and wide and reads and product.batch == 1) or (sums and product.m <= self.many + 1)
+
+    def small(self, kind: Kind) -> bool:
+        """Weights to sum by, to add by and to mix by, or of one stream what a block gives."""
+        most = self.tokens * self.many * (self.many + 2)
+        return all(prod(t) <= most or prod(t) == self.tokens * self.hidden for t in kind.tensors)
+
+
+def label_connections(run: Run, hidden: int | None) -> None:
+    """Name what weighs, sums and mixes several residual streams ``residual``; fills ``run.labels``."""
+    counts = {core.tokens for core in run.cores} - {None}
+    summed = [kind.tensors[0] for kind in run.kinds if adds(kind)]
+    sums = Counter((prod(t[:2]), t[2]) for t in summed if len(t) == 4 and t[3] == hidden)
+    for (tokens, many), times in sums.items():
+        if hidden is not None and tokens in counts and 1 < many <= _MOST and times >= len(run.cores):
+            _label(run, _Streams(tokens, many, hidden))
+
+
+def _label(run: Run, streams: _Streams) -> None:
+    layer: int | None = None
+    open_: list[int] = []
+    collects = False  # behind a product with a name, or work on all streams
+    for at, kind in enumerate(run.kinds):
+        label, shape = run.labels.get(at), run.shape(at)
+        layer = label.layer if label is not None and label.layer is not None else layer
+        block = kind.what in _BLOCKS
+        works = any(map(streams.holds, kind.tensors)) if shape is None else streams.are_weighed(shape)
+        if works and kind.what != "norm":
+            for place in (*open_, at):
+                if run.labels.get(place, Label("embedding")).component == "embedding":
+                    run.labels[place] = Label("residual", layer)
+            open_, collects = [], True
+        elif label is None and collects and not block and streams.small(kind):
+            open_.append(at)
+        elif block or label is None:
+            open_, collects = [], block and label is not None
