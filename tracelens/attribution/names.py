@@ -153,7 +153,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     (  # recurrences, short convolutions: they mix tokens, and are no attention
         "mixer",
-        "(?<!mlp)mixer$|rwkv|shortconv(olution)?$",
+        "(?<!mlp)mixer$|rwkv|shortconv(olution)?$|lightconv(1d)?$",
     ),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
     ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$", "drop_?path$", "stochastic_?depth"),

@@ -193,7 +193,8 @@ class Interval:
     def _drops_paths(self, at: int) -> bool:
         """Stochastic depth: one number by chance for each sample, and the product with it."""
         here = self.run.kinds[at]
-        if per_sample(here.tensors) or self._is_chance(at):
+        drawn = any(map(self._is_chance, range(max(at - _DRAWS, self.gap[0]), at + 1)))
+        if self._is_chance(at) or (per_sample(here.tensors) and drawn):
             return True
         behind = self.run.kinds[at + 1] if at + 1 < len(self.run) else None
         if not here.tensors:
@@ -201,7 +202,7 @@ class Interval:
         scales = (
             here.name in ("div", "div_") and behind is not None and behind.tensors[:1] == here.tensors[:1]
         )
-        return scales and behind is not None and per_sample(behind.tensors)
+        return drawn and scales and behind is not None and per_sample(behind.tensors)
 
     def _is_chance(self, at: int) -> bool:
         """On a GPU rand fills what it made, as noise does; what is rounded down chooses."""

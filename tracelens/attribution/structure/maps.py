@@ -190,9 +190,10 @@ def _between_convolutions(run: Run) -> Iterator[int]:
 
 
 def _beside_attention(run: Run) -> Iterator[int]:
-    """Between a convolution and a product of two activations, or its softmax: of either of the two."""
+    """Between a convolution and a product of two activations, or its softmax: of either of the two; and what
+    stands beside a linear layer that is written as a convolution, as masks do."""
     for at, kind in enumerate(run.kinds):
-        if kind.what in ("bmm", "core", "softmax"):
+        if kind.what in ("bmm", "core", "softmax") or (kind.what == "gemm" and kind.name.startswith("conv")):
             for way in (range(at - 1, -1, -1), range(at + 1, len(run))):
                 for place in way:
                     if run.kinds[place].what in _ENDS:
