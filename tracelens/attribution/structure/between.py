@@ -34,6 +34,7 @@ _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
 _COUNTS = frozenset({"arange", "iota", "floor", "_unsafe_index", "index"})
+_EMBEDS = Label("embedding")
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
 
 
@@ -80,11 +81,11 @@ def _among_patches(run: Run) -> Iterator[int]:
     for first in products:
         open_: list[int] = []
         for at in range(first + 1, len(run)):
-            part = run.labels.get(at, Label("embedding")).component
-            if _is_product(run, at) or part not in ("embedding", "norm"):
+            own = run.kinds[at].what == "norm" and at == first + 1  # of the patches themselves
+            if _is_product(run, at) or (run.labels.get(at, _EMBEDS).component != "embedding" and not own):
                 break
             open_.append(at)
-            if at in run.labels and part == "embedding":
+            if at in run.labels and not own:
                 yield from (place for place in open_ if place not in run.labels)
                 open_ = []
 

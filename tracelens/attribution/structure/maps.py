@@ -121,24 +121,25 @@ def label_maps(run: Run, hidden: int | None) -> None:
 
 
 def _label_mlps(run: Run) -> None:
-    """Two convolutions up and back, over places by themselves, whose result is added to the map that they
-    took, are an MLP in a model that has attention; a sum right behind attention is one with the stream."""
+    """Behind attention whose output a convolution makes, the sum with the stream, and an MLP: convolutions
+    up and back, over places by themselves, whose result is added to the map that they took."""
     places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution"]
-    for up, down in pairwise(places):
-        bent, added = _up_and_back(run, up, down), _sum_behind(run, down)
-        if bent is not None and added is not None and run.kinds[added].tensors[0] == run.kinds[up].tensors[0]:
-            named = {up: "mlp.up", down: "mlp.down", added: "residual"}
-            parts = dict.fromkeys(range(up + 1, down), "mlp.activation") | named
-            parts |= {at: "dropout" for at in parts if run.kinds[at].what == "dropout"}
-            run.labels |= {
-                at: Label(part, evidence="local") for at, part in parts.items() if at not in run.labels
-            }
     for core in run.cores:
         end = next((at for at in range(core.last + 1, len(run)) if run.kinds[at].what in _ENDS), len(run))
-        if end < len(run) and run.kinds[end].what == "convolution":
-            added = _sum_behind(run, end)
-            if added is not None:
-                run.labels.setdefault(added, Label("residual", evidence="local"))
+        stream = _sum_behind(run, end) if end in places else None
+        if stream is None:
+            continue
+        parts = {stream: "residual"}
+        up, down = ([at for at in places if at > stream] + [len(run)] * 2)[:2]
+        bent, added = (
+            (_up_and_back(run, up, down), _sum_behind(run, down)) if down < len(run) else (None, None)
+        )
+        if bent is not None and added is not None and run.kinds[added].tensors[0] == run.kinds[up].tensors[0]:
+            parts |= dict.fromkeys(range(up + 1, down), "mlp.activation")
+            parts |= {at: "dropout" for at in parts if run.kinds[at].what == "dropout"}
+            parts |= {up: "mlp.up", down: "mlp.down", added: "residual"}
+        for at, part in parts.items():
+            run.labels.setdefault(at, Label(part, evidence="local"))
 
 
 def _sum_behind(run: Run, at: int) -> int | None:

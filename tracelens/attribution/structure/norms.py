@@ -243,14 +243,17 @@ def _stop_on_map(run: Run, root: int) -> int | None:
     statistic = next(iter(run.kinds[root].tensors), ())
     if len(statistic) != 4 or statistic[1] != 1 or 1 in statistic[2:]:
         return None
-    stop = root + 1
+    stop, steps = root + 1, list[str]()
     for kind in run.kinds[root + 1 : root + _STEPS]:
         whole, other = (*kind.tensors[:2], (), ())[:2]
-        weight = other == (1, *whole[1:2], 1, 1) and (kind.what == "add" or kind.name == "mul")
+        step = "add" if kind.what == "add" else kind.name
+        weight = other == (1, *whole[1:2], 1, 1) and step in ("add", "mul") and step not in steps
+        divides = other == statistic and kind.name in ("div", "mul")
         if whole[:1] + whole[2:] != statistic[:1] + statistic[2:] or not (
-            weight or (other == statistic and kind.name in ("div", "mul")) or kind.what == "copy"
+            weight or divides or kind.what == "copy"
         ):
             break
+        steps += [step] if weight else []
         stop += 1
     return stop if stop > root + 1 else None
 
