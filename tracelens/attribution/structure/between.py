@@ -97,7 +97,8 @@ def _lays_patches_out(run: Run, product: int) -> Iterator[int]:
         kind = run.kinds[at]
         if kind.what not in ("copy", "dispatch", "norm") and kind.name not in VIEWS:
             break
-        if at not in run.labels and shape is not None and any(prod(t) >= shape.m for t in kind.tensors):
+        pictures = (t for t in kind.tensors if len(t) > 2)
+        if at not in run.labels and shape is not None and any(prod(t) >= shape.m for t in pictures):
             yield at
 
 
