@@ -10,19 +10,13 @@ from collections.abc import Iterator
 from itertools import islice, pairwise, takewhile
 from math import prod
 
-from tracelens.attribution.structure.gaps import (
-    WAVES,
-    Interval,
-    looks_up,
-    per_head,
-    puts_half,
-    rotates,
-    widths,
-)
+from tracelens.attribution.structure.gaps import Interval, looks_up
+from tracelens.attribution.structure.heads import per_head, puts_half, rotates, widths
 from tracelens.attribution.structure.norms import is_affine, written_norms
+from tracelens.attribution.structure.patches import label_patches
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
-from tracelens.attribution.structure.walk import LARGEST_RANK, loses, name_sum
+from tracelens.attribution.structure.walk import LARGEST_RANK, is_product, loses, name_sum
 from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import parse_fused
 
@@ -34,7 +28,6 @@ _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
 _COUNTS = frozenset({"arange", "iota", "floor", "_unsafe_index", "index"})
-_EMBEDS = Label("embedding")
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
 
 
@@ -54,7 +47,7 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
     normed = written_norms(run)
     rotated = any(rotates(run.kinds[start + 1 : stop]) for start, stop in pairwise(edges) if stop in firsts)
     for start, stop in pairwise(edges):
-        gap = [at for at in range(start + 1, stop) if at not in run.labels and not _is_product(run, at)]
+        gap = [at for at in range(start + 1, stop) if at not in run.labels and not is_product(run, at)]
         if gap:
             before = run.labels[start] if start >= 0 else None
             after = run.labels[stop] if stop < len(run) else None
@@ -64,42 +57,7 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
                 run, hidden, vocab, gap, before, after, core, product, rotated, normed
             ).labels():
                 run.labels[at] = label
-    for at in [*_among_patches(run)]:
-        turns = rotated and any(
-            kind.name in ("cos", "sin") for kind in run.kinds[max(at - WAVES, 0) : at + WAVES]
-        )
-        run.labels[at] = Label("attention.rope" if turns else "embedding")
-
-
-def _among_patches(run: Run) -> Iterator[int]:
-    """Open units between a picture's patches and the last of what is added to them, put beside them or chosen
-    among them: they make its positions, its masks and its choices. What lays the patches out comes first."""
-    products = [at for at, label in run.labels.items() if label.component == "embedding"]
-    products = sorted(at for at in products if run.kinds[at].what in ("convolution", "gemm"))
-    if products and run.follows is None:
-        yield from _lays_patches_out(run, products[0])
-    for first in products:
-        open_: list[int] = []
-        for at in range(first + 1, len(run)):
-            own = run.kinds[at].what == "norm" and at == first + 1  # of the patches themselves
-            if _is_product(run, at) or (run.labels.get(at, _EMBEDS).component != "embedding" and not own):
-                break
-            open_.append(at)
-            if at in run.labels and not own:
-                yield from (place for place in open_ if place not in run.labels)
-                open_ = []
-
-
-def _lays_patches_out(run: Run, product: int) -> Iterator[int]:
-    """Right before the product on patches, copies of all of them and of the picture they are cut from."""
-    shape = run.shape(product)
-    for at in range(product - 1, -1, -1):
-        kind = run.kinds[at]
-        if kind.what not in ("copy", "dispatch", "norm") and kind.name not in VIEWS:
-            break
-        pictures = (t for t in kind.tensors if len(t) > 2)
-        if at not in run.labels and shape is not None and any(prod(t) >= shape.m for t in pictures):
-            yield at
+    label_patches(run, rotated=rotated)
 
 
 def _sum_adapters(run: Run, hidden: int) -> None:
@@ -127,12 +85,6 @@ def _positions(run: Run, hidden: int) -> Iterator[int]:
             ):
                 break
             yield at
-
-
-def _is_product(run: Run, at: int) -> bool:
-    """A product that was not named where products are named stays open (a table of rotations has none)."""
-    shape = run.shape(at)
-    return run.kinds[at].what in ("gemm", "bmm") and (shape is None or shape.k > 1)
 
 
 def _weights(run: Run) -> set[tuple[int, ...]]:

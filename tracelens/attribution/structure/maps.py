@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from tracelens.attribution.structure.gaps import per_sample
 from tracelens.attribution.structure.grammars import by_channel
+from tracelens.attribution.structure.heads import per_sample
 from tracelens.attribution.structure.norms import adds, written_norms
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind

@@ -163,6 +163,12 @@ def follows(run: Run, at: int, behind: int) -> bool:
     return all(kind.what in ("dropout", "copy", "helper") for kind in run.kinds[at + 1 : behind])
 
 
+def is_product(run: Run, at: int) -> bool:
+    """A product that was not named where products are named stays open (a table of rotations has none)."""
+    shape = run.shape(at)
+    return run.kinds[at].what in ("gemm", "bmm") and (shape is None or shape.k > 1)
+
+
 def embeds(kind: Kind) -> bool:
     return kind.what == "embedding" or "embedding" in kind.tags
 

@@ -1,0 +1,54 @@
+"""A picture's patches before the first layer: laid out, put in order, chosen, and given positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from tracelens.attribution.structure.gaps import WAVES
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import VIEWS
+from tracelens.attribution.structure.walk import is_product
+
+_EMBEDS = Label("embedding")
+
+
+def label_patches(run: Run, *, rotated: bool) -> None:
+    """Name the open units around patches ``embedding``, or what makes rotations of heads where the run is
+    ``rotated``; fills ``run.labels``."""
+    for at in [*_among_patches(run)]:
+        turns = rotated and any(
+            kind.name in ("cos", "sin") for kind in run.kinds[max(at - WAVES, 0) : at + WAVES]
+        )
+        run.labels[at] = Label("attention.rope" if turns else "embedding")
+
+
+def _among_patches(run: Run) -> Iterator[int]:
+    """Open units between a picture's patches and the last of what is added to them, put beside them or chosen
+    among them: they make its positions, its masks and its choices. What lays the patches out comes first."""
+    products = [at for at, label in run.labels.items() if label.component == "embedding"]
+    products = sorted(at for at in products if run.kinds[at].what in ("convolution", "gemm"))
+    if products and run.follows is None:
+        yield from _lays_patches_out(run, products[0])
+    for first in products:
+        open_: list[int] = []
+        for at in range(first + 1, len(run)):
+            own = run.kinds[at].what == "norm" and at == first + 1  # of the patches themselves
+            if is_product(run, at) or (run.labels.get(at, _EMBEDS).component != "embedding" and not own):
+                break
+            open_.append(at)
+            if at in run.labels and not own:
+                yield from (place for place in open_ if place not in run.labels)
+                open_ = []
+
+
+def _lays_patches_out(run: Run, product: int) -> Iterator[int]:
+    """Right before the product on patches, copies of all of them and of the picture they are cut from."""
+    shape = run.shape(product)
+    for at in range(product - 1, -1, -1):
+        kind = run.kinds[at]
+        if kind.what not in ("copy", "dispatch", "norm") and kind.name not in VIEWS:
+            break
+        pictures = (t for t in kind.tensors if len(t) > 2)
+        if at not in run.labels and shape is not None and any(prod(t) >= shape.m for t in pictures):
+            yield at
