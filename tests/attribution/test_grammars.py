@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tracelens.attribution.structure.attention_grammars import DEFORMABLE, DEFORMABLE_ALONE
 from tracelens.attribution.structure.grammar import Grammar, matches
 from tracelens.attribution.structure.grammars import (
     CLIPPING,
-    DEFORMABLE,
-    DEFORMABLE_ALONE,
     LONE_MLP,
     MIXERS,
     MIXTURES,

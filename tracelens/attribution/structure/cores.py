@@ -12,6 +12,7 @@ from itertools import takewhile
 from math import prod
 
 from tracelens.attribution.structure.ahead import key_rows
+from tracelens.attribution.structure.attention_grammars import CORES
 from tracelens.attribution.structure.grammar import (
     Gap,
     Grammar,
@@ -24,7 +25,6 @@ from tracelens.attribution.structure.grammar import (
     tagged,
     what,
 )
-from tracelens.attribution.structure.grammars import CORES
 from tracelens.attribution.structure.runs import Core, Run
 from tracelens.attribution.structure.units import VIEWS, Kind
 from tracelens.gemm import GemmShape
@@ -38,7 +38,7 @@ _NORM = frozenset({"norm", "norm_backward"})
 
 
 def find_cores(run: Run) -> list[Core]:
-    """Attention cores of a forward run, in order: fused, with a softmax, and ``grammars.CORES``."""
+    """Attention cores of a forward run, in order: fused, with a softmax, and ``attention_grammars.CORES``."""
     found = [_with_bias(run, _fused(at, kind)) for at, kind in enumerate(run.kinds) if kind.what == "core"]
     stop = 0
     for it in matches(run, *WITH_SOFTMAX, *CORES):

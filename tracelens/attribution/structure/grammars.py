@@ -1,13 +1,12 @@
 """The grammars of what can be told wherever it stands, whatever the model is: one value for each.
 
 A new kind of layer is one grammar here, in the row of those that it is looked for with, and its test
-(docs/add-a-layer.md). The words are those of ``grammar.py``.
+(docs/add-a-layer.md); attention's are in ``attention_grammars.py``. The words are those of ``grammar.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
 
 from tracelens.attribution.structure.grammar import (
     PRODUCT,
@@ -38,7 +37,7 @@ def _back_to(stop: Test, kinds: Sequence[Kind], at: int) -> Iterator[Kind]:
         yield kinds[place]
 
 
-def _first(test: Test, stop: Test) -> InPlace:
+def first(test: Test, stop: Test) -> InPlace:
     """Places that no such unit stands before, back to the first that stops."""
     return lambda it, at: not any(map(test, _back_to(stop, it.kinds, at - 1)))
 
@@ -254,174 +253,6 @@ LONE_MLP = Grammar(
 )
 
 
-# Attention cores other than scores, softmax and values (``cores.py``), which reads these sizes of them: batch
-# (of all heads), queries, key_dim, value_dim.
-
-
-def _in_blocks(kind: Kind) -> bool:
-    """A GEMM's kernel whose grid has several blocks in z."""
-    return kind.what == "gemm" and kind.depth > 1
-
-
-def _is_whole(it: Match, at: int) -> bool:
-    """Are the blocks batches? Behind those of a sum that is split a kernel adds them up."""
-    return not any(kind.what == "helper" for kind in it.kinds[at + 1 : at + 2])
-
-
-_IN_HEADS = unless("attention.softmax", dropout="dropout", copy="attention.other")
-_TO_SOFTMAX = no(PRODUCT, what("softmax"))
-
-KERNELS = Grammar(
-    "attention of kernels without operators",
-    (
-        one("attention.scores", _in_blocks, where=_is_whole, depth="depth"),
-        one("attention.softmax", what("softmax"), Gap(_IN_HEADS, _TO_SOFTMAX)),
-        one("attention.values", _in_blocks, Gap(_IN_HEADS, no(PRODUCT)), where=_is_whole, depth="depth"),
-    ),
-)
-
-# Efficient attention (arXiv 1812.01243): a softmax of the keys, their GEMM with the values, and that of the
-# queries with what came of it.
-
-_OTHER = Gap("attention.other", _TO_SOFTMAX)
-_TO_QUERIES = Gap("attention.other", no(PRODUCT))
-
-FACTORED = Grammar(
-    "efficient attention",
-    (
-        one("attention.softmax", what("softmax"), elements="weights"),
-        one("attention.scores", PRODUCT, _OTHER, batch="batch", m="key_dim", n="value_dim", k="queries"),
-        one("attention.values", PRODUCT, _TO_QUERIES, batch="batch", m="queries", n="value_dim", k="key_dim"),
-    ),
-    where=lambda it: it["weights"] == it["batch"] * it["queries"] * it["key_dim"] and it["batch"] > 1,
-    shaped=True,
-)
-
-# Linear attention: GEMMs between two linear layers, the first two of them scores and values, with work on the
-# scores and on nothing else between.
-
-
-def _sums(kind: Kind) -> bool:
-    """A GEMM that sums over something: what is multiplied with a table or a mask does not."""
-    return kind.what == "bmm" and kind.gemm is not None and kind.gemm.k > 1
-
-
-def _works_on_scores(it: Match) -> bool:
-    """Is all between the two GEMMs as large as the scores, and does the second give the heads' width back?"""
-    scores, between = it["batch"] * it["rows"] * it["keys"], it.kinds[it.places[0][0] + 1 : it.places[2][0]]
-    alone = all(kind.tensors and prod(kind.tensors[0]) == scores for kind in between)
-    return alone and it["key_dim"] == it["value_dim"]
-
-
-_ENDS_HEADS = what("gemm", "core", "softmax", "loss")
-_OPENS = _first(_sums, _ENDS_HEADS)
-_ON_SCORES = Gap("attention.scores", no(_ENDS_HEADS, _sums))
-
-LINEAR = Grammar(
-    "linear attention",
-    (
-        one("attention.scores", _sums, where=_OPENS, batch="batch", m="rows", n="keys", k="key_dim"),
-        one("attention.scores", what("elementwise"), _ON_SCORES),
-        one("attention.values", _sums, _ON_SCORES, batch="batch", m="rows", n="value_dim", k="keys"),
-        many("attention.values", _sums, Gap("attention.other", no(_ENDS_HEADS))),
-    ),
-    where=_works_on_scores,
-    shaped=True,
-)
-
-# A sigmoid of every score in place of the softmax (arXiv 2409.04431).
-
-SIGMOID = Grammar(
-    "attention with a sigmoid",
-    (
-        one("attention.scores", _sums, batch="batch", m="rows", n="keys", k="key_dim"),
-        one("attention.scores", named("sigmoid"), _ON_SCORES, elements="weights"),
-        one("attention.values", _sums, _ON_SCORES, batch="batch", m="rows", n="value_dim", k="keys"),
-    ),
-    where=lambda it: it["weights"] == it["batch"] * it["rows"] * it["keys"],
-    shaped=True,
-)
-
-# Linear attention with the weights' sum as one value more, which the others are divided by: keys are summed
-# with the values over all tokens first, and each query reads what came of it (arXiv 2205.14756, 2410.10629).
-
-_BETWEEN_SUMS = Gap("attention.other", no(_ENDS_HEADS, _sums))
-
-
-def _summed_first(name: str, *, turned: bool) -> Grammar:
-    """Both GEMMs give their results with values in columns, or turned with values in rows."""
-    one_row, other = ("value_dim", "key_dim") if turned else ("key_dim", "value_dim")
-    row, column = ("value_dim", "queries") if turned else ("queries", "value_dim")
-    return Grammar(
-        name,
-        (
-            one("attention.scores", _sums, where=_OPENS, batch="batch", m=one_row, n=other, k="queries"),
-            one("attention.values", _sums, _BETWEEN_SUMS, batch="batch", m=row, n=column, k="key_dim"),
-            one("attention.other", named("div"), _BETWEEN_SUMS),
-        ),
-        where=lambda it: it["value_dim"] == it["key_dim"] + 1 < it["queries"],
-        shaped=True,
-    )
-
-
-BY_SUMS = (
-    _summed_first("linear attention by sums", turned=False),
-    _summed_first("turned linear attention by sums", turned=True),
-)
-
-# A linear layer makes the weights by itself, without keys (VOLO, arXiv 2106.13112).
-
-_MADE = Gap(unless("attention.scores", dropout="dropout"), _TO_SOFTMAX)
-_WEIGHED = Gap(unless("attention.softmax", dropout="dropout"), no(PRODUCT))
-
-MADE_WEIGHTS = Grammar(
-    "attention without keys",
-    (
-        one("attention.scores", what("gemm"), m="tokens", n="made"),
-        one("attention.softmax", what("softmax"), _MADE, elements="weights"),
-        one("attention.values", what("bmm"), _WEIGHED, batch="batch", m="rows", n="value_dim", k="keys"),
-    ),
-    where=lambda it: (
-        it["tokens"] * it["made"] == it["weights"] == it["batch"] * it["rows"] * it["keys"] and it["keys"] > 1
-    ),
-    shaped=True,
-)
-
-# Deformable attention (arXiv 2010.04159): linear layers make values, places to read them at and, through a
-# softmax, weights; values are read from maps at those places and summed by those weights.
-
-_BESIDE_SAMPLES = Gap("attention.other", no(PRODUCT, what("softmax", "norm", "loss")))
-
-DEFORMABLE = Grammar(
-    "deformable attention",
-    (
-        one("attention.qkv", what("gemm")),
-        one("attention.other", what("gemm"), _BESIDE_SAMPLES, n="coordinates"),
-        one("attention.other", what("gemm"), _BESIDE_SAMPLES, n="weights"),
-        one("attention.softmax", what("softmax"), _BESIDE_SAMPLES),
-        some("attention.values", named("grid_sampler_2d"), _BESIDE_SAMPLES),
-        one("attention.output", what("gemm"), _BESIDE_SAMPLES),
-    ),
-    where=lambda it: it.sizes.get("coordinates", 0) == 2 * it.sizes.get("weights", 0),
-)
-
-# The same of the stream itself, which nothing makes values of (D-FINE, arXiv 2410.13842).
-
-DEFORMABLE_ALONE = Grammar(
-    "deformable attention of the stream",
-    (
-        *DEFORMABLE.parts[1:5],
-        some(
-            "attention.values", named("sum", "mul"), Gap("attention.values", what("copy", "elementwise"), 6)
-        ),
-    ),
-    where=DEFORMABLE.where,
-)
-
-#: Attention cores, in the order in which they are looked for.
-CORES = (KERNELS, FACTORED, LINEAR, SIGMOID, *BY_SUMS, MADE_WEIGHTS)
-
-
 # Adaptive normalization without shapes (arXiv 2212.09748): an activation of a condition, which no product
 # made right before, a GEMM of that, and the normalization that it is for.
 
@@ -492,7 +323,7 @@ _OF_NORMS = named(
 CLIPPING = Grammar(
     "gradient clipping",
     (
-        one("grad_clip", _NORM, where=_first(_NORM, no(_NORM, _OF_NORMS))),
+        one("grad_clip", _NORM, where=first(_NORM, no(_NORM, _OF_NORMS))),
         many("grad_clip", either(_NORM, _OF_NORMS)),
         some("grad_clip", named("_foreach_mul_", "mul_")),
     ),

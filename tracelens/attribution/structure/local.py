@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tracelens.attribution.structure.attention_grammars import DEFORMABLE, DEFORMABLE_ALONE
 from tracelens.attribution.structure.grammar import PRODUCT, matches
 from tracelens.attribution.structure.grammars import (
     CLIPPING,
     CONDITION,
-    DEFORMABLE,
-    DEFORMABLE_ALONE,
     DROPOUT,
     HEAD,
     LONE_MLP,
