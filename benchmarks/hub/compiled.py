@@ -117,7 +117,8 @@ def _said(node: Node, truth: Truth, weights: set[Node], seen: dict[str, str]) ->
 
 def _around(node: Node) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Paths, classes and attribute names of the modules around a call, outermost first, without ``_Loss``."""
-    stack = [*(node.meta.get("nn_module_stack") or {}).values()][1:]
+    whole = (node.meta.get("nn_module_stack") or {}).values()
+    stack = [(path, kind) for path, kind in whole if kind is not _Loss]
     paths = tuple(str(path) for path, _ in stack)
     classes = tuple(getattr(kind, "__name__", str(kind)).rpartition(".")[2] for _, kind in stack)
     return paths, classes, tuple((_LAST.findall(path) or [""])[-1] for path in paths)

@@ -47,7 +47,10 @@ _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
 _ROUTER = re.compile(r"Router|TopkGate|TopKGate|(?<!Deimv2)(?<!DFine)(?<!Forget)Gate$")
 #: Weights two residual streams against each other: models/deimv2/modeling_deimv2.py, "second_residual";
 #: models/d_fine/modeling_d_fine.py, the same.
-_STREAMS = re.compile(r"(Deimv2|DFine)Gate$")
+#: Sums several residual streams, in front of the last norm: models/hy_v4_vl, HYV4VLHyperHead.
+_STREAMS = re.compile(r"(Deimv2|DFine)Gate$|HyperHead$")
+#: Scales by a half what it adds to the stream, inside: models/gemma3n, Gemma3nAudioConformerFeedForward.
+_HALVES = re.compile(r"ConformerFeedForward$")
 _MOE = re.compile(r"(Moe|MoE|MOE)$|SparseM|Moe(Block|Layer|SparseMoeBlock)|MoELayer|Mixture|BlockSparse")
 _MLP = re.compile(r"MLP|Mlp|FeedForward|FFN|Ffn|Intermediate|Dense\w*ActDense|GatedMlp|\w+Output$")
 #: Not a model called after what it gives (models/embedding_gemma2), nor Q K^T with the positions'
@@ -85,7 +88,7 @@ _DOWN = re.compile(
     r"down(_proj)?|c_proj|(fc|lin|linear|dense_|layer_)2|dense_4h_to_h|wo|fc_out|(output|ffn)_(dense|output)|w2|w_out|proj_out"
 )
 _LOGITS = re.compile(
-    r"(\w*lm_)?head|embed_out|output_projection|classifier|score|lm_scale|proj_out|cls|vocab\w*|logits\w*"
+    r"(\w*lm_)?head|decoder|embed_out|output_projection|classifier|score|lm_scale|proj_out|cls|vocab\w*|logits\w*"
 )
 
 _LINEAR = (
@@ -147,6 +150,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         gates = place.classes[state_space].endswith("Rglru")  # of the scan, and products all the same
         named = " attention.*" if place.classes[state_space].endswith("LinearAttention") else ""
         return _in_state_space(function, weighted=weighted) + (" ssm.scan" if gates else "") + named
+    if other == 0 == len(place.classes) - 1:
+        return ""  # the whole model's own: what it takes and gives
     if other >= max(attention, 0) or function in ("conv2d", "conv3d", "conv_transpose2d"):
         around = "attention.*" if attention >= 0 else "mlp.*" if place.within(_MLP) >= 0 else "norm"
         return f"other embedding {around}" + (" residual" if equal else "")
@@ -180,6 +185,7 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     if place.within(_IN_HEAD) > head >= 0:
         return "logits other mlp.*"
     closes = name == "proj_out" and place.within(_MLP) >= 0  # an MLP: models/sam2, Sam2FeedForward
+    closes |= name == "decoder" and own != "Linear"  # half a model
     if (_LOGITS.fullmatch(name) and not closes) or head > place.within(_LAYER):
         return "logits other"
     return _in_layer(place, own, name, function, weighted=weighted, equal=equal)
@@ -250,7 +256,8 @@ def _in_layer(place: Place, own: str, name: str, function: str, *, weighted: boo
         return "mlp.*" if mlp >= 0 else ""
     if equal and not _ACTIVATION.search(own) and (mlp < 0 or place.classes[mlp].endswith("Output")):
         return "residual"
-    if equal and mlp == len(place.classes) - 1:  # a gate written out, or the addition to the stream
+    halves = _HALVES.search(own) and function in ("mul", "__mul__", "__rmul__")
+    if (equal or halves) and mlp == len(place.classes) - 1:  # a gate written out, or the addition to the stream
         return "mlp.activation mlp.other residual"
     if _ACTIVATION.search(own) or mlp >= 0:
         return "mlp.activation mlp.other" if mlp >= 0 or layer >= 0 else ""
