@@ -221,3 +221,25 @@ def test_a_sum_ends_what_stands_before_an_indexer(parts: list[Kind]) -> None:
     """The first of a layer has no products before it, and a run can end with a sum."""
     assert _found([_gemm(HIDDEN, 1024), *parts], *MIXERS).count("attention.scores") in (0, 2)
     assert _found([_gemm(HIDDEN, 1024), SUM, *INDEXER[2:]], *MIXERS) == [None] * 11
+
+
+def test_a_batched_product_ahead_of_the_decays_makes_the_steps_inputs() -> None:
+    """transformers models/zamba/modeling_zamba.py: x_proj and dt_proj of each head by itself."""
+    makes = GemmShape(TOKENS, 48, 512, 8, None, None, None)
+    bmm = Kind("bmm", "matmul", gemm=makes, tensors=((8, TOKENS, 512), (8, 512, 48)))
+    moves = _unit("copy_", (8, TOKENS, 512), what="copy")
+    found = _found([*MAMBA[:3], moves, bmm, *MAMBA[5:7], bmm, MAMBA[7], SUM], *MIXERS)
+    wanted = [*OF_MAMBA[:3], *2 * ["ssm.projection"], *2 * ["ssm.scan"], "ssm.scan", "ssm.projection", None]
+    assert found == wanted
+
+
+def test_a_conformers_convolution_stands_between_linear_layers() -> None:
+    """transformers models/gemma3n/modeling_gemma3n.py, Gemma3nAudioConformerLightConv1d."""
+    deep = _unit("conv1d", (2, HIDDEN, 68), (HIDDEN, 1, 5), what="convolution")
+    bends = _unit("silu", *STREAM[:1], what="activation")
+    module = [_gemm(2 * HIDDEN, HIDDEN), _unit("glu", (2, 64, 2 * HIDDEN), what="activation"), deep]
+    module += [_unit("clamp", *STREAM[:1]), NORM, bends, _gemm(HIDDEN, HIDDEN)]
+    wanted: list[str | None] = ["other"] * 7
+    wanted[4] = "norm"
+    assert _found([NORM, *module, SUM], *MIXERS) == [None, *wanted, None]
+    assert not any(_found([NORM, _gemm(HIDDEN, HIDDEN), *module[1:], SUM], *MIXERS))

@@ -281,3 +281,27 @@ def test_an_order_of_weights_that_most_neighbours_gainsay_is_none(shifted: bool)
         *of_layer * 3,
         *(["other"] if shifted else []),
     ]
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_gradients_of_routers_are_told_by_their_other_layout(many: int) -> None:
+    """A router in float32: both of its gradients are TN, or one, where the other is fused; its experts of all
+    tokens are read as an MLP."""
+    odd = Kind("gemm", "mm")
+    act = _fused("poi_fused_mul_silu_silu_backward")
+    mlp = [*many * [odd], WGRAD, DGRAD, act, WGRAD, DGRAD, WGRAD, DGRAD]
+    layer = [*mlp, WGRAD, DGRAD, CORE, WGRAD, DGRAD]
+    run = _backward(WGRAD, DGRAD, NORM, *layer, NORM, *layer)
+    run.cores = find_backward_cores(run, [])
+    layouts: dict[int, str | None] = {at: "NN" for at, kind in enumerate(run.kinds) if kind is DGRAD}
+    layouts |= {at: "NT" for at, kind in enumerate(run.kinds) if kind is WGRAD}
+    layouts |= {at: "TN" for at, kind in enumerate(run.kinds) if kind is odd}
+    experts = 3 * ["moe.experts"]
+    ends = [[Label(part, x) for part in (OUTPUT, *experts, "moe.router")] for x in (0, 1)]
+    ahead = [[Label(QUERIES, 0)], [*ends[0], Label(QUERIES, 1)], [*ends[1], Label("logits")]]
+    weights = [at for at, kind in enumerate(run.kinds) if kind is WGRAD]
+    keys: dict[int, object] = dict(zip(weights, ["head", *2 * [*experts, OUTPUT, QUERIES]], strict=True))
+    label_by_layout(run, 0, Ahead(ahead, False), layouts, keys)
+    said = [run.labels[at].component for at in run.products()]
+    pairs = [*many * ["moe.router"], *6 * ["moe.experts"], *2 * [OUTPUT], *2 * [QUERIES]]
+    assert said == [*2 * ["logits"], *2 * pairs]

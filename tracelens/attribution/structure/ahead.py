@@ -4,6 +4,8 @@ nothing of that model, and can be made before it runs."""
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tracelens.attribution.structure.runs import Core, Label, Run
 
 
@@ -66,3 +68,18 @@ def key_rows(run: Run, core: Core) -> int | None:
     if scores is None or not core.heads or scores.batch % core.heads:
         return None
     return scores.batch // core.heads * scores.n
+
+
+def label_widening(run: Run) -> None:
+    """Where a stage begins, name the stream's own product right before that of queries, keys and values: as
+    wide as what comes of these, and pooled as they are (Hiera, arXiv 2306.00989); fills ``run.labels``."""
+    widths = {core.out_width for core in run.cores}
+    for own, makes in pairwise(run.products()):
+        label, shape, other = run.labels.get(makes), run.shape(own), run.shape(makes)
+        if own in run.labels or label is None or label.component != "attention.qkv" or not shape or not other:
+            continue
+        between = run.kinds[own + 1 : makes]
+        pools = any(kind.what == "picture" or kind.name in ("amax", "max") for kind in between)
+        same = (shape.m, shape.k) == (other.m, other.k) and shape.n in widths - {shape.k}
+        if same and pools and all(kind.what in ("copy", "elementwise", "picture") for kind in between):
+            run.labels[own] = Label("other")

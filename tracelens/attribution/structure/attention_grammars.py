@@ -9,6 +9,7 @@ from tracelens.attribution.structure.grammar import (
     Gap,
     Grammar,
     Match,
+    either,
     many,
     named,
     no,
@@ -182,6 +183,29 @@ DEFORMABLE_ALONE = Grammar(
         ),
     ),
     where=DEFORMABLE.where,
+)
+
+# Additive attention (arXiv 2108.09084, 2303.15446): one score for each token, made of its query; normed by a
+# softmax or by their length they weigh the sum of all queries, and each key is multiplied with that.
+
+_BESIDE_SCORES = Gap("attention.other", no(PRODUCT, what("softmax", "norm", "loss", "convolution")))
+
+ADDITIVE = Grammar(
+    "additive attention",
+    (
+        some("attention.qkv", what("gemm"), _BESIDE_SCORES, m="tokens", n="width", k="hidden"),
+        one("attention.scores", what("gemm"), _BESIDE_SCORES, m="tokens", n="one", k="width"),
+        one(
+            "attention.softmax",
+            either(what("softmax"), named("linalg_vector_norm")),
+            _BESIDE_SCORES,
+            elements="tokens",
+        ),
+        one("attention.values", named("sum"), _BESIDE_SCORES),
+        some("attention.output", what("gemm"), _BESIDE_SCORES, m="tokens", k="width"),
+    ),
+    where=lambda it: it["one"] == 1,
+    shaped=True,
 )
 
 #: Attention cores, in the order in which they are looked for.

@@ -28,6 +28,7 @@ _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
 _COUNTS = frozenset({"arange", "iota", "floor", "_unsafe_index", "index"})
+_CLIPS = frozenset({"clamp", "clamp_", "clip"})
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
 
 
@@ -64,7 +65,8 @@ def _sum_adapters(run: Run, hidden: int) -> None:
     """Behind the second product of a low-rank adapter its scaling and its addition are of what it adapts."""
     for at in [at for at in run.labels if 0 < at < len(run) - 1]:
         shape = run.shape(at)
-        if shape is None or shape.k > LARGEST_RANK or shape.k >= hidden // 2 or shape.batch > 1:
+        square = shape is not None and shape.n == shape.k  # of a narrower stream
+        if shape is None or square or shape.k > LARGEST_RANK or shape.k >= hidden // 2 or shape.batch > 1:
             continue
         name_sum(run, at)
 
@@ -386,10 +388,19 @@ class _Placed(Interval):
         if is_affine(self.run, at, self.hidden):
             return Label("norm", self.layer)
         in_front = any(len(t) == 3 and t[1] == self.hidden for t in kind.tensors)
+        limit = kind.name == "neg" and not kind.tensors  # the lower one, of the upper
+        clips = self.run.kinds[min(at + limit, len(self.run) - 1)]
+        if clips.name in _CLIPS and len(clips.tensors) == 1 and self.hidden in widths(clips.tensors):
+            ahead = at <= self.last_sum  # of what the layer gave, or of what the next takes
+            part = ((self.before if ahead else self.after) or "").partition(".")[0]
+            known = part in ("attention", "mlp")
+            return Label(f"{part}.other", self.layer if ahead else self.next_layer) if known else None
         if at in self.measured:
             return self.measured[at]
         if self._scales_sum(at):
             return Label("residual", self.layer)
+        if self._weighs_shortcut(at):
+            return Label("residual", self.next_layer)
         if not in_front and self.hidden not in widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
         adds = kind.what in ("add", "copy") or kind.name in _SCALED

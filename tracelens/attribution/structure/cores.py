@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from math import prod
 
 from tracelens.attribution.structure.ahead import key_rows
@@ -35,6 +35,7 @@ _COORDINATES = 4  # numbers that say how two positions lie to one another, at mo
 _PADDED = 4  # scores of blocks or windows are padded before or behind their softmax, and by less than this
 _VALUES = 2  # gradients of what makes the values
 _NORM = frozenset({"norm", "norm_backward"})
+_BLOCKS = ("gemm", "bmm", "core", "norm", "loss")
 
 
 def find_cores(run: Run) -> list[Core]:
@@ -42,9 +43,40 @@ def find_cores(run: Run) -> list[Core]:
     found = [_with_bias(run, _fused(at, kind)) for at, kind in enumerate(run.kinds) if kind.what == "core"]
     stop = 0
     for it in matches(run, *WITH_SOFTMAX, *CORES):
-        found.append(_core_of(it, stop))
+        found.append(_with_twin(run, _core_of(it, stop)))
         stop = it.stop
     return _in_one(run, sorted(found, key=lambda core: core.first))
+
+
+def _with_twin(run: Run, core: Core) -> Core:
+    """With the softmax and the values behind it that take its scores, too: two streams attend by the sum of
+    the scores of both (LiLT, arXiv 2202.13669)."""
+    scores = [
+        s
+        for at in range(core.first, core.last)
+        if (s := run.shape(at)) and core.parts.get(at) == "attention.scores"
+    ]
+    pairs = {(s.batch, s.m, s.n) for s in scores if s.batch > 1}
+    behind = [at for at in range(core.last + 1, len(run)) if run.kinds[at].what in ("softmax", *_BLOCKS)][:2]
+    if len(scores) != 2 or len(pairs) != 1 or [run.kinds[at].what for at in behind] != ["softmax", "bmm"]:
+        return core
+    softmax, values = behind
+    shape = run.shape(values)
+    if shape is None or (shape.batch, shape.m, shape.k) not in pairs or shape.n not in {s.k for s in scores}:
+        return core
+    moves = {at: "attention.other" for at in range(core.last + 1, values) if run.kinds[at].what == "copy"}
+    parts = core.parts | moves | {softmax: "attention.softmax", values: "attention.values"}
+    width = (core.value_dim or 0) * (core.heads or 0)  # of the other stream
+    for at in takewhile(
+        lambda p: run.kinds[p].what in ("gemm", "copy", "elementwise"), range(core.first - 1, -1, -1)
+    ):
+        if (made := run.shape(at)) and made.n == width:
+            parts[at] = "attention.qkv"
+    outputs = (at for at in range(values, len(run)) if run.kinds[at].what == "gemm")
+    for at in islice(outputs, 2):
+        if (made := run.shape(at)) and made.k == made.n == width:
+            parts[at] = "attention.output"
+    return replace(core, last=values, parts=parts, value_dim=shape.n)
 
 
 def _in_one(run: Run, cores: list[Core]) -> list[Core]:

@@ -14,11 +14,14 @@ from collections import Counter
 from dataclasses import replace
 
 from tracelens.attribution.structure.blocks import BlockWalk
+from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.queries import Queries
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.attribution.structure.walk import activates, convolves_bent, embeds, pairs
+from tracelens.gemm import GemmShape
 
+_BEHIND = 6  # units from a product to the sum of its result, at most
 _FEW = 64  # rows for each token: products with fewer are of whole samples, and of no layer
 
 
@@ -130,6 +133,9 @@ class Forward(Queries, BlockWalk):
         ]
         if not makes_stream and (activated or taken & {shape.k for shape in own}):
             ahead = []  # of what a block before made, or beside the queries: no picture and no table
+        if parts := self._widening_mlp(ahead):
+            self.run.labels |= parts
+            ahead = []
         wider = makes_stream or any(shape.k != self.hidden for _, shape in ahead[:1])
         after = [*(shape.k for _, shape in ahead[1:]), 0]
         if wider and all(s.n in (self.hidden, k, 2 * k) for (_, s), k in zip(ahead, after, strict=True)):
@@ -138,6 +144,21 @@ class Forward(Queries, BlockWalk):
         tokens = self.run.cores[0].tokens or 0
         of_tokens = [at for at, shape in shapes if at >= first and shape.m * _FEW > tokens]
         self._mlps(of_tokens if shapes else [at for at in products if at >= first], stop)
+
+    def _widening_mlp(self, ahead: list[tuple[int, GemmShape]]) -> dict[int, Label]:
+        """An MLP that gives a wider stream, and the product that widens what it is added to (MViTv2, arXiv
+        2112.01526): the last of the stage before."""
+        if len(ahead) != 3:
+            return {}
+        (aside, own), (up, first), (down, second) = ahead
+        fits = own.k == first.k and first.n == second.k and own.n == second.n == self.hidden
+        behind = self.run.kinds[down + 1 : down + _BEHIND]
+        if not fits or not own.m == first.m == second.m or not any(map(adds, behind)):
+            return {}
+        parts = dict.fromkeys(range(up + 1, down), "mlp.activation") | {aside: "other"}
+        added = down + 1 + [*map(adds, behind)].index(True)
+        parts |= {up: "mlp.up", down: "mlp.down", added: "residual"}
+        return {at: Label(part) for at, part in parts.items()}
 
     def _closing(self) -> set[tuple[int, int]]:
         """(n, k) of the products that close an MLP directly behind an attention core, added to the stream."""

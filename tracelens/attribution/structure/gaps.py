@@ -347,6 +347,14 @@ class Interval:
             kind is not None and kind.what == what for kind, what in ((before, "gemm"), (behind, "add"))
         )
 
+    def _weighs_shortcut(self, at: int) -> bool:
+        """The stream times a weight for each channel right ahead of a normalization: of the sum behind the
+        block (ResScale, arXiv 2110.09456)."""
+        kind, behind = self.run.kinds[at], at + 1
+        whole, weight = (*kind.tensors[:2], (), ())[:2]
+        scales = kind.name == "mul" and weight == (self.hidden,) == whole[-1:] and len(whole) > 1
+        return scales and behind in self.gap and at not in self.normed and self._is_norm(behind)
+
     def _counts_places(self, at: int) -> bool:
         """Without shapes: added to numbers in a row, which say where to read."""
         return self._is_bare_sum(at) and at > 0 and self.run.kinds[at - 1].name == "arange"

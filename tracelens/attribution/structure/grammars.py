@@ -7,6 +7,8 @@ A new kind of layer is one grammar here, in the row of those that it is looked f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import takewhile
 
 from tracelens.attribution.structure.grammar import (
     PRODUCT,
@@ -49,6 +51,7 @@ def first(test: Test, stop: Test) -> InPlace:
 # a window over pictures.
 
 _TAPS = range(2, 9)  # all public models take 3 or 4
+_DECAYS = named("exp", "exp_")
 
 
 def _of_channels(kind: Kind) -> bool:
@@ -66,9 +69,14 @@ def _over_sequence(kind: Kind) -> bool:
 
 
 def _in_mixer(it: Match, at: int) -> str:
-    """A norm that is written out is part of the scan: queries and keys are normed in it, and its output."""
+    """A norm that is written out is part of the scan: queries and keys are normed in it, and its output. A
+    batched GEMM ahead of the decays makes the steps' inputs, of each head by itself (Zamba)."""
     own = {"norm": "norm", "gemm": "ssm.projection", "convolution": "ssm.conv", "bmm": "ssm.scan"}
     behind = "ssm.conv" if it.kinds[at - 1].what == "convolution" else "ssm.scan"
+    moves = takewhile(lambda kind: kind.what == "copy", it.kinds[at:])
+    ahead = not any(map(_DECAYS, it.kinds[it.start : at]))
+    if ahead and it.kinds[at + sum(1 for _ in moves)].what == "bmm":
+        return "ssm.projection"
     return own.get(it.kinds[at].what, behind)
 
 
@@ -86,7 +94,6 @@ def _is_added(it: Match, at: int) -> bool:
     return next(behind, "") == "add" and next(behind, "") != "activation"
 
 
-_DECAYS = named("exp", "exp_")
 _NO_MIXER = what("core", "embedding", "loss", "fused_logits_loss", "optimizer")
 _NOT_AHEAD = either(_NO_MIXER, what("gemm", "bmm", "norm", "softmax", "activation"))
 _AHEAD = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels))
@@ -124,6 +131,12 @@ def by_channel(kind: Kind) -> bool:
     return kind.what == "convolution" and len(wide) > 1 and (wide[0][1], 1) == wide[1][:2]
 
 
+def _part_or_norm(it: Match, at: int, part: str) -> str:
+    """A part that can have a norm of its own."""
+    steps = written_norms(it.run.part(range(it.start, it.stop)))
+    return "norm" if at - it.start in steps or it.kinds[at].what == "norm" else part
+
+
 def _makes_three(found: Match) -> bool:
     """Where shapes are known: two gates and what they gate, each as wide as the stream."""
     return found.sizes.get("made", 0) == 3 * found.sizes.get("hidden", 0)
@@ -143,6 +156,23 @@ GATED_CONVOLUTION = Grammar(
     where=_makes_three,
 )
 
+# The same of Conformers (arXiv 2005.08100) with linear layers: one makes what is gated and its gate, and the
+# convolution's result is normed and bent.
+
+_TO_BEND = Gap(partial(_part_or_norm, part="other"), no(PRODUCT, what("softmax", "loss", "embedding")))
+
+CONVOLUTION_MODULE = Grammar(
+    "convolution module",
+    (
+        one("other", what("gemm"), m="tokens", n="made", k="hidden"),
+        some("other", by_channel, Gap("other", what("elementwise", "copy", "activation"))),
+        one("other", what("activation"), _TO_BEND),
+        one("other", what("gemm"), _IN_CONVOLUTION, m="tokens", n="hidden", k="hidden"),
+    ),
+    where=lambda it: it["made"] == 2 * it["hidden"],
+    shaped=True,
+)
+
 # Indexer of sparse attention (arXiv 2512.02556; transformers models/deepseek_v32/modeling_deepseek_v32.py):
 # scores of queries and keys of its own, weighed and summed over the heads, of which the largest are chosen.
 
@@ -153,19 +183,14 @@ def _adds_nothing(it: Match, at: int) -> bool:
     return it.kinds[at].what != "add" or behind in (["rsqrt"], ["sqrt"], ["pow"])
 
 
-def _ahead_of_indexer(it: Match, at: int) -> str:
-    """What its queries are made of can have a norm of its own."""
-    steps = written_norms(it.run.part(range(it.start, it.stop)))
-    return "norm" if at - it.start in steps or it.kinds[at].what == "norm" else "attention.other"
-
-
+_OF_QUERIES = partial(_part_or_norm, part="attention.other")
 _IN_INDEXER = Gap(unless("attention.other", norm="norm"), no(PRODUCT, what("softmax", "loss", "embedding")))
 
 INDEXER = Grammar(
     "indexer",
     (
         one("", what("gemm")),  # the last that makes queries, keys and values
-        one("attention.other", what("gemm"), Gap(_ahead_of_indexer, no(PRODUCT), where=_adds_nothing)),
+        one("attention.other", what("gemm"), Gap(_OF_QUERIES, no(PRODUCT), where=_adds_nothing)),
         one("attention.other", what("gemm"), Gap("attention.other", no(PRODUCT, what("norm", "softmax")))),
         one("norm", what("norm"), Gap("attention.other", what("copy", "helper", "elementwise"))),
         one("attention.scores", what("bmm"), _IN_INDEXER),
@@ -176,9 +201,37 @@ INDEXER = Grammar(
     ),
 )
 
-#: Layers that take the place of attention, and what chooses for it: what is left without them is read as a
-#: transformer.
-MIXERS = (MIXER, MIXER_WITHOUT_SHAPES, GATED_CONVOLUTION, INDEXER)
+# Norms whose result is gated by a low-rank MLP of itself (transformers models/axk2/modeling_axk2.py).
+
+_NORM_STEPS = 12
+_CASTS = Gap("norm", what("copy"), most=1)
+
+
+def _is_normed(it: Match, at: int) -> bool:
+    """Is what the unit before gives normed, by one operator or written out?"""
+    start = max(0, at - _NORM_STEPS)
+    ahead = it.run.part(range(start, at))
+    return at > 0 and (it.kinds[at - 1].what == "norm" or at - 1 - start in written_norms(ahead))
+
+
+GATED_NORM = Grammar(
+    "gated norm",
+    (
+        one("mlp.up", what("gemm"), where=_is_normed, m="tokens", n="rank", k="hidden"),
+        one("mlp.activation", what("activation")),
+        one("mlp.down", what("gemm"), m="tokens", n="hidden", k="rank"),
+        one("norm", named("sigmoid"), _CASTS, elements="stream"),
+        one("norm", named("mul"), _CASTS, elements="stream"),
+        one("norm", what("copy"), least=0, elements="stream"),
+    ),
+    where=lambda it: it["stream"] == it["tokens"] * it["hidden"] and it["rank"] < it["hidden"],
+    shaped=True,
+)
+
+
+#: Layers that take the place of attention, what chooses for it, and norms with products in them: what is left
+#: without them is read as a transformer.
+MIXERS = (MIXER, MIXER_WITHOUT_SHAPES, GATED_CONVOLUTION, INDEXER, GATED_NORM, CONVOLUTION_MODULE)
 
 
 # Mixtures of experts: a GEMM over groups of rows (``torch._grouped_mm``) multiplies the tokens of each expert

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.structure.again import label_repeats
-from tracelens.attribution.structure.ahead import label_ahead
+from tracelens.attribution.structure.ahead import label_ahead, label_widening
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.conditions import label_brought, label_conditions, label_times
@@ -157,6 +157,7 @@ def infer(
         label_times(run)
         label_conditions(run)
         label_brought(run, hidden)
+        label_widening(run)
         label_maps(run, hidden)
         open_convolutions(run)
     for rest in rests:

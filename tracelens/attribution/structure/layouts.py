@@ -22,6 +22,7 @@ from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.unshaped import label_unshaped
 from tracelens.attribution.structure.walk import loses
 
+ROUTER = "moe.router"
 _DGRAD, _WGRAD = "NN", "NT"
 _ATTENTION = frozenset({"attention.qkv", "attention.output", "mlp.down"})
 _UP = ("mlp.up", "mlp.gate")
@@ -131,6 +132,18 @@ def _label_products(
     turned = [[at for at in inside if layouts.get(at) not in (_WGRAD, None)] for inside in gaps]
     way = ahead.going_back()
     same = len(way) == len(gaps)
+    routers = [_of_routers(inside, path, layouts) for inside, path in zip(gaps, way, strict=False)]
+    if same and any(routers):
+        way = [
+            [x for x in path if not found or x.component != ROUTER]
+            for path, found in zip(way, routers, strict=True)
+        ]
+        usual, turned = (
+            [[at for at in x if at not in found] for x, found in zip(all_, routers, strict=True)]
+            for all_ in (usual, turned)
+        )
+        run.labels |= {at: label for found in routers for at, label in found.items()}
+        products = [at for at in products if at not in run.labels]
     fits = [sum(len(here) == len(path) for here, path in zip(x, way, strict=same)) for x in (usual, turned)]
     places = turned if fits[1] > fits[0] else usual
     read_gaps(run, places, way)
@@ -144,6 +157,17 @@ def _label_products(
     else:
         weights = [at for at in products if layouts.get(at) == _WGRAD]
         run.labels |= _beside(run, weights, keys) | run.labels
+
+
+def _of_routers(inside: list[int], path: list[Label], layouts: Mapping[int, str | None]) -> dict[int, Label]:
+    """Gradients of routers, in more bits than the rest: their kernels state neither of the usual layouts, and
+    they are as many, or half of them, where the other is small enough to be fused."""
+    odd = [at for at in inside if layouts.get(at) not in (_DGRAD, _WGRAD, None)]
+    routers = [label for label in path if label.component == ROUTER]
+    for many in (1, _GRADIENTS):
+        if len(odd) == many * len(routers):
+            return dict(zip(odd, (label for label in routers for _ in range(many)), strict=True))
+    return {}
 
 
 def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -> None:
@@ -162,8 +186,13 @@ def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -
             pairs = zip(here, wanted, strict=True)
             found = {at: replace(label, role="dgrad") for at, label in pairs if label != OPEN}
             said = {at: run.labels[at].component for at in found if at in run.labels}
-            if all(found[at].component == component for at, component in said.items()):
+            if all(_can_be(found[at].component, component) for at, component in said.items()):
                 run.labels |= found
+
+
+def _can_be(component: str, said: str) -> bool:
+    """What its own units say is an MLP can be an expert of all tokens."""
+    return component == said or (component == EXPERTS and said.startswith("mlp."))
 
 
 def _of_weights(

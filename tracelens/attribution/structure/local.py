@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tracelens.attribution.structure.attention_grammars import DEFORMABLE, DEFORMABLE_ALONE
+from tracelens.attribution.structure.attention_grammars import ADDITIVE, DEFORMABLE, DEFORMABLE_ALONE
 from tracelens.attribution.structure.grammar import PRODUCT, matches
 from tracelens.attribution.structure.grammars import (
     CLIPPING,
@@ -43,7 +43,7 @@ def label_local(run: Run) -> None:
 
     Two linear layers are surely an MLP only where there is attention somewhere.
     """
-    for grammars in (MIXTURES, (DEFORMABLE, DEFORMABLE_ALONE), (LONE_MLP,) if run.cores else ()):
+    for grammars in (MIXTURES, (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE), (LONE_MLP,) if run.cores else ()):
         taken = run.labels.keys() | {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
         layers = [*matches(run, *grammars, taken=taken)]
         normed = written_norms(run) if layers and grammars == (LONE_MLP,) else set()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.grammars import by_channel
@@ -22,6 +22,7 @@ from tracelens.attribution.structure.walk import loses
 from tracelens.gemm import GemmShape
 
 _LINEAR = ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "other")
+_ADDITIVE = Label("attention.output", evidence="local")
 _MODULE = 8  # units between two convolutions of one module, at most
 _MAPS = ("convolution", "picture")
 _ENDS = ("convolution", "norm", "gemm", "bmm", "core", "softmax", "picture")
@@ -107,9 +108,8 @@ def label_maps(run: Run, hidden: int | None) -> None:
 
     ``hidden``, the width of the residual stream, is that of no map: patches are embedded by a convolution.
     """
-    if run.cores:
-        _label_mlps(run)
-    around = {*_around(run, hidden), *_between_convolutions(run)}
+    _label_mlps(run)
+    around = {*_around(run, hidden), *_between_convolutions(run), *_to_pooling(run)}
     found = (around - {*_beside_attention(run)}) | {*_behind_all(run)}
     normed = written_norms(run) if found else set()
     for at in found:
@@ -124,9 +124,15 @@ def _label_mlps(run: Run) -> None:
     """Behind attention whose output a convolution makes, the sum with the stream, and an MLP: convolutions
     up and back, over places by themselves, whose result is added to the map that they took."""
     places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution"]
+    outputs = {at for at, label in run.labels.items() if label == _ADDITIVE}
     for core in run.cores:
-        end = next((at for at in range(core.last + 1, len(run)) if run.kinds[at].what in _ENDS), len(run))
-        stream = _sum_behind(run, end) if end in places else None
+        end = next((at for at in range(core.last + 1, len(run)) if run.kinds[at].what in _ENDS), -1)
+        outputs |= {end} & {*places}
+        if end in places and _weight(run.kinds[end])[1:] == (core.out_width, 1, 1):
+            for at in range(core.last + 1, end):
+                run.labels.setdefault(at, Label("attention.other", evidence="local"))
+    for end in sorted(outputs):
+        stream = _sum_behind(run, end)
         if stream is None:
             continue
         parts = {stream: "residual"}
@@ -145,7 +151,11 @@ def _label_mlps(run: Run) -> None:
 def _sum_behind(run: Run, at: int) -> int | None:
     """The sum of two maps right behind a convolution."""
     between = ("elementwise", "dropout", "copy", "norm")
-    behind = next((p for p in range(at + 1, len(run)) if run.kinds[p].what not in between), at)
+    counts = Kind("add", "add_")  # the batches, beside a batch norm
+    aside = (
+        p for p in range(at + 1, len(run)) if run.kinds[p].what not in between and run.kinds[p] != counts
+    )
+    behind = next(aside, at)
     return behind if adds(run.kinds[behind]) else None
 
 
@@ -188,6 +198,17 @@ def _between_convolutions(run: Run) -> Iterator[int]:
             first = next(bare, at)
             between = range(first, first + 1) if run.kinds[first].what == "activation" else range(0)
         yield from between
+
+
+def _to_pooling(run: Run) -> Iterator[int]:
+    """From a convolution to the pooling of its result: also of as many channels as the stream is wide (the
+    distilling of Informer, arXiv 2012.07436)."""
+    pointwise = ("activation", "elementwise", "copy", "add", "norm")
+    for at, kind in enumerate(run.kinds):
+        if kind.what == "picture" and "pool" in kind.name:
+            back = [*takewhile(lambda p: run.kinds[p].what in pointwise, range(at - 1, -1, -1))]
+            if len(back) < at and run.kinds[at - len(back) - 1].what == "convolution":
+                yield from back
 
 
 def _beside_attention(run: Run) -> Iterator[int]:

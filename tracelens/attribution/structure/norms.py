@@ -7,6 +7,7 @@ the square's mean taken, and x times the root is cast back and multiplied with a
 from __future__ import annotations
 
 from functools import cache
+from itertools import takewhile
 from math import prod
 
 from tracelens.attribution.structure.runs import Run
@@ -52,6 +53,12 @@ def by_length(run: Run, root: int) -> set[int]:
             return set()
         return {*range(root, steps[3] + 1)}
     whole = kinds[root].tensors[0]
+    statistic = (*whole[:-1], 1)
+    small = [*takewhile(lambda at: {*kinds[at].tensors} <= {statistic, ()}, places)]
+    rows = [kinds[at].name for at in small if kinds[at].name not in VIEWS]
+    scaled = rows[-2:] == ["reciprocal", "mul"]
+    if scaled and any(_weighs(kind, whole, {statistic}) for kind in kinds[small[-1] + 1 :][:1]):
+        return {*range(root, small[-1] + 2)}  # by the root of a mean square, which length and width make
     end = next((at for at in places if _weighs(kinds[at], whole, weights_of(whole))), root)
     if end == root and len(whole) == 3:  # by one number, as the stream alone is
         end = max((at for at in places if _is_scaled(run, at, root, whole)), default=root)

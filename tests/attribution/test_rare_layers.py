@@ -1,0 +1,192 @@
+"""Layers that few models have, row by row, and what stands beside the usual ones in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.attribution.rows import Row, mm
+from tests.attribution.test_beside_cores import (
+    ALL,
+    HEAD,
+    MAP,
+    OF_SCORES,
+    SIZE,
+    SOFTMAX,
+    _convolution,
+    _layers,
+    _scores,
+)
+from tests.attribution.test_parts import (
+    ADD,
+    ATTENTION,
+    BATCH,
+    CORE,
+    DOWN,
+    GELU,
+    HEADS,
+    LENGTH,
+    MLP,
+    NORM,
+    OUTPUT,
+    OWN,
+    STREAM,
+    TOKENS,
+    UP,
+    WIDTH,
+    _batched,
+    _found,
+    _row,
+)
+
+POOL = Row("other", "aten::max_pool2d_with_indices", "void max_pool_forward_nchw")
+
+
+def test_a_low_rank_mlp_gates_a_norm(tmp_path: Path) -> None:
+    """transformers models/axk2/modeling_axk2.py: sigmoid(W2 silu(W1 x)) x, behind every norm."""
+    rank = WIDTH // 16
+    low = [mm("mlp.up", TOKENS, rank, WIDTH), _row("mlp.activation", "silu", [BATCH, LENGTH, rank])]
+    gates = [_row("norm", "copy_", STREAM, STREAM), _row("norm", "sigmoid", STREAM)]
+    back = [_row("norm", "mul", STREAM, STREAM), _row("norm", "copy_", STREAM, STREAM)]
+    norm = [NORM, *low, mm("mlp.down", TOKENS, WIDTH, rank), *gates, *back]
+    _found(tmp_path, 3 * [*norm, *ATTENTION[1:], ADD, *norm, *MLP[1:], ADD])
+
+
+def test_heads_are_normed_by_their_length_and_width(tmp_path: Path) -> None:
+    """transformers models/zaya/modeling_zaya.py: x (sqrt(d) / |x|), a root mean square without a weight."""
+    heads, length = [BATCH, LENGTH, HEADS, 64], [BATCH, LENGTH, HEADS, 1]
+    small = [_row("norm", name, length) for name in ("clamp", "reciprocal", "mul")]
+    norm = [_row("norm", "linalg_vector_norm", heads), *small, _row("norm", "mul", heads, length)]
+    _found(tmp_path, _layers([NORM, *3 * [OWN], *norm, *norm, CORE, OUTPUT]))
+
+
+def test_clipping_is_of_what_gives_and_of_what_takes(tmp_path: Path) -> None:
+    """transformers models/gemma3n/modeling_gemma3n.py, audio: clamped between -limit and limit."""
+
+    def clips(part: str) -> list[Row]:
+        return [_row(part, "neg"), _row(part, "clamp", STREAM)]
+
+    attention = [*clips("attention.other"), *ATTENTION, *clips("attention.other"), NORM, ADD]
+    mlp = [*clips("mlp.other"), *MLP, *clips("mlp.other"), NORM, ADD]
+    _found(tmp_path, [*ATTENTION, ADD, *MLP, ADD, *3 * [*attention, *mlp], *ATTENTION, ADD, *MLP, ADD])
+
+
+def test_two_streams_attend_by_the_sum_of_their_scores(tmp_path: Path) -> None:
+    """transformers models/lilt/modeling_lilt.py: a layout's stream, narrower, beside the text's."""
+    width = WIDTH // 4
+    narrow = width // HEADS
+    own = [mm("attention.qkv", TOKENS, width, width)] * 3
+    scores = [_scores("attention.scores"), _batched("attention.scores", ALL, LENGTH, LENGTH, narrow)]
+    scores += [_row("attention.softmax", name, OF_SCORES, OF_SCORES) for name in ("div", "div", "add", "add")]
+    moves = _row("attention.other", "copy_", [BATCH, LENGTH, HEADS, narrow])
+    core = [SOFTMAX, _batched("attention.values", ALL, LENGTH, narrow, LENGTH), moves]
+    core += [SOFTMAX, _batched("attention.values", ALL, LENGTH, HEAD, LENGTH)]
+    small = [BATCH, LENGTH, width]
+    norm = _row("norm", "native_layer_norm", small)
+    layout = [mm("attention.output", TOKENS, width, width), _row("", "add", small, small), norm]
+    attention = [*own, *3 * [OWN], *scores, *core, OUTPUT, ADD, NORM]
+    _found(tmp_path, 3 * [*attention, *layout, UP, GELU, DOWN, ADD, NORM])
+
+
+def test_what_a_convolution_gives_is_pooled(tmp_path: Path) -> None:
+    """transformers models/informer/modeling_informer.py, InformerConvLayer: channels of the stream."""
+    maps, longer = [BATCH, WIDTH, LENGTH], [BATCH, WIDTH, LENGTH + 2]
+    distils = [
+        _convolution("other", longer, [WIDTH, WIDTH, 3]),
+        _row("norm", "native_batch_norm", maps, [WIDTH]),
+        _row("other", "elu", maps),
+        replace(POOL, dims=(maps,)),
+    ]
+    _found(tmp_path, [*2 * [*ATTENTION, ADD, *MLP, ADD], *distils, *2 * [*ATTENTION, ADD, *MLP, ADD]])
+
+
+def _stage(width: int, tokens: int) -> tuple[Row, list[Row], list[Row]]:
+    """The norm, the attention and the MLP of layers of some width, with their sums."""
+    stream = [1, tokens, width]
+    norm, add = _row("norm", "native_layer_norm", stream), _row("residual", "add", stream, stream)
+    heads = [1, tokens, width // 64, 64]
+    core = [replace(CORE, dims=3 * (heads,)), mm("attention.output", tokens, width, width), add]
+    attention = [norm, mm("attention.qkv", tokens, 3 * width, width), *core]
+    wide = _row("mlp.activation", "gelu", [1, tokens, 4 * width])
+    mlp = [mm("mlp.up", tokens, 4 * width, width), wide, mm("mlp.down", tokens, width, 4 * width), add]
+    return norm, attention, [norm, *mlp]
+
+
+def test_a_stage_begins_with_a_product_of_the_stream_that_is_pooled(tmp_path: Path) -> None:
+    """timm models/hieradet_sam2.py: the shortcut is widened and pooled as the queries are."""
+    norm, attention, mlp = _stage(WIDTH, 4 * TOKENS)
+    _, behind, its_mlp = _stage(2 * WIDTH, TOKENS)
+    pool = Row(
+        "other", "aten::max_pool2d_with_indices", "void max_pool_forward_nchw", ([1, 2 * WIDTH, 64, 32],)
+    )
+    queries = mm("attention.qkv", 4 * TOKENS, 6 * WIDTH, WIDTH)
+    heads = [[1, rows, 2 * WIDTH // 64, 64] for rows in (TOKENS, 4 * TOKENS)]
+    core = replace(CORE, dims=(heads[0], heads[1], heads[1]))
+    first = [norm, mm("other", 4 * TOKENS, 2 * WIDTH, WIDTH), pool, queries, core, *behind[3:]]
+    _found(tmp_path, [*2 * [*attention, *mlp], *first, *its_mlp, *2 * [*behind, *its_mlp]])
+
+
+def test_the_last_mlp_of_a_stage_widens_the_stream(tmp_path: Path) -> None:
+    """timm models/mvitv2.py, MultiScaleBlock: shortcut_proj_mlp beside an MLP that ends in the next width."""
+    norm, attention, mlp = _stage(WIDTH, TOKENS)
+    _, behind, its_mlp = _stage(2 * WIDTH, TOKENS)
+    wide = [1, TOKENS, 2 * WIDTH]
+    last = [norm, mm("other", TOKENS, 2 * WIDTH, WIDTH), mlp[1], mlp[2]]
+    last += [mm("mlp.down", TOKENS, 2 * WIDTH, 4 * WIDTH), _row("residual", "add", wide, wide)]
+    _found(tmp_path, [*2 * [*attention, *mlp], *attention, *last, *3 * [*behind, *its_mlp]])
+
+
+def test_what_bends_heads_before_the_convolution_behind_them_is_of_attention(tmp_path: Path) -> None:
+    """timm models/levit.py on maps: hardswish, a convolution with its batch norm, and the sum."""
+    places, maps = SIZE * SIZE, [BATCH, WIDTH, SIZE, SIZE]
+    scores = [BATCH, HEADS, places, places]
+    core = [_batched("attention.scores", ALL, places, places, HEAD)]
+    core += [
+        _row("attention.softmax", "_softmax", scores),
+        _batched("attention.values", ALL, HEAD, places, places),
+    ]
+    bends = [_row("attention.other", "hardswish", maps)]
+    norm = [_row("other", "add_"), _row("norm", "native_batch_norm", maps, [WIDTH])]
+    makes = [_convolution("other", MAP, [3 * WIDTH, WIDTH, 1, 1]), *norm]
+    output = [_convolution("other", MAP, [WIDTH, WIDTH, 1, 1]), *norm]
+    rows = [*makes, *core, *bends, *output, _row("residual", "add", MAP, MAP)]
+    _found(tmp_path, 3 * rows)
+
+
+@pytest.mark.parametrize("block", [ATTENTION, MLP])
+def test_a_shortcut_is_weighed_ahead_of_its_block(tmp_path: Path, block: list[Row]) -> None:
+    """timm models/metaformer.py, Scale: res_scale1(x) + token_mixer(norm1(x)), in this order."""
+    weighs = _row("residual", "mul", STREAM, [WIDTH])
+    both = [[weighs, *part] if part is block else part for part in (ATTENTION, MLP)]
+    _found(tmp_path, [*ATTENTION, ADD, *MLP, ADD, *3 * [*both[0], ADD, *both[1], ADD]])
+
+
+@pytest.mark.parametrize("normed", ["_softmax", "linalg_vector_norm"])
+def test_additive_attention_and_the_mlp_of_convolutions_behind_it(tmp_path: Path, normed: str) -> None:
+    """transformers models/swiftformer, timm models/swiftformer.py: one score for each token."""
+    places = SIZE * SIZE
+    tokens, maps, wide = BATCH * places, [BATCH, WIDTH, SIZE, SIZE], [BATCH, 4 * WIDTH, SIZE, SIZE]
+    stream, ones = [BATCH, places, WIDTH], [BATCH, places, 1]
+    own = mm("attention.qkv", tokens, WIDTH, WIDTH)
+    by_length = [
+        _row("attention.other", "linalg_vector_norm", stream),
+        _row("attention.other", "clamp", ones),
+    ]
+    by_length += [_row("attention.other", "div", stream, stream)]
+    scores = [mm("attention.scores", tokens, 1, WIDTH), _row("attention.other", "mul", ones)]
+    sums = [_row("attention.softmax", normed, ones), _row("attention.other", "mul", ones, stream)]
+    sums += [_row("attention.values", "sum", stream), _row("attention.other", "mul", stream, stream)]
+    output = mm("attention.output", tokens, WIDTH, WIDTH)
+    behind = [output, _row("attention.other", "add", stream, stream), output]
+    added = [_row("other", "mul", [WIDTH, 1, 1], maps), _row("residual", "add", maps, maps)]
+    mlp = [
+        _convolution("mlp.up", maps, [4 * WIDTH, WIDTH, 1, 1]),
+        _row("mlp.activation", "gelu", wide),
+        _convolution("mlp.down", wide, [WIDTH, 4 * WIDTH, 1, 1]),
+    ]
+    attention = [*2 * [own, *by_length], *scores, *sums, *behind]
+    local = [_convolution("other", maps, [WIDTH, 1, 3, 3])]
+    rows = [*local, *attention, *added, *mlp, *added]
+    _found(tmp_path, 2 * rows)
