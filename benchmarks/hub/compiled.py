@@ -101,6 +101,8 @@ def _said(node: Node, truth: Truth, weights: set[Node], seen: dict[str, str]) ->
     target = node.target
     name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
     name = _METHODS.get(name, name)
+    if name == "dropout" and 0.0 in (*node.args[1:2], node.kwargs.get("p")):
+        return ""  # it drops nothing, and leaves a copy at most
     inputs = node.all_input_nodes
     if name in ("view", "t", "transpose", "to", "getattr", "__getitem__") and inputs[:1]:
         weights |= {node} if inputs[0] in weights and name != "__getitem__" else set()

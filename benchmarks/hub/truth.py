@@ -185,7 +185,7 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     if place.within(_IN_HEAD) > head >= 0:
         return "logits other mlp.*"
     closes = name == "proj_out" and place.within(_MLP) >= 0  # an MLP: models/sam2, Sam2FeedForward
-    closes |= name == "decoder" and own != "Linear"  # half a model
+    closes |= name == "decoder" and (own != "Linear" or place.names[-1] != name)  # half a model
     if (_LOGITS.fullmatch(name) and not closes) or head > place.within(_LAYER):
         return "logits other"
     return _in_layer(place, own, name, function, weighted=weighted, equal=equal)
@@ -257,7 +257,7 @@ def _in_layer(place: Place, own: str, name: str, function: str, *, weighted: boo
     if equal and not _ACTIVATION.search(own) and (mlp < 0 or place.classes[mlp].endswith("Output")):
         return "residual"
     halves = _HALVES.search(own) and function in ("mul", "__mul__", "__rmul__")
-    if (equal or halves) and mlp == len(place.classes) - 1:  # a gate written out, or the addition to the stream
+    if (equal or halves) and mlp == len(place.classes) - 1:  # a gate written out, or added to the stream
         return "mlp.activation mlp.other residual"
     if _ACTIVATION.search(own) or mlp >= 0:
         return "mlp.activation mlp.other" if mlp >= 0 or layer >= 0 else ""

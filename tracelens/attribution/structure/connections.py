@@ -56,6 +56,14 @@ def label_connections(run: Run, hidden: int | None) -> None:
             _label(run, _Streams(tokens, many, hidden))
 
 
+def _taken_for(kind: Kind) -> tuple[str, ...]:
+    """What work on all streams can have been called by its place: behind the embedding, or ahead of the last
+    norm and the head."""
+    return (
+        ("embedding",) if kind.what == "gemm" else ("embedding", "logits", *["norm"] * (kind.what == "copy"))
+    )
+
+
 def _label(run: Run, streams: _Streams) -> None:
     layer: int | None = None
     open_: list[int] = []
@@ -67,7 +75,7 @@ def _label(run: Run, streams: _Streams) -> None:
         works = any(map(streams.holds, kind.tensors)) if shape is None else streams.are_weighed(shape)
         if works and kind.what != "norm":
             for place in (*open_, at):
-                if run.labels.get(place, Label("embedding")).component == "embedding":
+                if run.labels.get(place, Label("embedding")).component in _taken_for(run.kinds[place]):
                     run.labels[place] = Label("residual", layer)
             open_, collects = [], True
         elif label is None and collects and not block and streams.small(kind):
