@@ -119,6 +119,19 @@ def test_what_weighs_several_streams_is_of_the_residual(tmp_path: Path) -> None:
     _found(tmp_path, 3 * [*ahead, *ATTENTION, *back, *ahead, *MLP, *back])
 
 
+def test_several_streams_are_summed_ahead_of_the_head(tmp_path: Path) -> None:
+    """transformers models/deepseek_v4/modeling_deepseek_v4.py, DeepseekV4HyperHead."""
+    streams, few, flat = [BATCH, LENGTH, 4, WIDTH], [BATCH, LENGTH, 4], [BATCH, LENGTH, 4 * WIDTH]
+    weights = Row("residual", "aten::mm", "gemm", ([TOKENS, 4 * WIDTH], [4 * WIDTH, 4]))
+    made = [_row("residual", name, few) for name in ("mul", "add", "sigmoid")]
+    cast = [_row("residual", "copy_", flat, flat)]
+    sums = [_row("residual", "mul", [BATCH, LENGTH, 4, 1], streams), _row("residual", "sum", streams)]
+    ahead = [*cast, weights, *made, *sums]
+    back = [_row("residual", "mul", [BATCH, LENGTH, 4, 1], STREAM), _row("residual", "add", streams, streams)]
+    head = [*ahead, NORM, mm("logits", TOKENS, 1000, WIDTH), _row("loss", "cross_entropy_loss")]
+    _found(tmp_path, [*3 * [*ahead, *ATTENTION, *back, *ahead, *MLP, *back], *head])
+
+
 def test_what_lays_patches_out_embeds_with_their_product(tmp_path: Path) -> None:
     """vit_pytorch: Rearrange, LayerNorm, Linear, LayerNorm, and positions by sines."""
     pixels, table = [BATCH, 8, 4, 16, 4, 3], [LENGTH, WIDTH // 4]

@@ -54,7 +54,7 @@ ROLES = {
     "layer": "h layers blocks Block LlamaDecoderLayer BertLayer GPT2Block Qwen2MoeDecoderLayer "
     "TransformerBlock SelfAttnBlock",
     "embedding": "wte wpe embed_tokens Embedding tok_embeddings word_embeddings BertEmbeddings patch_embed",
-    "logits": "lm_head embed_out output_layer BertLMPredictionHead",
+    "logits": "lm_head embed_out output_layer BertLMPredictionHead ClassifierHead NormMlpClassifierHead",
     "loss": "CrossEntropyLoss loss criterion",
     "dropout": "Dropout attn_dropout resid_dropout drop",
     "activation": "act act_fn activation_fn GELU SiLU NewGELUActivation ReLU",

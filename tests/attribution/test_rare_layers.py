@@ -190,3 +190,36 @@ def test_additive_attention_and_the_mlp_of_convolutions_behind_it(tmp_path: Path
     local = [_convolution("other", maps, [WIDTH, 1, 3, 3])]
     rows = [*local, *attention, *added, *mlp, *added]
     _found(tmp_path, 2 * rows)
+
+
+def test_a_class_token_stands_aside_while_positions_are_added(tmp_path: Path) -> None:
+    """timm models/coat.py, ConvPosEnc and FactorAttnConvRelPosEnc: a softmax of the keys comes first."""
+    side = 8
+    places = side * side
+    rows, stream = places + 1, [BATCH, places + 1, WIDTH]
+    maps = [BATCH, WIDTH, side, side]
+    heads = [BATCH, HEADS, rows, HEAD]
+    add, norm = _row("residual", "add", stream, stream), _row("norm", "native_layer_norm", stream)
+    positions = [_convolution("other", maps, [WIDTH, 1, 3, 3]), _row("residual", "add", maps, maps)]
+    positions += [_row("other", "cat", [[BATCH, 1, WIDTH], [BATCH, places, WIDTH]])]
+    core = [_row("attention.other", "copy_", [3, BATCH, HEADS, rows, HEAD])]
+    core += [_row("attention.softmax", "_softmax", heads)]
+    core += [_batched("attention.scores", ALL, HEAD, HEAD, rows)]
+    core += [_batched("attention.values", ALL, rows, HEAD, HEAD)]
+    attention = [norm, mm("attention.qkv", BATCH * rows, 3 * WIDTH, WIDTH), *core]
+    attention += [mm("attention.output", BATCH * rows, WIDTH, WIDTH), add]
+    wide = _row("mlp.activation", "gelu", [BATCH, rows, 4 * WIDTH])
+    up, down = (mm("mlp.up", BATCH * rows, 4 * WIDTH, WIDTH), mm("mlp.down", BATCH * rows, WIDTH, 4 * WIDTH))
+    _found(tmp_path, 3 * [*positions, *attention, norm, up, wide, down, add])
+
+
+def test_stochastic_depth_is_dropout_wherever_it_stands(tmp_path: Path) -> None:
+    """timm layers/drop.py, drop_path, in a model without attention (FocalNet)."""
+    each = [BATCH, 1, 1]
+    drops = [
+        *[_row("dropout", "bernoulli_", each), _row("dropout", "div_", each)],
+        _row("dropout", "mul", STREAM, each),
+    ]
+    _found(tmp_path, 3 * [NORM, mm("", TOKENS, WIDTH, WIDTH), *drops])
+    rest = [_row("", "bernoulli_", each), _row("", "div_", each), _row("", "mul", each, each)]
+    _found(tmp_path, 3 * [NORM, *rest])

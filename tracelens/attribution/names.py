@@ -203,7 +203,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         rf"lm_?head(?!{_NEAR}model)",
         r"^(embed_out|output_layer|unembed\w*|head)$",
         "predictionhead$",
-        "classification_?head$",
+        "classif(ication|ier)_?head$",
         "logits",
         "vocab_?proj",
     ),

@@ -169,7 +169,9 @@ class _Placed(Interval):
                 for at, label in zip(self.gap, self._all("attention.other"), strict=True)
             ]
         biased = self.before in ("attention.scores", "attention.softmax") and self.after == cores[0]
-        if biased or (self.before == "attention.qkv" and self.after in ("attention.qkv", *cores)):
+        weighs_first = self.core is not None and self.run.kinds[self.core.first].what == "softmax"
+        takes = ("attention.qkv", *cores, *["attention.softmax"] * weighs_first)
+        if biased or (self.before == "attention.qkv" and self.after in takes):
             turns = rotates([self.run.kinds[at] for at in self.gap])
             found = {at: self._before_core(at, rotates=turns) for at in self.gap}
             return [*(found | self._casts_around(found)).items()]

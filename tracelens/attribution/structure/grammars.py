@@ -363,6 +363,21 @@ DROPOUT = Grammar(
 )
 
 
+# Stochastic depth (arXiv 1603.09382) wherever it stands (timm layers/drop.py, drop_path): a number by chance
+# for each sample, scaled, and the product with it.
+
+DROP_PATH = Grammar(
+    "stochastic depth",
+    (
+        one("dropout", named("bernoulli_"), elements="samples"),
+        one("dropout", named("div_"), elements="samples"),
+        one("dropout", named("mul"), elements="all"),
+    ),
+    where=lambda it: it["all"] > it["samples"],
+    shaped=True,
+)
+
+
 # Gradient clipping (``torch.nn.utils.clip_grad_norm_``), of all units of a step: norms of all gradients, then
 # their common scale. Only the scaling proves that something is clipped.
 

@@ -10,6 +10,7 @@ from tracelens.attribution.structure.grammar import PRODUCT, matches
 from tracelens.attribution.structure.grammars import (
     CLIPPING,
     CONDITION,
+    DROP_PATH,
     DROPOUT,
     HEAD,
     LONE_MLP,
@@ -38,11 +39,14 @@ def mark_dropouts(run: Run) -> None:
 
 
 def label_local(run: Run) -> None:
-    """Name the units of mixtures of experts, of deformable attention and of lone MLPs that have no name yet;
-    fills ``run.labels``.
+    """Name the units of mixtures of experts, deformable attention, lone MLPs and stochastic depth that
+    have no name yet; fills ``run.labels``.
 
     Two linear layers are surely an MLP only where there is attention somewhere.
     """
+    for found in matches(run, DROP_PATH):
+        for at, part in found.components.items():
+            run.labels.setdefault(at, Label(part, evidence="local"))
     for grammars in (MIXTURES, (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE), (LONE_MLP,) if run.cores else ()):
         taken = run.labels.keys() | {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
         layers = [*matches(run, *grammars, taken=taken)]

@@ -17,7 +17,7 @@ from tracelens.attribution.structure.grammars import by_channel
 from tracelens.attribution.structure.heads import per_sample
 from tracelens.attribution.structure.norms import adds, written_norms
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import loses
 from tracelens.gemm import GemmShape
 
@@ -116,8 +116,11 @@ def label_maps(run: Run, hidden: int | None) -> None:
         kind = run.kinds[at]
         if at not in run.labels and kind.what not in _OWN:
             component = "dropout" if per_sample(kind.tensors) else "norm" if at in normed else "other"
-            component = "residual" if _adds_by_channel(run, at) else component
             run.labels[at] = Label(component, evidence="local")
+            if _adds_by_channel(run, at):
+                run.labels[at] = Label("residual", evidence="local")
+                for place in _class_token(run, at):
+                    run.labels.setdefault(place, Label("other", evidence="local"))
 
 
 def _label_mlps(run: Run) -> None:
@@ -163,6 +166,15 @@ def _adds_by_channel(run: Run, at: int) -> bool:
     """A map and what a convolution of each channel made of it: positions, added (arXiv 2102.10882)."""
     before = next((kind for kind in reversed(run.kinds[:at]) if kind.what != "copy"), None)
     return adds(run.kinds[at]) and before is not None and by_channel(before)
+
+
+def _class_token(run: Run, at: int) -> Iterator[int]:
+    """Around a sum of a map with positions what takes a token of another kind off, and puts it back."""
+    conv = next(place for place in range(at - 1, -1, -1) if run.kinds[place].what == "convolution")
+    yield from takewhile(lambda place: run.kinds[place].name in VIEWS | CUTS, range(conv - 1, -1, -1))
+    behind = next((place for place in range(at + 1, len(run)) if run.kinds[place].name not in VIEWS), at)
+    if run.kinds[behind].name == "cat":
+        yield behind
 
 
 def _around(run: Run, hidden: int | None) -> Iterator[int]:
