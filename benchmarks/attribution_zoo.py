@@ -12,8 +12,9 @@ their names, configurations of others, and families of `timm` that the list had 
 later list: 15 architectures of `transformers` and 10 models of `timm` (one per module of its source, eight of
 them with attention) that no list held, in the order of a hash, those that could be recorded. ``--fresh
 --third`` is one half of all else of `transformers` that can be recorded, drawn by hash; with ``--held`` the
-other half. ``--fresh --libraries`` is a list of 41 models of the six libraries no list held, in the order
-of a hash (benchmarks/libraries/more.py). ``--no-shapes`` judges recordings without shapes, ``--compiled``
+other half; of `timm` one model of each module, and ``--fourth`` another one of each. ``--fresh --libraries``
+is a list of 41 models of the six libraries no list held, in the order of a hash
+(benchmarks/libraries/more.py). ``--no-shapes`` judges recordings without shapes, ``--compiled``
 those of `transformers` under torch.compile (half a minute each), which hold no names, ``--setup`` those of
 `transformers` as people train them (benchmarks/setups.py). ``--recorded DIR`` judges what
 ``benchmarks.gpu.hub`` recorded on a GPU.
@@ -150,11 +151,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--fresh", action="store_true", help="judge the list of benchmarks/fresh")
     parser.add_argument("--second", action="store_true", help="with --fresh: the second list there")
     parser.add_argument("--third", action="store_true", help="with --fresh: half of the third list there")
+    parser.add_argument("--fourth", action="store_true", help="with --fresh --vision: the fourth list there")
     parser.add_argument("-v", action="store_true", help="list what is wrong and what is open")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
     if given.third and (given.libraries or given.second or not given.fresh):
         parser.error("--third goes with --fresh and --vision: there is one list of libraries")
+    if given.fourth and not (given.fresh and given.vision):
+        parser.error("--fourth goes with --fresh --vision")
     if given.second and given.libraries:
         parser.error("--second goes with transformers and --vision: there is one list of libraries")
     source = next((name for name in ("frameworks", "libraries", "vision") if getattr(given, name)), "hub")
@@ -167,7 +171,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = [name for name in everyone if held(name) == given.held]
     if given.fresh:
         kind = source if source in ("libraries", "vision") else "hub"
-        which = kind + "_2" * given.second + "_3" * given.third
+        which = kind + "_2" * given.second + "_3" * given.third + "_4" * given.fourth
         chosen = FRESH.joinpath(f"{which}.txt").read_text().split()
     if given.third and not given.vision:
         chosen = [name for name in chosen if held_half(name) == given.held]

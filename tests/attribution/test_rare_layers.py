@@ -223,3 +223,34 @@ def test_stochastic_depth_is_dropout_wherever_it_stands(tmp_path: Path) -> None:
     _found(tmp_path, 3 * [NORM, mm("", TOKENS, WIDTH, WIDTH), *drops])
     rest = [_row("", "bernoulli_", each), _row("", "div_", each), _row("", "mul", each, each)]
     _found(tmp_path, 3 * [NORM, *rest])
+
+
+def test_separable_attention_on_maps(tmp_path: Path) -> None:
+    """timm layers/separable_self_attention, LinearSelfAttention of MobileViTv2, and the MLP behind it."""
+    maps, score, whole = [BATCH, WIDTH, 4, 64], [BATCH, 1, 4, 64], [BATCH, 4 * WIDTH, 4, 64]
+    attention = [
+        _convolution("attention.qkv", maps, [2 * WIDTH + 1, WIDTH, 1, 1]),
+        *[_row("attention.softmax", "_softmax", score), _row("attention.other", "mul", maps, score)],
+        *[_row("attention.values", "sum", maps), _row("attention.other", "relu", maps)],
+        _row("attention.other", "mul", maps, maps),
+        _convolution("attention.output", maps, [WIDTH, WIDTH, 1, 1]),
+    ]
+    norm, added = _row("norm", "native_group_norm", maps, [WIDTH]), _row("residual", "add", maps, maps)
+    mlp = [
+        _convolution("mlp.up", maps, [4 * WIDTH, WIDTH, 1, 1]),
+        _row("mlp.activation", "silu", whole),
+        _convolution("mlp.down", whole, [WIDTH, 4 * WIDTH, 1, 1]),
+    ]
+    _found(tmp_path, 3 * [norm, *attention, added, norm, *mlp, added])
+
+
+def test_a_head_of_classes_behind_layers_of_convolutions(tmp_path: Path) -> None:
+    """timm models/visformer.py: attention on maps, their mean, and a linear layer."""
+    places, few = SIZE * SIZE, [BATCH, 1000]
+    core = [_batched("attention.scores", ALL, places, places, HEAD)]
+    core += [_row("attention.softmax", "_softmax", [BATCH, HEADS, places, places])]
+    core += [_batched("attention.values", ALL, places, HEAD, places)]
+    makes, output = (_convolution("other", MAP, [n * WIDTH, WIDTH, 1, 1]) for n in (3, 1))
+    layer = [makes, *core, output, _row("residual", "add", MAP, MAP)]
+    loss = [_row("loss", name, few) for name in ("_log_softmax", "nll_loss_forward")]
+    _found(tmp_path, [*3 * layer, _row("other", "mean", MAP), mm("logits", BATCH, 1000, WIDTH), *loss])

@@ -208,5 +208,28 @@ ADDITIVE = Grammar(
     shaped=True,
 )
 
+# The same on maps (arXiv 2206.02680): one convolution makes one score, a key and a value for each place.
+
+
+def _makes_scores(it: Match) -> bool:
+    made, taken = next(t[:2] for t in it.kinds[it.start].tensors[1:] if len(t) == 4)
+    return made == 2 * taken + 1
+
+
+SEPARABLE = Grammar(
+    "separable attention",
+    (
+        one(
+            "attention.qkv",
+            lambda kind: kind.what == "convolution" and [*map(len, kind.tensors[:2])] == [4, 4],
+        ),
+        one("attention.softmax", what("softmax"), _BESIDE_SCORES),
+        one("attention.values", named("sum"), _BESIDE_SCORES),
+        one("attention.output", what("convolution"), _BESIDE_SCORES),
+    ),
+    where=_makes_scores,
+    shaped=True,
+)
+
 #: Attention cores, in the order in which they are looked for.
 CORES = (KERNELS, FACTORED, LINEAR, SIGMOID, *BY_SUMS, MADE_WEIGHTS)

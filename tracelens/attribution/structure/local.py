@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tracelens.attribution.structure.attention_grammars import ADDITIVE, DEFORMABLE, DEFORMABLE_ALONE
+from tracelens.attribution.structure.attention_grammars import (
+    ADDITIVE,
+    DEFORMABLE,
+    DEFORMABLE_ALONE,
+    SEPARABLE,
+)
 from tracelens.attribution.structure.grammar import PRODUCT, matches
 from tracelens.attribution.structure.grammars import (
     CLIPPING,
@@ -20,6 +25,8 @@ from tracelens.attribution.structure.grammars import (
 from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import Units
+
+_BESIDE_CORES = (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE, SEPARABLE)
 
 
 def without_mixers(run: Run) -> Excerpt:
@@ -44,10 +51,12 @@ def label_local(run: Run) -> None:
 
     Two linear layers are surely an MLP only where there is attention somewhere.
     """
+    for found in matches(run, HEAD) if run.cores else ():  # of classes, from a few rows of another width
+        run.labels.setdefault(found.start, Label("logits", evidence="local"))
     for found in matches(run, DROP_PATH):
         for at, part in found.components.items():
             run.labels.setdefault(at, Label(part, evidence="local"))
-    for grammars in (MIXTURES, (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE), (LONE_MLP,) if run.cores else ()):
+    for grammars in (MIXTURES, _BESIDE_CORES, (LONE_MLP,) if run.cores else ()):
         taken = run.labels.keys() | {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
         layers = [*matches(run, *grammars, taken=taken)]
         normed = written_norms(run) if layers and grammars == (LONE_MLP,) else set()
