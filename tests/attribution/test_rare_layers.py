@@ -32,6 +32,7 @@ from tests.attribution.test_parts import (
     NORM,
     OUTPUT,
     OWN,
+    QUERIES,
     STREAM,
     TOKENS,
     UP,
@@ -254,3 +255,16 @@ def test_a_head_of_classes_behind_layers_of_convolutions(tmp_path: Path) -> None
     layer = [makes, *core, output, _row("residual", "add", MAP, MAP)]
     loss = [_row("loss", name, few) for name in ("_log_softmax", "nll_loss_forward")]
     _found(tmp_path, [*3 * layer, _row("other", "mean", MAP), mm("logits", BATCH, 1000, WIDTH), *loss])
+
+
+def test_a_bias_of_distances_can_be_made_as_wide_as_all_heads(tmp_path: Path) -> None:
+    """timm models/swin_transformer_v2_cr.py, meta_mlp: 384 wide, as a stage's stream is."""
+    pairs = LENGTH * LENGTH
+    bias = [
+        mm("attention.other", pairs, WIDTH, 2),
+        _row("attention.softmax", "relu", [pairs, WIDTH]),
+        mm("attention.other", pairs, HEADS, WIDTH),
+        _row("attention.softmax", "add", OF_SCORES, [1, HEADS, LENGTH, LENGTH]),
+    ]
+    values = _batched("attention.values", ALL, LENGTH, HEAD, LENGTH)
+    _found(tmp_path, _layers([NORM, QUERIES, _scores("attention.scores"), *bias, SOFTMAX, values, OUTPUT]))

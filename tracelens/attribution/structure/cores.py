@@ -187,13 +187,10 @@ def _inside(it: Match, at: int) -> str:
     if kind.what == "gemm":
         if kind.gemm is not None and at > softmax and _makes(it, at, values):
             return "attention.qkv"
-        if (
-            kind.gemm is not None
-            and at < softmax
-            and kind.gemm.n == (_heads(it) or 0) * it.sizes.get("key_dim", 0)
-        ):
-            return "attention.qkv"  # of positions
+        of_heads = (_heads(it) or 0) * it.sizes.get("key_dim", 0)
         adds = _of_each_query(it.run, scores, at) or weighs_pairs(it.run, scores, _heads(it), at)
+        if kind.gemm is not None and at < softmax and kind.gemm.n == of_heads and not adds:
+            return "attention.qkv"  # of positions
         return "attention.other" if kind.gemm is None or _mixes_heads(it, at) or adds else ""
     if any(other.what == "bmm" for other in it.kinds[at:softmax]):
         return "attention.scores"
