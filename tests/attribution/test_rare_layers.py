@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, mm
+from tests.attribution.rows import Row, attributed, mm, written
 from tests.attribution.test_beside_cores import (
     ALL,
     HEAD,
@@ -41,6 +41,7 @@ from tests.attribution.test_parts import (
     _found,
     _row,
 )
+from tracelens.words import COMPONENTS
 
 POOL = Row("other", "aten::max_pool2d_with_indices", "void max_pool_forward_nchw")
 
@@ -268,3 +269,30 @@ def test_a_bias_of_distances_can_be_made_as_wide_as_all_heads(tmp_path: Path) ->
     ]
     values = _batched("attention.values", ALL, LENGTH, HEAD, LENGTH)
     _found(tmp_path, _layers([NORM, QUERIES, _scores("attention.scores"), *bias, SOFTMAX, values, OUTPUT]))
+
+
+def test_a_mixers_batched_products_ahead_of_its_scan_are_projections(tmp_path: Path) -> None:
+    """transformers models/zamba/modeling_zamba.py: names say which block it is, its units which part."""
+    inner, few = 2 * WIDTH, [BATCH, 2 * WIDTH, LENGTH]
+    makes = [_batched("ssm.projection", 8, TOKENS, 48, inner)]
+    scan = [_row("ssm.scan", "exp", [*few, 16]), _row("ssm.scan", "mul", [*few, 16])]
+    mixer = [
+        mm("ssm.projection", TOKENS, 2 * inner, WIDTH),
+        Row("ssm.conv", "aten::convolution", "conv_depthwise2d_forward_kernel", (few, [inner, 1, 4])),
+        *[_row("ssm.scan", "silu", few), *makes, *scan, mm("ssm.projection", TOKENS, WIDTH, inner)],
+    ]
+    named = [replace(row, inside="mamba_mixer") for row in mixer]
+    _found(tmp_path, 3 * [*ATTENTION, ADD, *MLP, ADD, NORM, *named, ADD])
+
+
+def test_a_head_behind_attention_on_maps_projects_no_heads(tmp_path: Path) -> None:
+    """timm models/maxxvit.py, coatnet_1: a convolution is the output projection, and pre_logits as wide."""
+    core = replace(CORE, dims=([BATCH, SIZE * SIZE, HEADS, 64],) * 3)
+    makes, output = (_convolution("other", MAP, [n * WIDTH, WIDTH, 1, 1]) for n in (3, 1))
+    layer = [makes, core, output, _row("residual", "add", MAP, MAP)]
+    ends = [_row("", "mean", MAP), mm("", BATCH, WIDTH, WIDTH), _row("", "tanh", [BATCH, WIDTH])]
+    rows = [*3 * layer, *ends, mm("logits", BATCH, 1000, WIDTH), _row("loss", "_log_softmax", [BATCH, 1000])]
+    trace, _, found = attributed(tmp_path, written(rows))
+    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    assert "attention.output" not in said
+    assert said[-2:] == ["logits", "loss"]

@@ -43,6 +43,7 @@ for _family in ("attention.", "mlp."):
     for _part in COMPONENTS:
         if _part.startswith(_family):
             _FINER[_COMPONENT[f"{_family}other"], _COMPONENT[_part]] = True
+_FINER[_COMPONENT["ssm.scan"], _COMPONENT["ssm.projection"]] = True  # a batched GEMM of weights, as Zamba's
 
 #: A range can hold what stands around its block too: the normalization before it.
 _AROUND = np.isin(np.arange(len(COMPONENTS)), [_COMPONENT["attention.other"], _COMPONENT["mlp.other"]])

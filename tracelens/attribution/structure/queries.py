@@ -230,12 +230,22 @@ class Queries(Walk):
         """Is something added to the stream between the two?"""
         return any(self._sums_up(kind) for kind in self.run.kinds[at + 1 : behind])
 
+    def _is_convolved(self, core: Core, stop: int) -> bool:
+        """Is the output projection on maps, a convolution of one tap over all heads?"""
+        weights = [
+            t
+            for kind in self.run.kinds[core.last + 1 : stop]
+            if kind.what == "convolution"
+            for t in kind.tensors
+        ]
+        return any(len(t) == 4 and t[1:] == (core.out_width, 1, 1) for t in weights)
+
     def _output_index(self, here: list[int], core: Core) -> int | None:
         run, width = self.run, core.out_width
         # a normalization that no product stands before is that of the core's output
         edge = next((at for at in self.norms if here and at > here[0]), len(run))
         fits: list[int] = []
-        if here and self._is_summed(core.last, here[0]):
+        if here and (self._is_summed(core.last, here[0]) or self._is_convolved(core, here[0])):
             return None  # attention of one head as wide as the stream can do without (T2T, arXiv 2101.11986)
         for index, at in enumerate(here):
             shape = run.shape(at)
