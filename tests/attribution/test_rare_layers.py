@@ -282,7 +282,8 @@ def test_a_mixers_batched_products_ahead_of_its_scan_are_projections(tmp_path: P
         *[_row("ssm.scan", "silu", few), *makes, *scan, mm("ssm.projection", TOKENS, WIDTH, inner)],
     ]
     named = [replace(row, inside="mamba_mixer") for row in mixer]
-    _found(tmp_path, 3 * [*ATTENTION, ADD, *MLP, ADD, NORM, *named, ADD])
+    layer = [*ATTENTION, ADD, *MLP, ADD]
+    _found(tmp_path, [*3 * [*layer, NORM, *named, ADD], *layer])
 
 
 def test_a_head_behind_attention_on_maps_projects_no_heads(tmp_path: Path) -> None:

@@ -267,6 +267,8 @@ class Interval:
         if given and other and self.before in ("attention.output", "mlp.down"):
             return True
         norms = [p for p in self.gap if p < at and self._is_norm(p)]
+        if norms and self.run.units[at] - self.run.units[norms[-1]] > at - norms[-1]:
+            return False  # a layer without attention was read out of it
         return any(self._is_residual(p) for p in self.gap if norms and p < norms[-1])
 
     @cached_property
