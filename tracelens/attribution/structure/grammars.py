@@ -131,12 +131,6 @@ def by_channel(kind: Kind) -> bool:
     return kind.what == "convolution" and len(wide) > 1 and (wide[0][1], 1) == wide[1][:2]
 
 
-def _part_or_norm(it: Match, at: int, part: str) -> str:
-    """A part that can have a norm of its own."""
-    steps = written_norms(it.run.part(range(it.start, it.stop)))
-    return "norm" if at - it.start in steps or it.kinds[at].what == "norm" else part
-
-
 def _makes_three(found: Match) -> bool:
     """Where shapes are known: two gates and what they gate, each as wide as the stream."""
     return found.sizes.get("made", 0) == 3 * found.sizes.get("hidden", 0)
@@ -156,25 +150,14 @@ GATED_CONVOLUTION = Grammar(
     where=_makes_three,
 )
 
-# The same of Conformers (arXiv 2005.08100) with linear layers: one makes what is gated and its gate, and the
-# convolution's result is normed and bent.
-
-_TO_BEND = Gap(partial(_part_or_norm, part="other"), no(PRODUCT, what("softmax", "loss", "embedding")))
-
-CONVOLUTION_MODULE = Grammar(
-    "convolution module",
-    (
-        one("other", what("gemm"), m="tokens", n="made", k="hidden"),
-        some("other", by_channel, Gap("other", what("elementwise", "copy", "activation"))),
-        one("other", what("activation"), _TO_BEND),
-        one("other", what("gemm"), _IN_CONVOLUTION, m="tokens", n="hidden", k="hidden"),
-    ),
-    where=lambda it: it["made"] == 2 * it["hidden"],
-    shaped=True,
-)
-
 # Indexer of sparse attention (arXiv 2512.02556; transformers models/deepseek_v32/modeling_deepseek_v32.py):
 # scores of queries and keys of its own, weighed and summed over the heads, of which the largest are chosen.
+
+
+def _part_or_norm(it: Match, at: int, part: str) -> str:
+    """A part that can have a norm of its own."""
+    steps = written_norms(it.run.part(range(it.start, it.stop)))
+    return "norm" if at - it.start in steps or it.kinds[at].what == "norm" else part
 
 
 def _adds_nothing(it: Match, at: int) -> bool:
@@ -199,6 +182,23 @@ INDEXER = Grammar(
         one("attention.scores", what("bmm"), _IN_INDEXER),
         some("attention.other", named("topk"), _IN_INDEXER),
     ),
+)
+
+# Convolutions of Conformers (arXiv 2005.08100) between linear layers: one makes what is gated and its gate,
+# and the convolution's result is normed and bent.
+
+_TO_BEND = Gap(partial(_part_or_norm, part="other"), no(PRODUCT, what("softmax", "loss", "embedding")))
+
+CONVOLUTION_MODULE = Grammar(
+    "convolution module",
+    (
+        one("other", what("gemm"), m="tokens", n="made", k="hidden"),
+        some("other", by_channel, Gap("other", what("elementwise", "copy", "activation"))),
+        one("other", what("activation"), _TO_BEND),
+        one("other", what("gemm"), _IN_CONVOLUTION, m="tokens", n="hidden", k="hidden"),
+    ),
+    where=lambda it: it["made"] == 2 * it["hidden"],
+    shaped=True,
 )
 
 # Norms whose result is gated by a low-rank MLP of itself (transformers models/axk2/modeling_axk2.py).
