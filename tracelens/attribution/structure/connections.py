@@ -59,9 +59,9 @@ def label_connections(run: Run, hidden: int | None) -> None:
 def _taken_for(kind: Kind) -> tuple[str, ...]:
     """What work on all streams can have been called by its place: behind the embedding, or ahead of the last
     norm and the head."""
-    return (
-        ("embedding",) if kind.what == "gemm" else ("embedding", "logits", *["norm"] * (kind.what == "copy"))
-    )
+    if kind.what == "gemm":
+        return ("embedding",)
+    return ("embedding", "logits", "norm") if kind.what == "copy" else ("embedding", "logits")
 
 
 def _label(run: Run, streams: _Streams) -> None:

@@ -22,7 +22,7 @@ from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.unshaped import label_unshaped
 from tracelens.attribution.structure.walk import loses
 
-ROUTER = "moe.router"
+_ROUTER = "moe.router"
 _DGRAD, _WGRAD = "NN", "NT"
 _ATTENTION = frozenset({"attention.qkv", "attention.output", "mlp.down"})
 _UP = ("mlp.up", "mlp.gate")
@@ -135,7 +135,7 @@ def _label_products(
     routers = [_of_routers(inside, path, layouts) for inside, path in zip(gaps, way, strict=False)]
     if same and any(routers):
         way = [
-            [x for x in path if not found or x.component != ROUTER]
+            [x for x in path if not found or x.component != _ROUTER]
             for path, found in zip(way, routers, strict=True)
         ]
         usual, turned = (
@@ -163,7 +163,7 @@ def _of_routers(inside: list[int], path: list[Label], layouts: Mapping[int, str 
     """Gradients of routers, in more bits than the rest: their kernels state neither of the usual layouts, and
     they are as many, or half of them, where the other is small enough to be fused."""
     odd = [at for at in inside if layouts.get(at) not in (_DGRAD, _WGRAD, None)]
-    routers = [label for label in path if label.component == ROUTER]
+    routers = [label for label in path if label.component == _ROUTER]
     for many in (1, _GRADIENTS):
         if len(odd) == many * len(routers):
             return dict(zip(odd, (label for label in routers for _ in range(many)), strict=True))
