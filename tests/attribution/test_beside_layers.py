@@ -101,8 +101,8 @@ def test_what_is_copied_or_scaled_beside_an_open_product_is_no_residual(beside: 
     assert [found[start + 1], found[start + 3], found[start + 5]] == [None, None, "residual"]
 
 
-@pytest.mark.parametrize(("scale", "component"), [((*TOKENS, 1), None), ((HIDDEN,), "residual")])
-def test_a_mask_of_rows_is_no_scale_of_the_layer(scale: Dims, component: str | None) -> None:
+@pytest.mark.parametrize(("scale", "component"), [((*TOKENS, 1), "mlp.other"), ((HIDDEN,), "residual")])
+def test_a_mask_of_rows_is_no_scale_of_the_layer(scale: Dims, component: str) -> None:
     scaled = _unit("mul", (*TOKENS, HIDDEN), scale)
     assert _labelled(*_attention(), *_mlp(1024)[:3], scaled, _stream(), *_attention())[11] == component
 

@@ -57,9 +57,13 @@ def test_a_product_that_takes_a_sum_as_it_is_is_of_no_block(tmp_path: Path) -> N
 def test_the_second_of_two_layers_makes_no_queries(tmp_path: Path) -> None:
     """transformers models/conditional_detr/modeling_conditional_detr.py, query_scale: its result
     is multiplied with the positions that queries and keys get."""
-    scale = mm("", TOKENS, WIDTH, WIDTH)
-    scales = [scale, _row("", "relu", STREAM), scale]
-    _found(tmp_path, 3 * [NORM, *scales, *(5 * [OWN]), CORE, OUTPUT, ADD, *MLP, ADD])
+    layer = [*(5 * [OWN]), CORE, OUTPUT, ADD, *MLP, ADD]
+    parts = ("mlp.up", "mlp.activation", "mlp.down")
+    first, later = (
+        [mm(up, TOKENS, WIDTH, WIDTH), _row(bends, "relu", STREAM), mm(down, TOKENS, WIDTH, WIDTH)]
+        for up, bends, down in (("", "", ""), parts)
+    )
+    _found(tmp_path, [NORM, *first, *layer, *2 * [NORM, *later, *layer]])
 
 
 def test_what_a_router_is_cast_from_is_no_step_of_the_norm(tmp_path: Path) -> None:

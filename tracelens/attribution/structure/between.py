@@ -112,8 +112,9 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
     if kind.name == "cat" and kind.tensors and all(len(tensor) == 1 for tensor in kind.tensors):
         taker = next((p for p in range(at + 1, len(run)) if run.kinds[p].what in ("gemm", "bmm", "core")), at)
         shape = run.shape(taker)
-        fits = shape is not None and shape.n == sum(size for (size,) in kind.tensors)
-        return run.labels.get(taker) if fits else None  # a bias, put together of those of its parts
+        sizes = [size for (size,) in kind.tensors]  # of a bias that is put together, or cut again
+        fits = shape is not None and (shape.n == sum(sizes) or {shape.n} == {*sizes})
+        return run.labels.get(taker) if fits else None
     wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
     serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - SERVING)
     if not serves or not wide:
@@ -301,7 +302,9 @@ class _Placed(Interval):
         out = []
         # in the middle of a model only what a product onto the stream takes
         opens = self.before is None and (self.run.follows is None or self.after == "embedding")
-        started = (opens or self.before == "embedding") and self.run.phase != "recompute"
+        # behind an MLP of patches
+        makes = self.before == "residual" and self.layer is None and self.run.follows is None
+        started = (opens or self.before == "embedding" or makes) and self.run.phase != "recompute"
         for at in (at for at in self.gap if at >= start):
             kind = self.run.kinds[at]  # of a decoder behind its encoder, of a second tower
             started |= looks_up(self.run, kind, self.hidden) or (
@@ -311,7 +314,7 @@ class _Placed(Interval):
             if self._joins(at):
                 label = Label("attention.other", self.next_layer)
             works = kind.what in ("elementwise", "add", "copy", "activation")
-            if self._lays_out(at) or (works and self._of_next_heads(at)):
+            if self._lays_out(at) or (works and self._of_next_heads(at)) or at in self.distances:
                 label = Label("attention.other", self.next_layer)
             if works and not self._adaptive.isdisjoint(kind.tensors):
                 label = Label("other")
@@ -399,6 +402,8 @@ class _Placed(Interval):
             return Label(f"{part}.other", self.layer if ahead else self.next_layer) if known else None
         if at in self.measured:
             return self.measured[at]
+        if at in self.masked and at < self.last_sum and self.before in ("attention.output", "mlp.down"):
+            return Label(f"{self.before.partition('.')[0]}.other", self.layer)
         if self._scales_sum(at):
             return Label("residual", self.layer)
         if self._weighs_shortcut(at):

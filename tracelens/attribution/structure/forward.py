@@ -133,7 +133,7 @@ class Forward(Queries, BlockWalk):
         ]
         if not makes_stream and (activated or taken & {shape.k for shape in own}):
             ahead = []  # of what a block before made, or beside the queries: no picture and no table
-        if parts := self._widening_mlp(ahead):
+        if parts := self._widening_mlp(ahead if len(ahead) != 1 else shapes[:3]):
             self.run.labels |= parts
             ahead = []
         wider = makes_stream or any(shape.k != self.hidden for _, shape in ahead[:1])
@@ -142,22 +142,24 @@ class Forward(Queries, BlockWalk):
             self.run.labels.update({at: Label("embedding") for at, _ in ahead})
         self.mlps |= self._closing()
         tokens = self.run.cores[0].tokens or 0
-        of_tokens = [at for at, shape in shapes if at >= first and shape.m * _FEW > tokens]
+        left = [(at, shape) for at, shape in shapes if at >= first and at not in self.run.labels]
+        of_tokens = [at for at, shape in left if shape.m * _FEW > tokens]
         self._mlps(of_tokens if shapes else [at for at in products if at >= first], stop)
 
-    def _widening_mlp(self, ahead: list[tuple[int, GemmShape]]) -> dict[int, Label]:
-        """An MLP that gives a wider stream, and the product that widens what it is added to (MViTv2, arXiv
-        2112.01526): the last of the stage before."""
-        if len(ahead) != 3:
+    def _widening_mlp(self, opens: list[tuple[int, GemmShape]]) -> dict[int, Label]:
+        """An MLP that gives a wider stream, and the product that widens what it is added to: the last of the
+        stage before (MViTv2, arXiv 2112.01526), or of patches (TimesFM, arXiv 2310.10688)."""
+        if len(opens) != 3:
             return {}
-        (aside, own), (up, first), (down, second) = ahead
+        last_beside = opens[2][1].k == opens[0][1].k
+        (aside, own), (up, first), (down, second) = opens[2:] + opens[:2] if last_beside else opens
         fits = own.k == first.k and first.n == second.k and own.n == second.n == self.hidden
-        behind = self.run.kinds[down + 1 : down + _BEHIND]
+        ends = max(aside, down) + 1
+        behind = self.run.kinds[ends : ends + _BEHIND]
         if not fits or not own.m == first.m == second.m or not any(map(adds, behind)):
             return {}
         parts = dict.fromkeys(range(up + 1, down), "mlp.activation") | {aside: "other"}
-        added = down + 1 + [*map(adds, behind)].index(True)
-        parts |= {up: "mlp.up", down: "mlp.down", added: "residual"}
+        parts |= {up: "mlp.up", down: "mlp.down", ends + [*map(adds, behind)].index(True): "residual"}
         return {at: Label(part) for at, part in parts.items()}
 
     def _closing(self) -> set[tuple[int, int]]:

@@ -23,6 +23,7 @@ _BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
 _SCALES = frozenset({"mul", "mul_", "div", "div_"})
 _LAYS_OUT = frozenset({"fill_", "constant_pad_nd", "pad", "roll", "cat"})
 _OPERANDS = 4  # units from a cast of what a normalization takes to that, at most
+_ARANGES = 4  # units from the numbers of positions to what is made of pairs of them, at most
 WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
 
 
@@ -108,11 +109,24 @@ class Interval:
     def _makes_waves(self, at: int) -> bool:
         """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
         kinds, two = self.run.kinds, self.run.kinds[at].tensors[:1]
+        if at in self._frequencies:
+            return True
         near = kinds[max(self.gap[0], at - WAVES) : at + WAVES + 1]
         waves = [kind for kind in near if kind.name in ("cos", "sin")]
         sizes = {prod(kind.tensors[0]) for kind in waves if kind.tensors}
         small = not two or any(prod(two[0]) in (size, size // 2) or prod(two[0]) < size for size in sizes)
         return bool(waves) and small and kinds[at].what in ("elementwise", "copy", "add")
+
+    @cached_property
+    def _frequencies(self) -> set[int]:
+        """What makes the row of numbers that positions are multiplied with ahead of a sine, one for each wave
+        or for its sine and its cosine."""
+        waves = [at for at in self.gap if self.run.kinds[at].name in ("cos", "sin")]
+        widths = {t[-1] for at in waves for t in self.run.kinds[at].tensors[:1] if len(t) > 1}
+        rows = {(size,) for width in widths - {1} for size in (width, 2 * width)}
+        kinds = {at: self.run.kinds[at] for at in self.gap if at < max(waves, default=0)}
+        made = {at for at, kind in kinds.items() if kind.tensors and rows.issuperset(kind.tensors)}
+        return made | {at for at, kind in kinds.items() if not kind.tensors and made & {at + 1, at + 2}}
 
     def _of_samples(self, at: int) -> bool:
         """Beside a sine of one number for each sample, or of a few, and none of positions: a time."""
@@ -241,6 +255,21 @@ class Interval:
         if rows is None or any(self.hidden in t[-2:] for t in wide):
             return False
         return any(prod(t) == size or splits(t, rows, core.key_dim) for t in wide)
+
+    @cached_property
+    def distances(self) -> set[int]:
+        """Before the products of queries, what looks up numbers for each pair of positions, and all of those
+        pairs."""
+        kinds, scores = self.run.kinds, self.run.shape(self.core.first) if self.core is not None else None
+        if scores is None or self.after != "attention.qkv":
+            return set()
+        size = scores.m * scores.n
+        tables = (kinds[at].tensors[:2] for at in self.gap if kinds[at].what == "embedding")
+        if not any(len(two) == 2 and prod(two[1]) == size and two[0][-1] < self.hidden for two in tables):
+            return set()
+        pairs = {at for at in self.gap if any(prod(t[-2:]) == size for t in kinds[at].tensors)}
+        ahead = range(min(pairs, default=0) - _ARANGES, min(pairs, default=0))
+        return pairs | {at for at in ahead if at in self.gap and kinds[at].name == "arange"}
 
     @cached_property
     def _maps(self) -> set[Dims]:
@@ -388,6 +417,17 @@ class Interval:
         """Is it by one number for all channels of a row, as a mask has?"""
         same = len(two) == 2 and len(two[0]) == len(two[1]) > 1
         return same and any({*sizes} == {1, self.hidden} for sizes in zip(*two, strict=True))
+
+    @cached_property
+    def masked(self) -> set[int]:
+        """What the block before gave, times one number for each of its rows, and what makes those numbers."""
+        kinds = self.run.kinds
+        steps = [at for at in self.gap if not _passes(kinds[at])]
+        weighed = (p for p in steps if kinds[p].name in ("mul", "mul_"))
+        last = next((p for p in weighed if self._weighs_rows(kinds[p].tensors[:2])), self.gap[0] - 1)
+        ahead = [at for at in steps if at < last]
+        rows = {t for t in kinds[last].tensors[:2] if t[-1] == 1} if last in self.gap else set()
+        return {*ahead, last} if rows and all(rows.issuperset(kinds[at].tensors) for at in ahead) else set()
 
     def _reaches_sum(self, at: int) -> bool:
         """Is it on the way from the product before the gap to the next sum? What is copied or scaled beside a

@@ -306,6 +306,43 @@ LONE_MLP = Grammar(
 )
 
 
+# Between two layers: what is made of every token for the next, as positions of a detector's queries
+# (transformers models/dab_detr/modeling_dab_detr.py, DabDetrMLP), and added to no stream.
+
+INNER_MLP = Grammar(
+    "MLP between layers",
+    (
+        one("mlp.up", what("gemm"), m="tokens", n="inner", k="given"),
+        one("mlp.activation", what("activation")),
+        one("mlp.down", what("gemm"), m="tokens", n="hidden", k="inner"),
+    ),
+    where=lambda it: not any(map(what("activation"), it.kinds[it.stop : it.stop + 1])),  # two of more layers
+    shaped=True,
+)
+
+
+# Layers that are narrower than their stream (MobileBERT, arXiv 2004.02984): behind the last MLP a linear
+# layer goes back to the width of the stream, and is added to it.
+
+
+def _scales_channels(it: Match, at: int) -> bool:
+    """One number for each channel: of an affine layer in place of a normalization."""
+    return it.kinds[at].tensors[1:2] == ((it["wide"],),)
+
+
+BACK_TO_STREAM = Grammar(
+    "back onto a wider stream",
+    (
+        one("mlp.down", what("gemm"), m="tokens", n="wide", k="hidden"),
+        one("residual", adds, Gap("dropout", what("dropout")), elements="sum"),
+        one("norm", either(what("norm"), named("mul")), least=0, where=_scales_channels, elements="sum"),
+        one("norm", what("add"), least=0, where=_scales_channels, elements="sum"),
+    ),
+    where=lambda it: it["wide"] > it["hidden"] and it["sum"] == it["tokens"] * it["wide"],
+    shaped=True,
+)
+
+
 # Adaptive normalization without shapes (arXiv 2212.09748): an activation of a condition, which no product
 # made right before, a GEMM of that, and the normalization that it is for.
 

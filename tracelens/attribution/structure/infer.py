@@ -24,6 +24,7 @@ from tracelens.attribution.structure.graphs import captured, goes_back, graph_la
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
 from tracelens.attribution.structure.local import (
     clipping,
+    label_between_layers,
     label_heads,
     label_local,
     mark_dropouts,
@@ -158,6 +159,7 @@ def infer(
         label_conditions(run)
         label_brought(run, hidden)
         label_widening(run)
+        label_between_layers(run)
         label_maps(run, hidden)
         open_convolutions(run)
     for rest in rests:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -13,11 +14,13 @@ from tracelens.attribution.structure.attention_grammars import (
 )
 from tracelens.attribution.structure.grammar import PRODUCT, matches
 from tracelens.attribution.structure.grammars import (
+    BACK_TO_STREAM,
     CLIPPING,
     CONDITION,
     DROP_PATH,
     DROPOUT,
     HEAD,
+    INNER_MLP,
     LONE_MLP,
     MIXERS,
     MIXTURES,
@@ -26,6 +29,8 @@ from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import Units
 
+_BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
+_FEW = 64  # rows for each token: products with fewer are of whole samples, and of no layer
 _BESIDE_CORES = (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE, SEPARABLE)
 
 
@@ -64,6 +69,26 @@ def label_local(run: Run) -> None:
             for at, component in found.components.items():
                 part = "norm" if at in normed and component == "mlp.activation" else component
                 run.labels.setdefault(at, Label(part, evidence="local"))
+
+
+def label_between_layers(run: Run) -> None:
+    """Name between a layer and the next attention what has no name yet: MLPs of tokens that give the stream's
+    width and do not widen, and what goes back to the stream of narrower layers; fills ``run.labels``."""
+    if not run.cores:
+        return
+    products = {at: label.component for at, label in sorted(run.labels.items()) if PRODUCT(run.kinds[at])}
+    places, tokens = [*products], run.cores[0].tokens or 0
+    for found in matches(run, INNER_MLP, BACK_TO_STREAM, taken=run.labels.keys()):
+        at = bisect(places, found.start)
+        around = [products[place] for place in places[max(at - 1, 0) : at + 1]]
+        if found.grammar is BACK_TO_STREAM:
+            fits = around[:1] == ["mlp.down"]
+        else:
+            makes = run.shape(places[at]) if around in _BETWEEN_LAYERS else None
+            fits = makes is not None and found["given"] >= makes.k == found["hidden"]
+        if fits and found["tokens"] * _FEW > tokens:
+            for place, component in found.components.items():
+                run.labels.setdefault(place, Label(component, evidence="local"))
 
 
 def label_heads(run: Run) -> None:

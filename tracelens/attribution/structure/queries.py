@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.ahead import key_rows
 from tracelens.attribution.structure.cores import of_distances, query_rows, weighs_pairs
 from tracelens.attribution.structure.grammars import GROUPED
-from tracelens.attribution.structure.norms import is_step
+from tracelens.attribution.structure.norms import adds, is_step
 from tracelens.attribution.structure.runs import Core, Label
 from tracelens.attribution.structure.walk import (
     LARGEST_RANK,
@@ -47,6 +48,7 @@ class Queries(Walk):
             return makes
         kv_heads = core.kv_heads or core.heads
         wanted = core.heads * core.key_dim + kv_heads * (core.key_dim + core.value_dim)
+        wanted += self._summed_width(makes, core)
         wide = 0
         adapters, rows = self._second_products(makes), {core.tokens, key_rows(self.run, core)}
         shapes = [self.run.shape(at) for at in makes]
@@ -63,6 +65,21 @@ class Queries(Walk):
             if wide == wanted:
                 return self._with_repeats(makes, index)
         return makes
+
+    def _summed_width(self, makes: list[int], core: Core) -> int:
+        """How much wider the products are together than what the core takes, where results of two are added:
+        of content and of position (Conditional DETR, arXiv 2108.06152)."""
+        made, wide = Counter[tuple[int, int]](), 0
+        for at in range(makes[0] if makes else core.first, core.first):
+            kind, shape = self.run.kinds[at], self.run.shape(at)
+            if shape is not None and at in makes:
+                made[shape.m, shape.n] += 1
+            elif adds(kind):
+                size = prod(kind.tensors[0][:-1]), kind.tensors[0][-1]
+                if made[size] >= 2:
+                    made[size] -= 2
+                    wide += size[1]
+        return wide
 
     def _second_products(self, makes: list[int]) -> set[int]:
         """Where the second products of low-rank adapters stand: as wide as what they are added to."""
@@ -127,7 +144,7 @@ class Queries(Walk):
             if shape is None or at in run.labels or self._mixes_tokens(at, shape):
                 continue
             bias = of_distances if at in makes else weighs_pairs
-            of_head = at not in makes and self._of_each_head(shape, core)
+            of_head = (at not in makes or core.heads != 1) and self._of_each_head(shape, core)
             if of_head or bias(run, core.first, core.heads, at):
                 run.labels[at] = Label("attention.other", self.layer)
         for at in makes:

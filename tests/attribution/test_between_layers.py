@@ -1,0 +1,122 @@
+"""What stands between a layer and the next attention, row by row: masks, MLPs, another stream, positions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.attribution.rows import Row, mm
+from tests.attribution.test_beside_cores import ALL, HEAD, _layers, _scores
+from tests.attribution.test_parts import (
+    ADD,
+    ATTENTION,
+    BATCH,
+    CORE,
+    HEADS,
+    LENGTH,
+    MLP,
+    NORM,
+    OUTPUT,
+    OWN,
+    STREAM,
+    TOKENS,
+    WIDTH,
+    _batched,
+    _found,
+    _row,
+)
+
+
+@pytest.mark.parametrize(("block", "masked"), [(ATTENTION, "attention.other"), (MLP, "mlp.other")])
+def test_a_mask_of_rows_is_of_the_block_before(tmp_path: Path, block: list[Row], masked: str) -> None:
+    """transformers models/timesfm/modeling_timesfm.py, TimesFmMLP: padded patches add nothing."""
+    rows = [BATCH, LENGTH, 1]
+    mask = [_row(masked, "rsub", rows), _row(masked, "mul", STREAM, rows)]
+    ahead, behind = (mask if block is one else [] for one in (ATTENTION, MLP))
+    _found(tmp_path, _layers([*ATTENTION, *ahead], [*MLP, *behind]))
+
+
+def _two(parts: tuple[str, str, str], taken: int, made: int) -> list[Row]:
+    """Two linear layers on all tokens, with an activation between."""
+    up, bends, down = parts
+    between = _row(bends, "relu", [BATCH, LENGTH, WIDTH])
+    return [mm(up, TOKENS, WIDTH, taken), between, mm(down, TOKENS, made, WIDTH)]
+
+
+@pytest.mark.parametrize("taken", [2 * WIDTH, WIDTH])
+def test_an_mlp_between_layers(tmp_path: Path, taken: int) -> None:
+    """transformers models/dab_detr/modeling_dab_detr.py, DabDetrMLP: of positions."""
+    own = _two(("mlp.up", "mlp.activation", "mlp.down"), taken, WIDTH)
+    _found(tmp_path, [*_layers(ATTENTION), *own, *_layers(ATTENTION)])
+
+
+@pytest.mark.parametrize(("taken", "made"), [(64, WIDTH), (WIDTH, 2 * WIDTH), (WIDTH, 4)])
+def test_what_widens_or_gives_no_stream_is_no_mlp(tmp_path: Path, taken: int, made: int) -> None:
+    """As projectors and heads of boxes do."""
+    _found(tmp_path, [*_layers(ATTENTION), *_two(("", "", ""), taken, made), *_layers(ATTENTION)])
+
+
+def test_queries_of_content_and_of_position_are_summed(tmp_path: Path) -> None:
+    """transformers models/dab_detr, DabDetrDecoderLayerSelfAttention: five products for three."""
+    sums = 2 * [_row("attention.other", "add", STREAM, STREAM)]
+    beside = mm("", TOKENS, WIDTH, WIDTH)
+    attention = [NORM, beside, *5 * [OWN], *sums, CORE, OUTPUT]
+    _found(tmp_path, _layers(attention)[:-1])
+
+
+def test_narrow_layers_go_back_to_a_wider_stream(tmp_path: Path) -> None:
+    """transformers models/mobilebert/modeling_mobilebert.py, OutputBottleneck, NoNorm."""
+    wide, stream = 4 * WIDTH, [BATCH, LENGTH, 4 * WIDTH]
+    back = [mm("mlp.down", TOKENS, wide, WIDTH), _row("residual", "add", stream, stream)]
+    back += [_row("norm", name, stream, [wide]) for name in ("mul", "add")]
+    into = [
+        mm("", TOKENS, WIDTH, wide),
+        _row("norm", "mul", STREAM, [WIDTH]),
+        _row("norm", "add", STREAM, [WIDTH]),
+    ]
+    makes = [OWN, OWN, mm("attention.qkv", TOKENS, WIDTH, wide)]
+    layer = [*into, *into, *makes, CORE, OUTPUT, ADD, *MLP, ADD, *into[1:], *back]
+    words = [_row("embedding", "embedding", [1000, 64], [BATCH, LENGTH]), mm("", TOKENS, wide, 64)]
+    _found(tmp_path, [*words, *4 * layer])
+
+
+def test_patches_go_through_an_mlp_with_a_product_beside(tmp_path: Path) -> None:
+    """transformers models/timesfm, TimesFmResidualBlock: the product beside runs last."""
+    opens = [mm("mlp.up", TOKENS, WIDTH, 64), _row("mlp.activation", "silu", STREAM)]
+    opens += [mm("mlp.down", TOKENS, WIDTH, WIDTH), mm("other", TOKENS, WIDTH, 64), ADD]
+    _found(tmp_path, [*opens, *_layers(ATTENTION)])
+
+
+def test_a_row_of_frequencies_is_of_the_positions_it_makes(tmp_path: Path) -> None:
+    """transformers models/dab_detr, DabDetrSinePositionEmbedding: written out in many steps."""
+    row, turned = [WIDTH], [BATCH, LENGTH, WIDTH]
+    half = [BATCH, LENGTH, WIDTH // 2]
+    steps = [
+        _row("embedding", "div", row),
+        *8 * [_row("embedding", "sub", row)],
+        _row("embedding", "pow", row),
+    ]
+    waves = [
+        _row("embedding", "div", turned, row),
+        _row("embedding", "sin", half),
+        _row("embedding", "cos", half),
+    ]
+    words = _row("embedding", "embedding", [1000, WIDTH], [BATCH, LENGTH])
+    _found(tmp_path, [words, *steps, *waves, _row("embedding", "add", STREAM, STREAM), *_layers(ATTENTION)])
+
+
+def test_a_gated_bias_of_distances_ahead_of_the_queries(tmp_path: Path) -> None:
+    """transformers models/wavlm/modeling_wavlm.py: distances looked up, gated by each head's part of the
+    stream, before torch's attention makes queries with a bias that is put together and cut again."""
+    pairs, of_gate = [LENGTH, LENGTH], [BATCH, HEADS, LENGTH, 8]
+    looked = [_row("attention.other", name, pairs) for name in ("sub", "abs", "lt", "log", "where")]
+    looked += [_row("embedding", "embedding", [320, HEADS], pairs)]
+    looked += [_row("attention.other", "repeat", [1, HEADS, *pairs])]
+    gate = [mm("attention.other", TOKENS * HEADS, 8, HEAD), _row("attention.other", "sigmoid", of_gate)]
+    bias = _row("attention.qkv", "cat", [[WIDTH], [WIDTH], [WIDTH]])
+    core = [_scores("attention.scores"), _row("attention.softmax", "_softmax", [ALL, LENGTH, LENGTH])]
+    core += [_batched("attention.values", ALL, LENGTH, HEAD, LENGTH)]
+    layer = [*gate, bias, *3 * [OWN], *core, OUTPUT]
+    norm = [ADD, NORM, *MLP, ADD, NORM]
+    _found(tmp_path, [*looked, *3 * [*layer, *norm]])
