@@ -48,7 +48,13 @@ class Queries(Walk):
             return makes
         kv_heads = core.kv_heads or core.heads
         wanted = core.heads * core.key_dim + kv_heads * (core.key_dim + core.value_dim)
-        wanted += self._summed_width(makes, core)
+        summed = wanted + self._summed_width(makes, core)
+        start = self._together(makes, core, summed)
+        start = self._together(makes, core, wanted) if start is None else start
+        return makes if start is None else self._with_repeats(makes, start)
+
+    def _together(self, makes: list[int], core: Core, wanted: int) -> int | None:
+        """Which is the first of the last that are as wide together."""
         wide = 0
         adapters, rows = self._second_products(makes), {core.tokens, key_rows(self.run, core)}
         shapes = [self.run.shape(at) for at in makes]
@@ -63,8 +69,8 @@ class Queries(Walk):
                 break
             wide += shape.n if shape.batch == 1 else 0
             if wide == wanted:
-                return self._with_repeats(makes, index)
-        return makes
+                return index
+        return None
 
     def _summed_width(self, makes: list[int], core: Core) -> int:
         """How much wider the products are together than what the core takes, where results of two are added:
@@ -74,6 +80,8 @@ class Queries(Walk):
             kind, shape = self.run.kinds[at], self.run.shape(at)
             if shape is not None and at in makes:
                 made[shape.m, shape.n] += 1
+            elif kind.what in ("activation", "norm"):
+                made.clear()  # what is made behind it is of something else
             elif adds(kind):
                 size = prod(kind.tensors[0][:-1]), kind.tensors[0][-1]
                 if made[size] >= 2:
