@@ -1,4 +1,5 @@
-"""Training steps of `transformers` models as people set them up: with checkpoints, with low-rank adapters.
+"""Training steps of `transformers` models as people set them up: with checkpoints, with low-rank adapters,
+with attention written out.
 
 The recorder is that of ``benchmarks/hub``. Adapters are those of `peft`, where it is installed.
 """
@@ -21,7 +22,7 @@ from benchmarks.hub.truth import Place, truth_of
 from tests.kept import kept, of_package, sources
 from tests.zoo.capture import Capture
 
-SETUPS = ("checkpointed", "reentrant", "adapters", "checkpointed-adapters")
+SETUPS = ("checkpointed", "reentrant", "adapters", "checkpointed-adapters", "eager")
 _ADAPTER = "lora_"
 _BASE = "base_layer"  # of huggingface/peft src/peft/tuners/lora/layer.py
 
@@ -73,6 +74,9 @@ def _marked(captures: list[Capture]) -> Callable[..., Any]:
 
 
 def _set_up(model: Any, setup: str) -> None:
+    if setup == "eager":
+        model.set_attn_implementation("eager")
+        return
     if not setup.endswith("adapters"):
         model.gradient_checkpointing_enable({"use_reentrant": setup == "reentrant"})
         return
