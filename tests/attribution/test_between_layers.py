@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.attribution.rows import Row, mm
-from tests.attribution.test_beside_cores import ALL, HEAD, _layers, _scores
+from tests.attribution.test_beside_cores import ALL, HEAD, OF_SCORES, _layers, _scores
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -19,6 +19,7 @@ from tests.attribution.test_parts import (
     NORM,
     OUTPUT,
     OWN,
+    QUERIES,
     STREAM,
     TOKENS,
     WIDTH,
@@ -120,3 +121,43 @@ def test_a_gated_bias_of_distances_ahead_of_the_queries(tmp_path: Path) -> None:
     layer = [*gate, bias, *3 * [OWN], *core, OUTPUT]
     norm = [ADD, NORM, *MLP, ADD, NORM]
     _found(tmp_path, [*looked, *3 * [*layer, *norm]])
+
+
+def _shifted(shift: list[Row], back: list[Row]) -> list[Row]:
+    """Attention in windows of 16 x 16 in maps of 32 x 32, shifted before and back behind it."""
+    core = [_batched("attention.scores", ALL, LENGTH, LENGTH, HEAD)]
+    core += [_row("attention.softmax", "_softmax", OF_SCORES)]
+    core += [_batched("attention.values", ALL, LENGTH, HEAD, LENGTH)]
+    return [NORM, *shift, QUERIES, *core, OUTPUT, *back]
+
+
+@pytest.mark.parametrize("move", ["roll", "index_select"])
+def test_windows_are_shifted_and_shifted_back(tmp_path: Path, move: str) -> None:
+    """torchvision models/swin_transformer.py, shifted_window_attention; without a kernel for it torch takes
+    by numbers that it makes."""
+    numbers = [_row("attention.other", name, [LENGTH]) for name in ("add", "fmod")]
+    moves = [*numbers * (move == "index_select"), _row("attention.other", move, STREAM, [LENGTH])]
+    _found(tmp_path, _layers(_shifted(moves, moves)))
+
+
+def test_a_table_of_distances_is_indexed_ahead_of_the_queries(tmp_path: Path) -> None:
+    """torchvision models/swin_transformer.py, get_relative_position_bias."""
+    looked = [_row("attention.other", "index", [169, HEADS])]
+    looked += [_row("attention.other", "copy_", [HEADS, LENGTH, LENGTH])]
+    _found(tmp_path, _layers(_shifted(looked, [])))
+
+
+def test_a_bias_without_its_middle_is_of_the_queries(tmp_path: Path) -> None:
+    """torchvision models/swin_transformer.py, ShiftedWindowAttentionV2: keys have none."""
+    bias = [_row("attention.qkv", "copy_", [3 * WIDTH]), _row("attention.qkv", "zero_", [WIDTH])]
+    _found(tmp_path, _layers(_shifted(bias, [])))
+
+
+def test_what_bends_a_bias_between_its_products(tmp_path: Path) -> None:
+    """torchvision models/swin_transformer.py, cpb_mlp: ahead of the queries; a stage begins with another
+    product, which makes no part of it."""
+    pairs = 15 * 15
+    bias = [mm("attention.other", pairs, 512, 2), _row("attention.other", "relu_", [pairs, 512])]
+    bias += [mm("attention.other", pairs, HEADS, 512)]
+    halved = [mm("embedding", TOKENS, WIDTH, 2 * WIDTH)]
+    _found(tmp_path, [*halved, *_layers(_shifted(bias, []))])

@@ -28,6 +28,7 @@ _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
 _COUNTS = frozenset({"arange", "iota", "floor", "_unsafe_index", "index"})
+_BIAS = 3  # units from the first step of a bias to the product that takes it, at most
 _CLIPS = frozenset({"clamp", "clamp_", "clip"})
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
 
@@ -109,12 +110,8 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
         label = run.labels.get(taker) if taker is not None else None
         of_core = label is not None and run.kinds[taker or 0].what == "core"
         return Label("attention.other", label.layer) if label is not None and of_core else label
-    if kind.name == "cat" and kind.tensors and all(len(tensor) == 1 for tensor in kind.tensors):
-        taker = next((p for p in range(at + 1, len(run)) if run.kinds[p].what in ("gemm", "bmm", "core")), at)
-        shape = run.shape(taker)
-        sizes = [size for (size,) in kind.tensors]  # of a bias that is put together, or cut again
-        fits = shape is not None and (shape.n == sum(sizes) or {shape.n} == {*sizes})
-        return run.labels.get(taker) if fits else None
+    if kind.tensors and all(len(tensor) == 1 for tensor in kind.tensors):
+        return _makes_bias(run, at)
     wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
     serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - SERVING)
     if not serves or not wide:
@@ -130,6 +127,20 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
         if kind.what == "fused" and kind.tensors[-1] in operands(shape):
             return Label(label.component, label.layer, label.components)
     return None
+
+
+def _makes_bias(run: Run, at: int) -> Label | None:
+    """Puts a bias together of its parts, or clears a part of one that was copied, for the next product."""
+    kind, sizes = run.kinds[at], [size for (size,) in run.kinds[at].tensors]
+    taker = next((p for p in range(at + 1, len(run)) if run.kinds[p].what in ("gemm", "bmm", "core")), at)
+    shape, wide = run.shape(taker), sum(sizes) if kind.name == "cat" else sizes[0]
+    if shape is None:
+        return None
+    if kind.name == "cat":  # or what is cut again
+        return run.labels.get(taker) if wide == shape.n or {shape.n} == {*sizes} else None
+    clears = any(k.name in ("zero_", "fill_") for k in run.kinds[max(at - 1, 0) : taker])
+    makes = clears and taker - at <= _BIAS and (kind.what == "copy" or kind.name in ("zero_", "fill_"))
+    return run.labels.get(taker) if makes and wide in (shape.n, shape.n // 3) else None
 
 
 def _takes(run: Run, at: int) -> bool:
@@ -314,6 +325,8 @@ class _Placed(Interval):
             if self._joins(at):
                 label = Label("attention.other", self.next_layer)
             works = kind.what in ("elementwise", "add", "copy", "activation")
+            if works and self._between_others(at):
+                label = Label("attention.other", self.next_layer)
             if self._lays_out(at) or (works and self._of_next_heads(at)) or at in self.distances:
                 label = Label("attention.other", self.next_layer)
             if works and not self._adaptive.isdisjoint(kind.tensors):
@@ -321,6 +334,13 @@ class _Placed(Interval):
             if label is not None:
                 out.append((at, label))
         return out
+
+    def _between_others(self, at: int) -> bool:
+        """Right between two products for what is added to the scores."""
+        around = (self.run.labels.get(p) for p in (at - 1, at + 1))
+        return all(label is not None and label.component == "attention.other" for label in around) and all(
+            is_product(self.run, p) for p in (at - 1, at + 1)
+        )
 
     def _joins(self, at: int) -> bool:
         """Two streams, each normalized, put one behind the other for the products of one attention."""
@@ -404,6 +424,8 @@ class _Placed(Interval):
             return self.measured[at]
         if at in self.masked and at < self.last_sum and self.before in ("attention.output", "mlp.down"):
             return Label(f"{self.before.partition('.')[0]}.other", self.layer)
+        if self._moves_back(at):
+            return Label("attention.other", self.layer)
         if self._scales_sum(at):
             return Label("residual", self.layer)
         if self._weighs_shortcut(at):

@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import replace
 
 from tracelens.attribution.structure.blocks import BlockWalk
+from tracelens.attribution.structure.cores import of_distances
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.queries import Queries
 from tracelens.attribution.structure.runs import Label, Run
@@ -98,7 +99,8 @@ class Forward(Queries, BlockWalk):
         norms = [at for at in norms if not self._of_queries(at, before)]
         makes = [at for at in before if not norms or at > norms[-1]] or before[-1:]
         makes = self._taken([*self._queries_ahead(before, norms, core), *makes], core)
-        earlier = [at for at in before if at not in set(makes)]
+        biases = {at for at in before if of_distances(self.run, core.first, core.heads, at)}
+        earlier = [at for at in before if at not in biases.union(makes)]
         if self.run.phase == "recompute":
             self._mlps(earlier, stop=makes[0] if makes else core.first)
         else:

@@ -21,7 +21,9 @@ _DRAWS = 6  # units between chance and the product with it, at most
 _CHANCE = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_"})
 _BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
 _SCALES = frozenset({"mul", "mul_", "div", "div_"})
-_LAYS_OUT = frozenset({"fill_", "constant_pad_nd", "pad", "roll", "cat"})
+_LAYS_OUT = frozenset({"fill_", "constant_pad_nd", "pad", "cat"})
+_MOVES = frozenset({"roll", "index_select", "index", "gather"})
+_INDICES = 4  # units from the first number of a row to what takes by it, at most
 _OPERANDS = 4  # units from a cast of what a normalization takes to that, at most
 _ARANGES = 4  # units from the numbers of positions to what is made of pairs of them, at most
 WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
@@ -264,12 +266,18 @@ class Interval:
         if scores is None or self.after != "attention.qkv":
             return set()
         size = scores.m * scores.n
-        tables = (kinds[at].tensors[:2] for at in self.gap if kinds[at].what == "embedding")
-        if not any(len(two) == 2 and prod(two[1]) == size and two[0][-1] < self.hidden for two in tables):
-            return set()
+        tables = {at: kinds[at].tensors[:2] for at in self.gap if kinds[at].what in ("embedding", "dispatch")}
         pairs = {at for at in self.gap if any(prod(t[-2:]) == size for t in kinds[at].tensors)}
-        ahead = range(min(pairs, default=0) - _ARANGES, min(pairs, default=0))
-        return pairs | {at for at in ahead if at in self.gap and kinds[at].name == "arange"}
+        heads = {t[0] for at in pairs for t in kinds[at].tensors if len(t) == 3}
+        looks = {
+            at
+            for at, two in tables.items()
+            if two[0][-1] < self.hidden and len(two[0]) == 2
+            if (prod(two[1]) == size if len(two) == 2 else two[0][-1] in heads)
+        }
+        first = min(looks | pairs, default=0)
+        ahead = {at for at in self.gap if first - _ARANGES <= at < first and kinds[at].name == "arange"}
+        return (pairs | ahead | {at for at in looks if kinds[at].what == "dispatch"}) if looks else set()
 
     @cached_property
     def _maps(self) -> set[Dims]:
@@ -334,7 +342,8 @@ class Interval:
         projection, which a sum does not need."""
         kinds = self.run.kinds
         if self.before == "attention.output" and "layout" in kinds[at].tags:
-            return all(map(_passes, kinds[self.gap[0] : at]))
+            before = range(self.gap[0], at)
+            return all(_passes(kinds[p]) or kinds[p].name in CUTS or self._moves(p) for p in before)
         added = next((kinds[p] for p in self.gap if p > at and self._is_residual(p)), None)
         copies = takewhile(lambda p: kinds[p].what == "copy", range(at, self.gap[0] - 1, -1))
         most = max((len(t) for p in copies for t in kinds[p].tensors), default=0)
@@ -352,7 +361,24 @@ class Interval:
         ):
             return False
         wide = self.hidden in widths(kinds[at].tensors)
-        return wide and (kinds[at].what == "copy" or kinds[at].name in _LAYS_OUT)
+        return (wide and (kinds[at].what == "copy" or kinds[at].name in _LAYS_OUT)) or self._moves(at)
+
+    def _moves(self, at: int) -> bool:
+        """Moves tokens of the stream to other places, or makes the numbers of those."""
+        taker = next((p for p in range(at, at + _INDICES) if not self._counts_rows(p)), at)
+        kind = self.run.kinds[taker] if taker in self.gap else None
+        return kind is not None and kind.name in _MOVES and self.hidden in widths(kind.tensors[:1])
+
+    def _moves_back(self, at: int) -> bool:
+        """Moves what an attention gave, before that is added to the stream: windows that were shifted."""
+        end = self.first_on_stream if self.before == "attention.output" else None
+        return end is not None and at < end and self._moves(at)
+
+    def _counts_rows(self, at: int) -> bool:
+        """Does it work on nothing but a row of numbers?"""
+        kind = self.run.kinds[at] if at in self.gap else None
+        small = kind is not None and all(len(t) == 1 for t in kind.tensors)
+        return small and kind is not None and kind.what in ("elementwise", "add")
 
     def _is_residual(self, at: int) -> bool:
         kind = self.run.kinds[at]
