@@ -161,3 +161,13 @@ def test_what_bends_a_bias_between_its_products(tmp_path: Path) -> None:
     bias += [mm("attention.other", pairs, HEADS, 512)]
     halved = [mm("embedding", TOKENS, WIDTH, 2 * WIDTH)]
     _found(tmp_path, [*halved, *_layers(_shifted(bias, []))])
+
+
+def test_samples_that_attend_one_behind_the_other(tmp_path: Path) -> None:
+    """transformers models/qwen3_vl/modeling_qwen3_vl.py, Qwen3VLVisionAttention, attention written out."""
+    of_one, scores = [1, LENGTH, HEADS, HEAD], [1, HEADS, LENGTH, LENGTH]
+    core = [_batched("attention.scores", HEADS, LENGTH, LENGTH, HEAD)]
+    core += [_row("attention.softmax", "_softmax", scores)]
+    core += [_batched("attention.values", HEADS, LENGTH, HEAD, LENGTH)]
+    one = [*core, _row("attention.other", "copy_", of_one)]
+    _found(tmp_path, _layers([NORM, QUERIES, *4 * one, OUTPUT]))

@@ -180,6 +180,10 @@ class _Placed(Interval):
                 (at, Label("mlp.activation", self.layer)) if at in beside else label
                 for at, label in zip(self.gap, self._all("attention.other"), strict=True)
             ]
+        if self.before in ("attention.core", "attention.values") and self.after in cores:
+            # one sample behind the other
+            lays = all(self.run.kinds[at].what == "copy" or self.run.kinds[at].name in VIEWS for at in self.gap)
+            return self._all("attention.other") if lays else None
         biased = self.before in ("attention.scores", "attention.softmax") and self.after == cores[0]
         weighs_first = self.core is not None and self.run.kinds[self.core.first].what == "softmax"
         takes = ("attention.qkv", *cores, *["attention.softmax"] * weighs_first)
