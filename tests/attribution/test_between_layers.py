@@ -171,3 +171,13 @@ def test_samples_that_attend_one_behind_the_other(tmp_path: Path) -> None:
     core += [_batched("attention.values", HEADS, LENGTH, HEAD, LENGTH)]
     one = [*core, _row("attention.other", "copy_", of_one)]
     _found(tmp_path, _layers([NORM, QUERIES, *4 * one, OUTPUT]))
+
+
+def test_positions_are_read_by_a_product_with_rows_of_one_1(tmp_path: Path) -> None:
+    """timm models/gemma4_vit.py, patch embedding: rotated besides, and clipped before the first queries."""
+    places, ones = 4 * WIDTH, [BATCH, LENGTH, 4 * WIDTH]
+    opens = [mm("embedding", TOKENS, WIDTH, WIDTH), _row("embedding", "one_hot", [BATCH, LENGTH])]
+    opens += [_row("embedding", "copy_", ones), _batched("embedding", BATCH, LENGTH, WIDTH, places)]
+    opens += [_row("embedding", "add", STREAM, STREAM), NORM, _row("attention.other", "clamp", STREAM)]
+    first = [QUERIES, CORE, OUTPUT, ADD, *MLP, ADD]
+    _found(tmp_path, [*opens, *first, *_layers(ATTENTION)])

@@ -182,7 +182,9 @@ class _Placed(Interval):
             ]
         if self.before in ("attention.core", "attention.values") and self.after in cores:
             # one sample behind the other
-            lays = all(self.run.kinds[at].what == "copy" or self.run.kinds[at].name in VIEWS for at in self.gap)
+            lays = all(
+                self.run.kinds[at].what == "copy" or self.run.kinds[at].name in VIEWS for at in self.gap
+            )
             return self._all("attention.other") if lays else None
         biased = self.before in ("attention.scores", "attention.softmax") and self.after == cores[0]
         weighs_first = self.core is not None and self.run.kinds[self.core.first].what == "softmax"
@@ -381,6 +383,8 @@ class _Placed(Interval):
             return Label("norm", None, ("embedding", "norm") if "add" in kind.tags else ())
         if self._is_nameless(at) and self.after == "attention.qkv":
             return Label("norm", None, ("embedding", "norm"))
+        if kind.name in _CLIPS and self.after == "attention.qkv" and at > self.last_norm:
+            return Label("attention.other", self.next_layer)
         if kind.what == "convolution":
             return Label("embedding") if self._onto_stream(at) else None
         if self.before == self.after == "embedding":

@@ -122,7 +122,7 @@ class Forward(Queries, BlockWalk):
         if not any(self._sums_up(kind) for kind in self.run.kinds[first:stop]):
             first = stop  # a layer is added to the stream: these only make it
         # patches or features; layers of another width are made of more
-        ahead = [(at, shape) for at, shape in shapes if at < first]
+        ahead = [(at, shape) for at, shape in shapes if at < first and shape.batch == 1]
         opens = self.run.kinds[: ahead[0][0]] if ahead else []
         known = [kind for kind in (self.run.follows, *opens) if kind is not None]
         ends = (kind for kind in reversed(known) if kind.what == "norm" or activates(kind))

@@ -306,6 +306,21 @@ LONE_MLP = Grammar(
 )
 
 
+# A table of positions that is read by a product with rows of one 1 each (Gemma 4's pictures).
+
+ONE_HOT = Grammar(
+    "lookup by a product",
+    (
+        one("embedding", named("one_hot")),
+        many("embedding", what("copy")),
+        one("embedding", what("bmm", "gemm"), n="hidden", k="places"),
+        one("embedding", named("sum"), least=0),
+    ),
+    where=lambda it: it["places"] > it["hidden"],
+    shaped=True,
+)
+
+
 # Between two layers: what is made of every token for the next, as positions of a detector's queries
 # (transformers models/dab_detr/modeling_dab_detr.py, DabDetrMLP), and added to no stream.
 

@@ -24,6 +24,7 @@ from tracelens.attribution.structure.grammars import (
     LONE_MLP,
     MIXERS,
     MIXTURES,
+    ONE_HOT,
 )
 from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
@@ -58,6 +59,9 @@ def label_local(run: Run) -> None:
     """
     for found in matches(run, HEAD) if run.cores else ():  # of classes, from a few rows of another width
         run.labels.setdefault(found.start, Label("logits", evidence="local"))
+    for found in matches(run, ONE_HOT) if run.cores else ():
+        if found.stop <= run.cores[0].first:  # experts are chosen so, too
+            run.labels |= {at: Label(part, evidence="local") for at, part in found.components.items()}
     for found in matches(run, DROP_PATH):
         for at, part in found.components.items():
             run.labels.setdefault(at, Label(part, evidence="local"))
