@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from itertools import islice, pairwise, takewhile
 from math import prod
 
-from tracelens.attribution.structure.gaps import Interval, looks_up
+from tracelens.attribution.structure.gaps import looks_up
 from tracelens.attribution.structure.heads import per_head, puts_half, rotates, widths
 from tracelens.attribution.structure.norms import is_affine, written_norms
 from tracelens.attribution.structure.patches import label_patches
+from tracelens.attribution.structure.positions import Places
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
+from tracelens.attribution.structure.serving import helps, serves_next, weights_of
+from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import LARGEST_RANK, is_product, loses, name_sum
-from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import parse_fused
 
 #: What is added to the stream.
@@ -25,10 +26,8 @@ _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch", "moe.r
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
-SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
 _COUNTS = frozenset({"arange", "iota", "floor", "_unsafe_index", "index"})
-_BIAS = 3  # units from the first step of a bias to the product that takes it, at most
 _CLIPS = frozenset({"clamp", "clamp_", "clip"})
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
 
@@ -36,10 +35,10 @@ _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"}
 def label_between(run: Run, hidden: int, vocab: int | None) -> None:
     """Name the units between the named products of a forward or recomputed run; fills ``run.labels``."""
     anchors = sorted(at for at, label in run.labels.items() if label.component != "attention.other")
-    weights = _weights(run)
+    weights = weights_of(run)
     for at in range(len(run)):
         if at not in run.labels:
-            found = _serves_next(run, at, weights) or _helps(run, at)
+            found = serves_next(run, at, weights) or helps(run, at)
             if found is not None:
                 run.labels[at] = found
     _sum_adapters(run, hidden)
@@ -90,69 +89,7 @@ def _positions(run: Run, hidden: int) -> Iterator[int]:
             yield at
 
 
-def _weights(run: Run) -> set[tuple[int, ...]]:
-    shapes = [shape for at in run.labels if (shape := run.shape(at)) is not None]
-    return {pair for shape in shapes for pair in ((shape.n, shape.k), (shape.k, shape.n))}
-
-
-def _helps(run: Run, at: int) -> Label | None:
-    """Split-K reductions and the like belong to the product right before them."""
-    if run.kinds[at].what != "helper" or at == 0:
-        return None
-    return run.labels.get(at - 1)
-
-
-def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | None:
-    """Casts and layouts of a weight, or of the very input, for one of the next two products."""
-    kind = run.kinds[at]
-    if kind.what == "quantize":
-        taker = next((p for p in range(at + 1, min(at + 3, len(run))) if _takes(run, p)), None)
-        label = run.labels.get(taker) if taker is not None else None
-        of_core = label is not None and run.kinds[taker or 0].what == "core"
-        return Label("attention.other", label.layer) if label is not None and of_core else label
-    if kind.tensors and all(len(tensor) == 1 for tensor in kind.tensors):
-        return _makes_bias(run, at)
-    wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
-    serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - SERVING)
-    if not serves or not wide:
-        return None
-    behind = [p for p in range(at + 1, min(at + 6, len(run))) if run.kinds[p].what in ("gemm", "core")]
-    for place in behind[:2]:
-        label, shape = run.labels.get(place), run.shape(place)
-        if label is None or shape is None:
-            return None
-        weight = {(shape.n, shape.k), (shape.k, shape.n)}
-        if wide & weight and (wide <= weights or kind.what == "fused"):
-            return Label(label.component, label.layer, label.components)
-        if kind.what == "fused" and kind.tensors[-1] in operands(shape):
-            return Label(label.component, label.layer, label.components)
-    return None
-
-
-def _makes_bias(run: Run, at: int) -> Label | None:
-    """Puts a bias together of its parts, or clears a part of one that was copied, for the next product."""
-    kind, sizes = run.kinds[at], [size for (size,) in run.kinds[at].tensors]
-    taker = next((p for p in range(at + 1, len(run)) if run.kinds[p].what in ("gemm", "bmm", "core")), at)
-    shape, wide = run.shape(taker), sum(sizes) if kind.name == "cat" else sizes[0]
-    if shape is None:
-        return None
-    if kind.name == "cat":  # or what is cut again
-        return run.labels.get(taker) if wide == shape.n or {shape.n} == {*sizes} else None
-    clears = any(k.name in ("zero_", "fill_") for k in run.kinds[max(at - 1, 0) : taker])
-    makes = clears and taker - at <= _BIAS and (kind.what == "copy" or kind.name in ("zero_", "fill_"))
-    return run.labels.get(taker) if makes and wide in (shape.n, shape.n // 3) else None
-
-
-def _takes(run: Run, at: int) -> bool:
-    return run.kinds[at].what in ("gemm", "experts", "core")
-
-
-def operands(shape: GemmShape) -> set[Dims]:
-    """The two things that a product reads, each also as it lies transposed."""
-    return {(shape.m, shape.k), (shape.k, shape.m), (shape.k, shape.n), (shape.n, shape.k)}
-
-
-class _Placed(Interval):
+class _Placed(Places):
     """The same with the names that follow from its place."""
 
     def labels(self) -> list[tuple[int, Label]]:

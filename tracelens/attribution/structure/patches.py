@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from tracelens.attribution.structure.gaps import WAVES
+from tracelens.attribution.structure.positions import WAVES
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import VIEWS
 from tracelens.attribution.structure.walk import is_product

@@ -1,0 +1,179 @@
+"""What stands between two products and is of positions: tables, distances, sines, first convolutions."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import islice, pairwise
+from math import prod
+
+from tracelens.attribution.structure.cores import query_rows
+from tracelens.attribution.structure.gaps import Interval, rows_of
+from tracelens.attribution.structure.heads import splits
+from tracelens.attribution.structure.norms import adds
+from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
+
+_CONVOLUTION = 4  # kernels of one convolution: its layouts with it
+_ARANGES = 4  # units from the numbers of positions to what is made of pairs of them, at most
+WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
+
+_BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
+
+
+class Places(Interval):
+    """The units between two neighbouring products, and what of them is of places in the sequence."""
+
+    def _sums_lookups(self, at: int) -> bool:
+        """Without shapes: adds or puts together what was looked up, or made of patches, right before it."""
+        before = self.run.kinds[:at]
+        puts = (kind for kind in reversed(before) if kind.name not in VIEWS | CUTS)
+        first = next((kind for kind in puts if kind.what not in ("add", "copy") and kind.name != "cat"), None)
+        if first is None or not (self.run.kinds[at].what == "add" or self.run.kinds[at].name == "cat"):
+            return False
+        made = [kind.what for kind in before if kind.what in ("norm", "softmax", "core", "convolution")]
+        return first.what == "embedding" or (first.what == "convolution" and made == ["convolution"])
+
+    def _makes_waves(self, at: int) -> bool:
+        """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
+        kinds, two = self.run.kinds, self.run.kinds[at].tensors[:1]
+        if at in self._frequencies:
+            return True
+        near = kinds[max(self.gap[0], at - WAVES) : at + WAVES + 1]
+        waves = [kind for kind in near if kind.name in ("cos", "sin")]
+        sizes = {prod(kind.tensors[0]) for kind in waves if kind.tensors}
+        small = not two or any(prod(two[0]) in (size, size // 2) or prod(two[0]) < size for size in sizes)
+        return bool(waves) and small and kinds[at].what in ("elementwise", "copy", "add")
+
+    @cached_property
+    def _frequencies(self) -> set[int]:
+        """What makes the row of numbers that positions are multiplied with ahead of a sine, one for each wave
+        or for its sine and its cosine."""
+        waves = [at for at in self.gap if self.run.kinds[at].name in ("cos", "sin")]
+        widths = {t[-1] for at in waves for t in self.run.kinds[at].tensors[:1] if len(t) > 1}
+        rows = {(size,) for width in widths - {1} for size in (width, 2 * width)}
+        kinds = {at: self.run.kinds[at] for at in self.gap if at < max(waves, default=0)}
+        made = {at for at, kind in kinds.items() if kind.tensors and rows.issuperset(kind.tensors)}
+        return made | {at for at, kind in kinds.items() if not kind.tensors and made & {at + 1, at + 2}}
+
+    def _of_samples(self, at: int) -> bool:
+        """Beside a sine of one number for each sample, or of a few, and none of positions: a time."""
+        kinds = self.run.kinds
+        near = [*kinds[at : at + WAVES + 1], *reversed(kinds[max(at - WAVES, 0) : at])]
+        waves = next((kind.tensors[0] for kind in near if kind.name in ("cos", "sin") and kind.tensors), ())
+        rows = {
+            t[0] for kind in self.run.kinds for t in kind.tensors[:1] if len(t) == 3 and t[-1] == self.hidden
+        }
+        return len(waves) == 2 and any(waves[0] in (size, 2 * size) for size in rows)
+
+    def _onto_stream(self, at: int) -> bool:
+        """Patches or frames: a convolution with as many channels as the stream is wide, and not a stem."""
+        weights = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
+        if self._takes_stream(at) or self.convolved:
+            return False
+        if weights:
+            return any(t[0] == self.hidden for t in weights)
+        if any(kind.what == "gemm" for kind in self.run.kinds[self.gap[0] : at]):
+            return False  # products of no name stand before it: a short convolution of a mixer
+        return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
+
+    def _takes_stream(self, at: int) -> bool:
+        """A convolution of maps with as many channels as the stream is wide: of a block, or of positions."""
+        maps = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
+        return self.run.kinds[at].what == "convolution" and len(maps) >= 2 and maps[0][1] == self.hidden
+
+    @cached_property
+    def convolved(self) -> bool:
+        """Do blocks of convolutions work on the stream, before the layers? What they add embeds nothing."""
+        maps = (kind for kind in (self.run.kinds[at] for at in self.gap) if adds(kind))
+        several = sum(self.run.kinds[at].what == "convolution" for at in self.gap) > 1
+        sums = several and any(len(kind.tensors[0]) > 3 for kind in maps)  # and none of resized positions
+        return sums or any(map(self._takes_stream, self.gap))
+
+    def _of_scores(self, kind: Kind) -> bool:
+        """Works on as many elements as the scores of the unfused core before the gap."""
+        core = next((core for core in reversed(self.run.cores) if core.last < self.gap[0]), None)
+        shape = self.run.shape(core.first) if core is not None and core.first != core.last else None
+        size = shape.batch * shape.m * shape.n if shape is not None else None
+        wide = (t for t in kind.tensors if len(t) > 3 or (len(t) == 3 and t[-1] != self.hidden))
+        return any(prod(t) == size and t not in self._maps for t in wide)
+
+    def _of_next_heads(self, at: int) -> bool:
+        """Before the products of queries, and yet of every head by itself, or on pairs of positions: it makes
+        what is added to the scores."""
+        core = next((core for core in self.run.cores if core.first > at), None)
+        if self.after != "attention.qkv" or core is None or not core.key_dim:
+            return False
+        rows, scores = query_rows(self.run, core), self.run.shape(core.first)
+        size = scores.batch * scores.m * scores.n if scores is not None else None
+        wide = [t for t in self.run.kinds[at].tensors if len(t) >= 3 and t not in self._maps]
+        if rows is None or any(self.hidden in t[-2:] for t in wide):
+            return False
+        return any(prod(t) == size or splits(t, rows, core.key_dim) for t in wide)
+
+    @cached_property
+    def distances(self) -> set[int]:
+        """Before the products of queries, what looks up numbers for each pair of positions, and all of those
+        pairs."""
+        kinds, scores = self.run.kinds, self.run.shape(self.core.first) if self.core is not None else None
+        if scores is None or self.after != "attention.qkv":
+            return set()
+        size = scores.m * scores.n
+        tables = {at: kinds[at].tensors[:2] for at in self.gap if kinds[at].what in ("embedding", "dispatch")}
+        pairs = {at for at in self.gap if any(prod(t[-2:]) == size for t in kinds[at].tensors)}
+        heads = {t[0] for at in pairs for t in kinds[at].tensors if len(t) == 3}
+        looks = {
+            at
+            for at, two in tables.items()
+            if two[0][-1] < self.hidden and len(two[0]) == 2
+            if (prod(two[1]) == size if len(two) == 2 else two[0][-1] in heads)
+        }
+        first = min(looks | pairs, default=0)
+        ahead = {at for at in self.gap if first - _ARANGES <= at < first and kinds[at].name == "arange"}
+        return (pairs | ahead | {at for at in looks if kinds[at].what == "dispatch"}) if looks else set()
+
+    @cached_property
+    def _maps(self) -> set[Dims]:
+        """What the convolutions of the gap take."""
+        given = (self.run.kinds[at] for at in self.gap)
+        return {t for kind in given if kind.what == "convolution" for t in kind.tensors if len(t) > 3}
+
+    def _adds_position(self, at: int) -> bool:
+        """A position added to queries and keys: behind the normalization of a sum, or to other rows than
+        those that the block before gave."""
+        if self.after == "attention.qkv" and self._is_bare_sum(at):  # without shapes
+            norms = [p for p in self.gap if p < at and self._is_norm(p)]
+            sums = [p for p in self.gap if norms and p < norms[-1] and self._is_bare_sum(p)]
+            return bool(sums) and not any(self.run.kinds[p].what == "gemm" for p in range(sums[-1], at))
+        if self.after != "attention.qkv" or not self._is_residual(at):
+            return False
+        if self.run.kinds[at].tensors[0][-1] != self.hidden:
+            return False  # the channels in front
+        if any(kind.what in _BLOCKS for kind in self.run.kinds[self.gap[0] : at]):
+            return False  # a block of no name
+        given = self.product.m * self.product.batch if self.product is not None else 0
+        rows = rows_of(self.run.kinds[at].tensors[0])
+        other = given not in rows and not self._is_part(at, given) and not rows & self._rows_before
+        if given and other and self.before in ("attention.output", "mlp.down"):
+            return True
+        norms = [p for p in self.gap if p < at and self._is_norm(p)]
+        if norms and self.run.units[at] - self.run.units[norms[-1]] > at - norms[-1]:
+            return False  # a layer without attention was read out of it
+        return any(self._is_residual(p) for p in self.gap if norms and p < norms[-1])
+
+    @cached_property
+    def _rows_before(self) -> set[int]:
+        """Rows of what closes the block before: of two streams, that of the first, too."""
+        closed = (
+            at for at in range(self.gap[0] - 1, -1, -1) if self.run.labels.get(at) == self.product_before
+        )
+        shapes = (self.run.shape(at) for at in islice(closed, 2))
+        return {shape.m for shape in shapes if shape is not None}
+
+    def _is_part(self, at: int, given: int) -> bool:
+        """Is it one of two sums in a row, of two streams that were side by side in so many rows?"""
+        sums = [p for p in self.gap if self._is_residual(p)]
+        rows = {p: prod(self.run.kinds[p].tensors[0][:-1]) for p in sums}
+        return any(at in pair and rows[pair[0]] + rows[pair[1]] == given for pair in pairwise(sums))
+
+    def _counts_places(self, at: int) -> bool:
+        """Without shapes: added to numbers in a row, which say where to read."""
+        return self._is_bare_sum(at) and at > 0 and self.run.kinds[at - 1].name == "arange"

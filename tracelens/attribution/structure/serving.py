@@ -1,0 +1,73 @@
+"""Units that do nothing but serve a product: casts and layouts of what it takes, biases, sums of parts."""
+
+from __future__ import annotations
+
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Dims
+from tracelens.gemm import GemmShape
+
+_BIAS = 3  # units from the first step of a bias to the product that takes it, at most
+SERVING = frozenset({"cast", "layout", "pad", "bias"})
+
+
+def weights_of(run: Run) -> set[tuple[int, ...]]:
+    """Sizes of the weights of the named products, each also as it lies transposed."""
+    shapes = [shape for at in run.labels if (shape := run.shape(at)) is not None]
+    return {pair for shape in shapes for pair in ((shape.n, shape.k), (shape.k, shape.n))}
+
+
+def helps(run: Run, at: int) -> Label | None:
+    """Split-K reductions and the like belong to the product right before them."""
+    if run.kinds[at].what != "helper" or at == 0:
+        return None
+    return run.labels.get(at - 1)
+
+
+def serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | None:
+    """Casts and layouts of a weight, or of the very input, for one of the next two products."""
+    kind = run.kinds[at]
+    if kind.what == "quantize":
+        taker = next((p for p in range(at + 1, min(at + 3, len(run))) if _takes(run, p)), None)
+        label = run.labels.get(taker) if taker is not None else None
+        of_core = label is not None and run.kinds[taker or 0].what == "core"
+        return Label("attention.other", label.layer) if label is not None and of_core else label
+    if kind.tensors and all(len(tensor) == 1 for tensor in kind.tensors):
+        return _makes_bias(run, at)
+    wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
+    serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - SERVING)
+    if not serves or not wide:
+        return None
+    behind = [p for p in range(at + 1, min(at + 6, len(run))) if run.kinds[p].what in ("gemm", "core")]
+    for place in behind[:2]:
+        label, shape = run.labels.get(place), run.shape(place)
+        if label is None or shape is None:
+            return None
+        weight = {(shape.n, shape.k), (shape.k, shape.n)}
+        if wide & weight and (wide <= weights or kind.what == "fused"):
+            return Label(label.component, label.layer, label.components)
+        if kind.what == "fused" and kind.tensors[-1] in operands(shape):
+            return Label(label.component, label.layer, label.components)
+    return None
+
+
+def _makes_bias(run: Run, at: int) -> Label | None:
+    """Puts a bias together of its parts, or clears a part of one that was copied, for the next product."""
+    kind, sizes = run.kinds[at], [size for (size,) in run.kinds[at].tensors]
+    taker = next((p for p in range(at + 1, len(run)) if run.kinds[p].what in ("gemm", "bmm", "core")), at)
+    shape, wide = run.shape(taker), sum(sizes) if kind.name == "cat" else sizes[0]
+    if shape is None:
+        return None
+    if kind.name == "cat":  # or what is cut again
+        return run.labels.get(taker) if wide == shape.n or {shape.n} == {*sizes} else None
+    clears = any(k.name in ("zero_", "fill_") for k in run.kinds[max(at - 1, 0) : taker])
+    makes = clears and taker - at <= _BIAS and (kind.what == "copy" or kind.name in ("zero_", "fill_"))
+    return run.labels.get(taker) if makes and wide in (shape.n, shape.n // 3) else None
+
+
+def _takes(run: Run, at: int) -> bool:
+    return run.kinds[at].what in ("gemm", "experts", "core")
+
+
+def operands(shape: GemmShape) -> set[Dims]:
+    """The two things that a product reads, each also as it lies transposed."""
+    return {(shape.m, shape.k), (shape.k, shape.m), (shape.k, shape.n), (shape.n, shape.k)}
