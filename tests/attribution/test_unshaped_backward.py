@@ -174,6 +174,43 @@ def test_behind_the_last_layer_comes_its_normalization_whatever_is_filled_and_su
     assert (found[4], found[5]) == ("embedding", "norm")
 
 
+CENTRED = "native_layer_norm_native_layer_norm_backward"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        (f"red_fused_add_mul_{CENTRED}_sum_view", "norm"),  # with the gradient of a layer's scale
+        (f"red_fused_add_{CENTRED}_sum_view", None),  # of the bias beside it, as likely
+    ],
+)
+def test_a_sum_of_a_norm_and_of_a_scale_is_of_the_norm(name: str, found: str | None) -> None:
+    labels = _label(_backward(DGRAD, NORM, _fused(name), DGRAD, CORE, DGRAD), [QUERIES], [OUTPUT, UP])
+    assert labels.get(2) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("red_fused_native_layer_norm_backward_view", "norm"),
+        ("red_fused__to_copy_add_div_embedding_dense_backward_expand_mul_pow_sum_view", "norm"),
+        ("red_fused_native_layer_norm_backward_sum_view", None),
+    ],
+)
+def test_weights_of_the_first_norm_are_summed_behind_all(name: str, found: str | None) -> None:
+    """Behind sums that are of something else."""
+    beside = _fused("red_fused_add_mul_select_backward_sum_transpose_view")
+    labels = _label(_backward(DGRAD, CORE, DGRAD, beside, _fused(name)), [QUERIES], [OUTPUT])
+    assert labels.get(4) == found
+
+
+def test_before_the_gradient_of_patches_the_first_norm_is_laid_out_for_it() -> None:
+    laid_out = _fused("poi_fused_add_convolution_backward_native_layer_norm_backward_slice_transpose_view")
+    patches = Kind("convolution", "convolution_backward")
+    found = _label(_backward(DGRAD, CORE, DGRAD, laid_out, patches), [QUERIES], [OUTPUT])
+    assert (found.get(3), found.get(4)) == ("norm", "embedding")
+
+
 def test_an_activation_that_keeps_its_mask_is_one() -> None:
     linear, norm = Kind("gemm", "addmm"), Kind("norm", "native_layer_norm")
     relu = _fused("poi_fused_relu_threshold_backward_view")

@@ -23,6 +23,7 @@ _NORM = frozenset({"norm", "norm_backward"})
 _OF_HALVES = frozenset({"cat", "slice_backward"})  # of heads: gradients put together again
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no biases but of queries
+_CONVOLVED = frozenset({_CENTRED, "convolution_backward"})
 _STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
 _ONLY_SCALES = _STEP_OF_NORM | {"add"}
 
@@ -33,6 +34,9 @@ def label_unshaped(run: Run, start: int) -> None:
     _biases_ahead(run, start)
     _between(run, start)
     _weights_of_norms(run, start)
+    for at in range(start, len(run)):
+        if _reduces_norm(run.kinds[at]):
+            run.labels.setdefault(at, Label("norm"))
     for at in range(start, len(run)):  # the table's gradient; with a softmax's that of a bias by distance
         tags = run.kinds[at].tags
         works = {"softmax_backward"} if _fills(run.kinds[at]) else {"softmax_backward", *_NORM}
@@ -43,6 +47,15 @@ def label_unshaped(run: Run, start: int) -> None:
 def _named_after(kind: Kind) -> bool:
     """Pointwise work on a normalization's gradient, which itself has the forward's statistics, and sums."""
     return not kind.tags >= _NORM and kind.name.startswith("triton_poi")
+
+
+def _reduces_norm(kind: Kind) -> bool:
+    """A normalization's gradient by rows, or its weights' by columns: sums of others are named so, but not
+    the last, whose result goes to a table."""
+    reduces = kind.name.startswith(("triton_red", "triton_per"))
+    last = "embedding_backward" in kind.tags and not kind.tags & {"softmax_backward"}
+    own = _CENTRED in _ops(kind) and "sum" not in _ops(kind)
+    return reduces and (own or bool(last and kind.tags & _NORM))
 
 
 def _fills(kind: Kind) -> bool:
@@ -142,6 +155,8 @@ def _at_the_ends(run: Run, start: int, path: list[int]) -> None:
     convolved = [at for at in range(start, len(run)) if run.kinds[at].what == "convolution"]
     if len(convolved) == 1 and convolved[0] in rest:
         run.labels[convolved[0]] = Label("embedding")
+        laid_out = (at for at in rest if at < convolved[0] and _ops(run.kinds[at]) >= _CONVOLVED)
+        run.labels |= dict.fromkeys(laid_out, Label("norm")) | run.labels
 
 
 def _has_statistics(kind: Kind) -> bool:
@@ -159,8 +174,9 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
     if _is_second_stage(run, at):
         bends = "activation_backward" in run.kinds[at - 1].tags and last.component == "mlp.up"
         return Label(last.component, last.layer) if bends else None
-    by_row = kind.tags >= _NORM and kind.name.startswith("triton_per")
-    if "sum" in kind.tags and _CENTRED in _ops(kind) and not by_row:
+    # by rows; or with a product more, the gradient of a scale that stands before the normalization
+    own = kind.tags >= _NORM and (kind.name.startswith("triton_per") or "mul" in _ops(kind))
+    if "sum" in kind.tags and _CENTRED in _ops(kind) and not own:
         return None  # a normalization has its own sums: it is that of a bias, named after what it reads
     if kind.tags >= {"sum", "norm_backward"} and around and "rope" not in kind.tags:
         return None  # as likely the gradient of a bias there; of queries that are normed and turned it is not
