@@ -391,9 +391,10 @@ CONDITION = Grammar(
 
 
 # Heads without shapes, wherever they stand: of chunks of tokens, of a second token ahead, behind the layers.
-# A loss by its name takes what the GEMM before it gives, with a cast and a bias between at most.
+# A loss by its name takes what the GEMM before it gives, cast, biased, scaled or capped; labels are put one
+# further between.
 
-_HANDS_ON = Gap("", what("copy", "add", "helper"), most=3)
+_HANDS_ON = Gap("", what("copy", "add", "helper", "elementwise", "activation"), most=12)
 
 HEAD = Grammar(
     "head",

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.structure.again import label_repeats
 from tracelens.attribution.structure.ahead import label_ahead, label_widening
+from tracelens.attribution.structure.around import label_around
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.conditions import label_brought, label_conditions, label_times
@@ -213,6 +214,8 @@ def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units
         label_forward(run, hidden)
     else:
         label_by_order(run, _layouts(trace, names, units, run)[1])
+        if not run.labels and run.phase == "forward":
+            label_around(run)
         label_heads(run)
     label_between(run, hidden or 0, None)
     behind = [core.first for core in run.cores if core.backward]

@@ -74,7 +74,7 @@ def _in_stretches(
         if any(kind.what == "softmax" for kind in run.kinds[block[0] : block[-1]]):
             out += [""] * len(whole)  # it says what it would answer, and takes that in (arXiv 2104.02724)
             continue
-        mlp = None if _joins_others(run, block) else _mlp(block, inside)
+        mlp = None if _joins_others(run, block) else mlp_of(block, inside)
         if mlp is None:
             if last and whole is blocks[-1]:
                 break
@@ -184,11 +184,11 @@ def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
         return None
     ahead = [at for at in block if at < (grouped[0] if choice is None else choice)]
     shared, routers = ahead[:-1], ahead[-1:]  # an expert of all tokens can run first
-    if shared and (_mlp(shared, _activations(run, shared)) is None or _adds(run, shared[-1], routers[0])):
+    if shared and (mlp_of(shared, _activations(run, shared)) is None or _adds(run, shared[-1], routers[0])):
         return None
     rest = block[len(ahead) :]
     added = not grouped and run.kinds[rest[-1] + 1].what == "add"
-    dense = _mlp(rest, _activations(run, rest)) if added else None
+    dense = mlp_of(rest, _activations(run, rest)) if added else None
     # what no weight is multiplied with is no expert's
     named = [*dense] if dense is not None else [EXPERTS] * len(rest)
     return [EXPERTS] * len(shared) + ["moe.router"] * len(routers) + named
@@ -205,7 +205,7 @@ def _activates(kind: Kind) -> bool:
     return kind.what == "activation" or bool(kind.tags & {"activation", "activation_backward"})
 
 
-def _mlp(block: list[int], acts: list[int]) -> Pattern | None:
+def mlp_of(block: list[int], acts: list[int]) -> Pattern | None:
     """The products of an MLP, by their number and that of those before its activation, which can be made of
     several; None if they are none."""
     before = {sum(at < act for at in block) for act in acts}

@@ -1,0 +1,65 @@
+"""Without shapes and without a repetition of layers: products of single attentions and MLPs, row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.attribution.rows import Row, attributed, mm, written
+from tests.attribution.test_parts import ADD, CORE, DOWN, GELU, NORM, OUTPUT, OWN, QUERIES, UP, _row
+from tracelens.words import COMPONENTS
+
+OTHER, LINEAR = mm("unattributed", 64, 64, 64), mm("mlp.gate", 64, 64, 64)
+ATTENTION = [NORM, QUERIES, CORE, OUTPUT, ADD]
+MLP = [NORM, UP, GELU, DOWN, ADD]
+GATED = [NORM, LINEAR, GELU, UP, _row("mlp.activation", "mul"), DOWN, ADD]
+#: No attention and no MLP; how often it comes between two cores is different for each two.
+RECURRENT = [NORM, OTHER, _row("", "cumprod"), OTHER, ADD]
+
+
+def _reads(folder: Path, *layers: list[Row], ends: tuple[Row, ...] = ()) -> None:
+    """Every product of the layers, behind a layer of another kind, is what it says."""
+    rows = [
+        _row("embedding", "embedding"),
+        *RECURRENT,
+        *(row for layer in layers for row in layer),
+        NORM,
+        *ends,
+    ]
+    trace, _, found = attributed(folder, written(rows, shapes=False))
+    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    places = [at for at, row in enumerate(rows) if row.op == "aten::mm"]
+    assert [said[at] for at in places] == [rows[at].right for at in places]
+
+
+@pytest.mark.parametrize("mlp", [MLP, GATED])
+def test_single_blocks_of_a_hybrid_are_read(tmp_path: Path, mlp: list[Row]) -> None:
+    """transformers models/nemotron_h: every layer is one block, in an order of its own."""
+    _reads(tmp_path, ATTENTION, RECURRENT, mlp, mlp, RECURRENT, ATTENTION, mlp, *2 * [RECURRENT], ATTENTION)
+
+
+def test_a_gate_of_the_output_runs_ahead_of_its_projection(tmp_path: Path) -> None:
+    """transformers models/muse_glimmer, gate_proj: a sigmoid of it is multiplied with the heads."""
+    gate = [mm("attention.other", 64, 64, 64), _row("", "sigmoid"), _row("", "mul")]
+    gated = [NORM, *3 * [OWN], CORE, *gate, OUTPUT, ADD]
+    _reads(tmp_path, gated, RECURRENT, RECURRENT, gated, MLP, gated)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        [NORM, OTHER, GELU, OTHER, NORM],  # a transform ahead of a head: nothing is added
+        [OTHER, GELU, OTHER, ADD],  # of nothing that is normalized
+        [NORM, *2 * [OTHER, GELU], OTHER, ADD],  # two activations
+    ],
+)
+def test_what_is_no_mlp_stays_open(tmp_path: Path, block: list[Row]) -> None:
+    _reads(tmp_path, ATTENTION, RECURRENT, block, RECURRENT, MLP, ATTENTION)
+
+
+def test_a_head_is_scaled_and_capped_before_its_loss(tmp_path: Path) -> None:
+    """transformers models/cohere2_moe (logit_scale), gemma2 (final_logit_softcapping)."""
+    ends = [mm("logits", 64, 64, 64), *(_row("", name) for name in ("div", "tanh", "mul"))]
+    loss = [_row("loss", name) for name in ("_log_softmax", "nll_loss_forward")]
+    _reads(tmp_path, ATTENTION, RECURRENT, MLP, RECURRENT, ATTENTION, ends=(*ends, *loss))

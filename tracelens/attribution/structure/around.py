@@ -1,0 +1,122 @@
+"""Without shapes: what stands around single attention cores and norms, where layers are not alike.
+
+The reading by order (``ordered.py``) needs layers that repeat. Where they do not, this is still sure: the
+products between a normalization of the stream and a core make its queries, keys and values; the first product
+behind a core whose result is added to the stream is its output projection, and one ahead of that, which is
+bent, its gate; products around one activation, from a normalization to a sum, are an MLP.
+"""
+
+from __future__ import annotations
+
+from tracelens.attribution.structure.norms import written_norms
+from tracelens.attribution.structure.readings import mlp_of
+from tracelens.attribution.structure.runs import Core, Label, Run
+from tracelens.attribution.structure.units import CUTS, VIEWS
+from tracelens.attribution.structure.walk import activates
+
+_QUERIES = (1, 2, 3)  # products of one core
+_TO_SUM = 8  # units from the last product of a block to the sum with the stream, at most
+_TO_BEND = 3  # units from a gate's product to what bends it, at most
+_HANDS_ON = ("copy", "dropout", "helper")
+_INSIDE = ("activation", "elementwise", "copy", "dropout", "add", "helper")
+
+
+def label_around(run: Run) -> None:
+    """Name the products around cores, and those of MLPs between norms, that have no name yet; fills
+    ``run.labels``."""
+    if run.cores and not any(map(run.shape, run.products())):
+        _Around(run).label()
+
+
+class _Around:
+    def __init__(self, run: Run) -> None:
+        self.run, self.kinds = run, run.kinds
+        self.normed = written_norms(run) | {at for at, kind in enumerate(run.kinds) if kind.what == "norm"}
+
+    def label(self) -> None:
+        for core in self.run.cores:
+            found = dict.fromkeys(self._makes(core), "attention.qkv") | self._output(core)
+            self._name(found | core.parts if found else {})
+        products = self.run.products()
+        for number, at in enumerate(products):
+            if at not in self.run.labels and self._normalized(at):
+                self._name(self._mlp(products[number : number + 3]))
+
+    def _name(self, parts: dict[int, str]) -> None:
+        for at, component in parts.items():
+            self.run.labels.setdefault(at, Label(component, evidence="local"))
+
+    def _makes(self, core: Core) -> list[int]:
+        """The products between the last normalization of the stream and the core."""
+        found: list[int] = []
+        for at in range(core.first - 1, -1, -1):
+            kind = self.kinds[at]
+            if kind.what == "gemm":
+                found.append(at)
+            elif at in self.normed and found and self._of_stream(at):
+                return found if len(found) in _QUERIES else []
+            elif kind.what in ("bmm", "softmax", "core", "loss", "activation", "experts", "convolution"):
+                return []
+        return []
+
+    def _of_stream(self, norm: int) -> bool:
+        """Does the normalization take a sum, or what begins the stream, and no product's result?"""
+        before = range(norm - 1, -1, -1)
+        steps = (at for at in before if at not in self.normed and not self._passes(at))
+        first = next(steps, None)
+        return (
+            first is None or self.kinds[first].what in ("add", "embedding") or self.kinds[first].name == "cat"
+        )
+
+    def _output(self, core: Core) -> dict[int, str]:
+        """The first product behind the core whose result is added to the stream, and the gate ahead of it."""
+        gates: list[int] = []
+        for at in range(core.last + 1, len(self.kinds)):
+            if self.kinds[at].what == "gemm":
+                if self._summed(at):
+                    return dict.fromkeys(gates, "attention.other") | {at: "attention.output"}
+                gates.append(at)
+            bent = not gates or any(map(activates, self.kinds[gates[0] : at + _TO_BEND]))
+            if (
+                at in self.normed
+                or self.kinds[at].what not in (*_INSIDE, "gemm")
+                or len(gates) > 1
+                or not bent
+            ):
+                return {}
+        return {}
+
+    def _summed(self, at: int) -> bool:
+        """Is the product's result added to something, and that normalized?"""
+        places = range(at + 1, min(at + 1 + _TO_SUM, len(self.kinds)))
+        rest = [p for p in places if not self._passes(p)]
+        sums = next((p for p in rest if self.kinds[p].what == "add"), None)
+        if sums is None or any(
+            self.kinds[p].what != "elementwise" and p not in self.normed for p in rest if p < sums
+        ):
+            return False
+        behind = next((p for p in range(sums + 1, len(self.kinds)) if not self._passes(p)), None)
+        return behind is not None and (behind in self.normed or self.kinds[behind].what == "add")
+
+    def _normalized(self, at: int) -> bool:
+        """Does the product take what was normalized right before?"""
+        before = (p for p in range(at - 1, -1, -1) if not self._passes(p))
+        return next(before, -1) in self.normed
+
+    def _mlp(self, products: list[int]) -> dict[int, str]:
+        """Two or three products with one activation between, the last of which is added to the stream."""
+        for many in (3, 2):
+            block = products[:many]
+            inside = range(block[0] + 1, block[-1])
+            if len(block) < many or any(at in self.run.labels for at in block) or not self._summed(block[-1]):
+                continue
+            others = [at for at in inside if at not in block]
+            alone = all(self.kinds[at].what in _INSIDE and at not in self.normed for at in others)
+            parts = mlp_of(block, [at for at in others if activates(self.kinds[at])])
+            if alone and parts is not None:
+                return dict(zip(block, parts, strict=True))
+        return {}
+
+    def _passes(self, at: int) -> bool:
+        kind = self.kinds[at]
+        return at not in self.normed and (kind.what in _HANDS_ON or kind.name in VIEWS | CUTS)
