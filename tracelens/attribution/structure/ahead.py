@@ -15,7 +15,8 @@ def label_ahead(run: Run) -> None:
     before = 0
     for core in run.cores:
         rows = key_rows(run, core)
-        if rows is not None and rows != core.tokens and core.heads and core.key_dim and core.value_dim:
+        alone = not before or run.products(before, core.first)  # and no part of the attention before
+        if alone and rows not in (None, core.tokens) and core.heads and core.key_dim and core.value_dim:
             heads = core.kv_heads or core.heads
             keys = {heads * core.key_dim, heads * core.value_dim, heads * (core.key_dim + core.value_dim)}
             layer = run.labels[core.first].layer if core.first in run.labels else None
