@@ -241,7 +241,7 @@ def test_queries_and_keys_made_ahead_are_not_what_takes_heads(behind_core: bool)
 def test_two_attentions_of_one_sequence_share_their_queries(own: bool) -> None:
     """diffusers transformer_qwenimage21.py: words attend to words, a picture to both; what
     brought the picture onto the stream makes no queries."""
-    beside = [Kind("copy", "copy_") if own else _gemm(24, HIDDEN, HIDDEN)]
+    beside = [Kind("elementwise", "slice") if own else _gemm(24, HIDDEN, HIDDEN)]
     run = _run("forward", _gemm(TOKENS, HIDDEN, 16), _core(128, 32), *beside, _core(TOKENS, 64, 32))
     run.cores = find_cores(run)
     label_ahead(run)
