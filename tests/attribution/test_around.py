@@ -63,3 +63,13 @@ def test_a_head_is_scaled_and_capped_before_its_loss(tmp_path: Path) -> None:
     ends = [mm("logits", 64, 64, 64), *(_row("", name) for name in ("div", "tanh", "mul"))]
     loss = [_row("loss", name) for name in ("_log_softmax", "nll_loss_forward")]
     _reads(tmp_path, ATTENTION, RECURRENT, MLP, RECURRENT, ATTENTION, ends=(*ends, *loss))
+
+
+def test_a_norm_without_a_weight_ends_before_a_rotation(tmp_path: Path) -> None:
+    """transformers models/embedding_gemma2, v_norm: no weight follows, but the cosine of queries does."""
+    steps = [_row("norm", name) for name in ("copy_", "pow", "mean", "add", "rsqrt", "mul", "copy_")]
+    turn = [_row("attention.rope", name) for name in ("mul", "neg", "cat", "mul", "add")]
+    rows = 4 * [NORM, QUERIES, *steps, *turn, CORE, OUTPUT, ADD, *MLP]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    assert said[: len(rows) // 4] == [row.right for row in rows[: len(rows) // 4]]

@@ -11,7 +11,7 @@ from itertools import takewhile
 from math import prod
 
 from tracelens.attribution.structure.runs import Run
-from tracelens.attribution.structure.units import VIEWS, Dims, Kind
+from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import LAYOUT
 
@@ -238,10 +238,16 @@ def _stop(run: Run, start: int, root: int) -> int:
         whole = largest or whole
         if wide and scales:
             products += 1
-            if products > 2:
+            if products > 2 or (not kind.tensors and _turns(run, at)):
                 break
         stop = at + 1
     return stop
+
+
+def _turns(run: Run, at: int) -> bool:
+    """Is it the first product of a rotation, behind which the other half is negated?"""
+    behind = (kind.name for kind in run.kinds[at + 1 : at + _STEPS] if kind.name not in VIEWS | CUTS)
+    return next(behind, "") == "neg"
 
 
 def _stop_on_map(run: Run, root: int) -> int | None:
