@@ -73,3 +73,10 @@ def test_a_norm_without_a_weight_ends_before_a_rotation(tmp_path: Path) -> None:
     trace, _, found = attributed(tmp_path, written(rows, shapes=False))
     said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
     assert said[: len(rows) // 4] == [row.right for row in rows[: len(rows) // 4]]
+
+
+def test_a_module_of_convolutions_is_no_mlp(tmp_path: Path) -> None:
+    """transformers models/gemma3n, Gemma3nAudioConformerLightConv1d: bent, convolved, and bent again."""
+    convolved = Row("other", "aten::convolution", "conv_depthwise2d_forward_kernel")
+    module = [NORM, OTHER, _row("", "glu"), convolved, _row("", "silu"), OTHER, ADD]
+    _reads(tmp_path, *3 * [ATTENTION, module, MLP])

@@ -8,7 +8,7 @@ from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import by_length, normalizes_by
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
-from tracelens.attribution.structure.walk import bends, follows, routes
+from tracelens.attribution.structure.walk import bends, convolves_bent, follows, routes
 
 Pattern = tuple[str, ...]
 _MLP_BETWEEN = 4  # output, up, down and queries
@@ -71,8 +71,10 @@ def _in_stretches(
             out += [*mixture, *[""] * (len(whole) - len(block))]
             continue
         inside = [at for at in acts if block[0] < at < block[-1]] or _bent(run, block)
-        if any(kind.what == "softmax" for kind in run.kinds[block[0] : block[-1]]):
-            out += [""] * len(whole)  # it says what it would answer, and takes that in (arXiv 2104.02724)
+        work = run.kinds[block[0] : block[-1]]
+        if any(kind.what == "softmax" for kind in work) or convolves_bent(work):
+            # it says what it would answer and takes that in (arXiv 2104.02724), or is a Conformer's
+            out += [""] * len(whole)
             continue
         mlp = None if _joins_others(run, block) else mlp_of(block, inside)
         if mlp is None:
