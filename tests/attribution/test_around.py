@@ -80,3 +80,28 @@ def test_a_module_of_convolutions_is_no_mlp(tmp_path: Path) -> None:
     convolved = Row("other", "aten::convolution", "conv_depthwise2d_forward_kernel")
     module = [NORM, OTHER, _row("", "glu"), convolved, _row("", "silu"), OTHER, ADD]
     _reads(tmp_path, *3 * [ATTENTION, module, MLP])
+
+
+def test_a_router_is_followed_by_a_choice(tmp_path: Path) -> None:
+    """transformers models/openai_privacy_filter, whose experts no operator names; what is normalized behind
+    them is of none."""
+    router = [
+        NORM,
+        mm("moe.router", 64, 64, 64),
+        *(_row("moe.router", name) for name in ("topk", "_softmax")),
+    ]
+    mixture = [*router, _row("moe.dispatch", "index"), ADD]
+    layers = [ATTENTION, mixture, RECURRENT, ATTENTION, MLP, RECURRENT, RECURRENT, ATTENTION, mixture]
+    _reads(tmp_path, *layers)
+    rows = [_row("embedding", "embedding"), *(row for layer in layers for row in layer), NORM]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    start = 1 + len(ATTENTION)
+    assert said[start : start + len(mixture)] == [row.right for row in mixture]
+
+
+def test_the_first_attention_takes_what_is_looked_up(tmp_path: Path) -> None:
+    rows = [_row("embedding", "embedding"), _row("", "mul"), *ATTENTION, *RECURRENT, *MLP, *ATTENTION, NORM]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    assert said[3] == "attention.qkv"

@@ -12,12 +12,13 @@ from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.readings import mlp_of
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS
-from tracelens.attribution.structure.walk import activates
+from tracelens.attribution.structure.walk import activates, routes
 
 _QUERIES = (1, 2, 3)  # products of one core
 _TO_SUM = 8  # units from the last product of a block to the sum with the stream, at most
 _TO_BEND = 3  # units from a gate's product to what bends it, at most
 _HANDS_ON = ("copy", "dropout", "helper")
+_SCORES = ("softmax", "activation", "elementwise", "add")  # of experts, before some are chosen
 _INSIDE = ("activation", "elementwise", "copy", "dropout", "add", "helper")
 
 
@@ -40,7 +41,7 @@ class _Around:
         products = self.run.products()
         for number, at in enumerate(products):
             if at not in self.run.labels and self._normalized(at):
-                self._name(self._mlp(products[number : number + 3]))
+                self._name(self._router(at) or self._mlp(products[number : number + 3]))
 
     def _name(self, parts: dict[int, str]) -> None:
         for at, component in parts.items():
@@ -64,9 +65,8 @@ class _Around:
         before = range(norm - 1, -1, -1)
         steps = (at for at in before if at not in self.normed and not self._passes(at))
         first = next(steps, None)
-        return (
-            first is None or self.kinds[first].what in ("add", "embedding") or self.kinds[first].name == "cat"
-        )
+        begins = not any(kind.what in ("gemm", "bmm") for kind in self.kinds[:norm])
+        return begins or first is None or self.kinds[first].what == "add" or self.kinds[first].name == "cat"
 
     def _output(self, core: Core) -> dict[int, str]:
         """The first product behind the core whose result is added to the stream, and the gate ahead of it."""
@@ -102,6 +102,13 @@ class _Around:
         """Does the product take what was normalized right before?"""
         before = (p for p in range(at - 1, -1, -1) if not self._passes(p))
         return next(before, -1) in self.normed
+
+    def _router(self, at: int) -> dict[int, str]:
+        """A product of which the largest are chosen right behind."""
+        behind = [p for p in range(at + 1, at + 1 + _TO_SUM) if p < len(self.kinds) and not self._passes(p)]
+        chooses = next((p for p in behind if routes(self.run, p)), None)
+        chosen = chooses is not None and all(self.kinds[p].what in _SCORES for p in behind if p < chooses)
+        return {at: "moe.router"} if chosen else {}
 
     def _mlp(self, products: list[int]) -> dict[int, str]:
         """Two or three products with one activation between, the last of which is added to the stream."""

@@ -213,7 +213,7 @@ class _Placed(Places):
 
     def _in_experts(self) -> list[tuple[int, Label]] | None:
         if self.before == "moe.router":
-            end = None if self.after == "moe.experts" else self.first_on_stream
+            end = None if self.after == "moe.experts" else self._behind_experts
             out: list[tuple[int, Label]] = []
             for at in self.gap:
                 kind = self.run.kinds[at]

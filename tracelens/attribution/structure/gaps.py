@@ -349,6 +349,14 @@ class Interval:
         ends = (p for p in self.gap if self._sums_up(p) or normalizes(self.run, p, self.hidden))
         return next(ends, None)
 
+    @cached_property
+    def _behind_experts(self) -> int | None:
+        """Where what a choice of experts is for ends: on the stream; without shapes also at the next product
+        of no name, or at the first step of a normalization."""
+        ends = [p for p in (self.first_on_stream, self.unnamed) if p is not None]
+        written = [p for p in self.gap if p in self.normed and not self.run.kinds[p].tensors]
+        return min([*ends, *written[:1]], default=None)
+
     def _sums_up(self, at: int) -> bool:
         """A residual of as many rows as the stream has; rows of tokens that several experts got are more."""
         kind = self.run.kinds[at]
