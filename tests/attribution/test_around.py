@@ -105,3 +105,13 @@ def test_the_first_attention_takes_what_is_looked_up(tmp_path: Path) -> None:
     trace, _, found = attributed(tmp_path, written(rows, shapes=False))
     said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
     assert said[3] == "attention.qkv"
+
+
+def test_layers_that_norm_what_they_give_take_the_sum_as_it_is(tmp_path: Path) -> None:
+    """transformers models/olmo2: x + norm(attention(x)), x + norm(mlp(x))."""
+    attention, mlp = [QUERIES, CORE, OUTPUT, NORM, ADD], [UP, GELU, DOWN, NORM, ADD]
+    normed = [*MLP[:-1], NORM, ADD]
+    other = RECURRENT[1:]  # takes a sum as it is, too
+    _reads(
+        tmp_path, ATTENTION, RECURRENT, normed, attention, mlp, mlp, attention, mlp, RECURRENT, GATED, other
+    )

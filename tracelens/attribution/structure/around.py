@@ -40,7 +40,7 @@ class _Around:
             self._name(found | core.parts if found else {})
         products = self.run.products()
         for number, at in enumerate(products):
-            if at not in self.run.labels and self._normalized(at):
+            if at not in self.run.labels and self._takes_stream(at):
                 self._name(self._router(at) or self._mlp(products[number : number + 3]))
 
     def _name(self, parts: dict[int, str]) -> None:
@@ -54,7 +54,7 @@ class _Around:
             kind = self.kinds[at]
             if kind.what == "gemm":
                 found.append(at)
-            elif at in self.normed and found and self._of_stream(at):
+            elif found and (self._of_stream(at) if at in self.normed else self._adds_normed(at)):
                 return found if len(found) in _QUERIES else []
             elif kind.what in ("bmm", "softmax", "core", "loss", "activation", "experts", "convolution"):
                 return []
@@ -67,6 +67,14 @@ class _Around:
         first = next(steps, None)
         begins = not any(kind.what in ("gemm", "bmm") for kind in self.kinds[:norm])
         return begins or first is None or self.kinds[first].what == "add" or self.kinds[first].name == "cat"
+
+    def _adds_normed(self, at: int) -> bool:
+        """Is it a sum with what is normalized, which the layers take as it is (OLMo 2, arXiv 2501.00656)?"""
+        return self.kinds[at].what == "add" and at not in self.normed and self._before(at) in self.normed
+
+    def _before(self, at: int) -> int:
+        """The last unit before that does more than hand on; -1 where none is."""
+        return next((p for p in range(at - 1, -1, -1) if not self._passes(p)), -1)
 
     def _output(self, core: Core) -> dict[int, str]:
         """The first product behind the core whose result is added to the stream, and the gate ahead of it."""
@@ -96,12 +104,18 @@ class _Around:
         ):
             return False
         behind = next((p for p in range(sums + 1, len(self.kinds)) if not self._passes(p)), None)
-        return behind is not None and (behind in self.normed or self.kinds[behind].what == "add")
+        taken = behind is not None and (behind in self.normed or self.kinds[behind].what == "add")
+        return taken or (self._adds_normed(sums) and behind is not None and self.kinds[behind].what == "gemm")
 
-    def _normalized(self, at: int) -> bool:
-        """Does the product take what was normalized right before?"""
-        before = (p for p in range(at - 1, -1, -1) if not self._passes(p))
-        return next(before, -1) in self.normed
+    def _added(self, at: int) -> bool:
+        """Is the product's result added to something as it is?"""
+        behind = next((p for p in range(at + 1, len(self.kinds)) if not self._passes(p)), at)
+        return self.kinds[behind].what == "add" and behind not in self.normed
+
+    def _takes_stream(self, at: int) -> bool:
+        """Does the product take what was normalized right before, or a sum with that?"""
+        before = self._before(at)
+        return before in self.normed or (before >= 0 and self._adds_normed(before))
 
     def _router(self, at: int) -> dict[int, str]:
         """A product of which the largest are chosen right behind."""
@@ -115,9 +129,12 @@ class _Around:
         for many in (3, 2):
             block = products[:many]
             inside = range(block[0] + 1, block[-1])
-            if len(block) < many or any(at in self.run.labels for at in block) or not self._summed(block[-1]):
+            if len(block) < many or any(at in self.run.labels for at in block):
                 continue
             others = [at for at in inside if at not in block]
+            plain = all(self.kinds[at].what != "add" for at in others)  # then a sum behind is of no bias
+            if not (self._summed(block[-1]) or (plain and self._added(block[-1]))):
+                continue
             alone = all(self.kinds[at].what in _INSIDE and at not in self.normed for at in others)
             parts = mlp_of(block, [at for at in others if activates(self.kinds[at])])
             if alone and parts is not None:
