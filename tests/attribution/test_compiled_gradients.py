@@ -248,6 +248,18 @@ def test_two_attentions_of_one_sequence_share_their_queries(own: bool) -> None:
     assert (0 in run.labels) is not own
 
 
+@pytest.mark.parametrize(("times", "found"), [(8, "norm"), (2, "loss")])
+def test_numbers_of_batches_are_counted_behind_the_loss(times: int, found: str) -> None:
+    """Batch normalizations under torch.compile: sums of numbers, and no losses that are added up."""
+    loss, counts = _fused("per_fused__log_softmax_nll_loss_forward", (4, 1000)), _fused("poi_fused_add_80")
+    kinds = [*_forward().kinds, _gemm(4, 1000, HIDDEN), loss, *[counts] * times]
+    run = _run("forward", *kinds)
+    run.cores = find_cores(run)
+    label_forward(run, HIDDEN)
+    label_between(run, HIDDEN, 1000)
+    assert {run.labels[at].component for at in range(len(run) - times, len(run))} == {found}
+
+
 def _behind_mlp(*kinds: Kind) -> list[str]:
     run = _forward()
     tail = _run("forward", *run.kinds, *kinds)

@@ -12,6 +12,7 @@ from tracelens.attribution.structure.layouts import Ahead, label_by_layout
 from tracelens.attribution.structure.readings import read_gap
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.unshaped import label_unshaped
 from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import parse_fused
 
@@ -172,6 +173,18 @@ def test_behind_the_last_layer_comes_its_normalization_whatever_is_filled_and_su
     put_off = _fused("per_fused__to_copy_mul_sum_view")
     found = _label(_backward(DGRAD, CORE, DGRAD, put_off, fill, norm), [QUERIES], [OUTPUT])
     assert (found[4], found[5]) == ("embedding", "norm")
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_behind_a_product_of_no_name_nothing_is_of_attention(opened: bool) -> None:
+    scale = _fused("poi_fused_add_mul_view")
+    between = [WGRAD, scale] if opened else [scale]
+    run = _backward(DGRAD, CORE, *between, DGRAD)
+    run.cores = find_backward_cores(run, [])
+    run.labels = {0: Label(OUTPUT, 0, role="dgrad"), 1: Label("attention.core", 0)}
+    run.labels[len(run) - 1] = Label(QUERIES, 0, role="dgrad")
+    label_unshaped(run, 0)
+    assert (len(run) - 2 in run.labels) is not opened
 
 
 CENTRED = "native_layer_norm_native_layer_norm_backward"

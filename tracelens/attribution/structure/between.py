@@ -243,7 +243,12 @@ class _Placed(Places):
         filled = (at for at in sure if "embedding_backward" in self.run.kinds[at].tags)  # for the backward
         zeros = {at for at in filled if not loses(self.run, at)}
         sure = [at for at in sure if at > self.last_scaled and at not in zeros]
-        return [(at, Label("logits" if at <= self.last_of_columns else "loss")) for at in sure]
+        counts = self._counters
+        named = (
+            (at, "norm" if at in counts else "logits" if at <= self.last_of_columns else "loss")
+            for at in sure
+        )
+        return [(at, Label(component)) for at, component in named]
 
     def _in_head(self) -> list[tuple[int, Label]] | None:
         """Between the products of a head: an activation, written out or not, and a normalization."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, takewhile
@@ -15,6 +16,7 @@ from tracelens.attribution.structure.walk import loses
 from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import parse_fused
 
+_LOSSES = 3  # that are added one to another, at most
 _DRAWS = 6  # units between chance and the product with it, at most
 _CHANCE = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_"})
 _BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
@@ -80,6 +82,15 @@ class Interval:
         """A batch normalization adds one to a number before it runs."""
         kind, behind = self.run.kinds[at], self.run.kinds[at + 1 : at + 2]
         return kind.what == "add" and not kind.tensors and any("batch_norm" in other.name for other in behind)
+
+    @cached_property
+    def _counters(self) -> set[int]:
+        """Compiled, the numbers of batches that normalizations count come last: one sum of no tensor, many
+        times. Losses are added up a few times."""
+        kinds = self.run.kinds
+        sums = [at for at in self.gap if kinds[at].tags == {"add"} and not any(kinds[at].tensors)]
+        times = Counter(kinds[at].name for at in sums)
+        return {at for at in sums if times[kinds[at].name] > _LOSSES}
 
     @cached_property
     def last_of_columns(self) -> int:

@@ -135,7 +135,8 @@ def _between(run: Run, start: int) -> None:
         for at in range(begin + 1, end):
             if at not in run.labels and run.kinds[at].what not in ("gemm", "bmm", "helper"):
                 found = _named(run, at, run.labels[begin], run.labels[end])
-                if found is not None:
+                opened = (p not in run.labels and run.kinds[p].what == "gemm" for p in range(begin + 1, at))
+                if found is not None and not (found.component == "attention.other" and any(opened)):
                     run.labels[at] = found
 
 
