@@ -260,6 +260,12 @@ def test_numbers_of_batches_are_counted_behind_the_loss(times: int, found: str) 
     assert {run.labels[at].component for at in range(len(run) - times, len(run))} == {found}
 
 
+def test_numbers_of_batches_are_counted_behind_a_layer_too() -> None:
+    assert (
+        _behind_mlp(*[_fused("poi_fused_add_67")] * 8, _fused("per_fused_mean", STREAM))[:8] == ["norm"] * 8
+    )
+
+
 def _behind_mlp(*kinds: Kind) -> list[str]:
     run = _forward()
     tail = _run("forward", *run.kinds, *kinds)

@@ -350,6 +350,8 @@ class _Placed(Places):
             return Label("attention.other", self.layer)  # the weights, averaged over the heads
         if self.before in ("moe.experts",) and self._before_residual(at):
             return Label("moe.dispatch", self.layer)
+        if at in self._counters:
+            return Label("norm", self.layer)
         if kind.what == "fused":
             return self._fused(at)
         if self._is_norm(at) or self._counts_batches(at):
