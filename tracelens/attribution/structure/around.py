@@ -62,11 +62,11 @@ class _Around:
 
     def _of_stream(self, norm: int) -> bool:
         """Does the normalization take a sum, or what begins the stream, and no product's result?"""
-        before = range(norm - 1, -1, -1)
-        steps = (at for at in before if at not in self.normed and not self._passes(at))
-        first = next(steps, None)
-        begins = not any(kind.what in ("gemm", "bmm") for kind in self.kinds[:norm])
-        return begins or first is None or self.kinds[first].what == "add" or self.kinds[first].name == "cat"
+        while norm in self.normed:
+            norm = self._before(norm)
+        taken = self.kinds[norm] if norm >= 0 else None
+        begins = not any(kind.what in ("gemm", "bmm") for kind in self.kinds[: norm + 1])
+        return begins or taken is None or taken.what == "add" or taken.name == "cat"
 
     def _adds_normed(self, at: int) -> bool:
         """Is it a sum with what is normalized, which the layers take as it is (OLMo 2, arXiv 2501.00656)?"""
@@ -76,6 +76,10 @@ class _Around:
         """The last unit before that does more than hand on; -1 where none is."""
         return next((p for p in range(at - 1, -1, -1) if not self._passes(p)), -1)
 
+    def _behind(self, at: int) -> int:
+        """The next unit that does more than hand on; itself where none is."""
+        return next((p for p in range(at + 1, len(self.kinds)) if not self._passes(p)), at)
+
     def _output(self, core: Core) -> dict[int, str]:
         """The first product behind the core whose result is added to the stream, and the gate ahead of it."""
         gates: list[int] = []
@@ -84,13 +88,9 @@ class _Around:
                 if self._summed(at):
                     return dict.fromkeys(gates, "attention.other") | {at: "attention.output"}
                 gates.append(at)
-            bent = not gates or any(map(activates, self.kinds[gates[0] : at + _TO_BEND]))
-            if (
-                at in self.normed
-                or self.kinds[at].what not in (*_INSIDE, "gemm")
-                or len(gates) > 1
-                or not bent
-            ):
+            elif at in self.normed or self.kinds[at].what not in _INSIDE:
+                return {}
+            if len(gates) > 1 or (gates and not any(map(activates, self.kinds[gates[0] : at + _TO_BEND]))):
                 return {}
         return {}
 
@@ -103,13 +103,14 @@ class _Around:
             self.kinds[p].what != "elementwise" and p not in self.normed for p in rest if p < sums
         ):
             return False
-        behind = next((p for p in range(sums + 1, len(self.kinds)) if not self._passes(p)), None)
-        taken = behind is not None and (behind in self.normed or self.kinds[behind].what == "add")
-        return taken or (self._adds_normed(sums) and behind is not None and self.kinds[behind].what == "gemm")
+        behind = self._behind(sums)
+        what = self.kinds[behind].what
+        taken = behind != sums and (behind in self.normed or what == "add")
+        return taken or (self._adds_normed(sums) and what == "gemm")
 
     def _added(self, at: int) -> bool:
         """Is the product's result added to something as it is?"""
-        behind = next((p for p in range(at + 1, len(self.kinds)) if not self._passes(p)), at)
+        behind = self._behind(at)
         return self.kinds[behind].what == "add" and behind not in self.normed
 
     def _takes_stream(self, at: int) -> bool:

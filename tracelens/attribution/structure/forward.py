@@ -19,11 +19,10 @@ from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.queries import Queries
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
-from tracelens.attribution.structure.walk import activates, convolves_bent, embeds, pairs
+from tracelens.attribution.structure.walk import FEW, activates, convolves_bent, embeds, pairs
 from tracelens.gemm import GemmShape
 
 _BEHIND = 6  # units from a product to the sum of its result, at most
-_FEW = 64  # rows for each token: products with fewer are of whole samples, and of no layer
 
 
 def label_forward(run: Run, hidden: int) -> None:
@@ -145,7 +144,7 @@ class Forward(Queries, BlockWalk):
         self.mlps |= self._closing()
         tokens = self.run.cores[0].tokens or 0
         left = [(at, shape) for at, shape in shapes if at >= first and at not in self.run.labels]
-        of_tokens = [at for at, shape in left if shape.m * _FEW > tokens]
+        of_tokens = [at for at, shape in left if shape.m * FEW > tokens]
         self._mlps(of_tokens if shapes else [at for at in products if at >= first], stop)
 
     def _widening_mlp(self, opens: list[tuple[int, GemmShape]]) -> dict[int, Label]:

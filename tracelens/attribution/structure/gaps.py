@@ -19,7 +19,7 @@ from tracelens.gemm.inductor import parse_fused
 _LOSSES = 3  # that are added one to another, at most
 _DRAWS = 6  # units between chance and the product with it, at most
 _CHANCE = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_"})
-_BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
+BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
 _SCALES = frozenset({"mul", "mul_", "div", "div_"})
 _LAYS_OUT = frozenset({"fill_", "constant_pad_nd", "pad", "cat"})
 _MOVES = frozenset({"roll", "index_select", "index", "gather"})
@@ -317,7 +317,7 @@ class Interval:
         if end is None:
             return False
         samples = kinds[end].tensors[0][0] if kinds[end].tensors else 0
-        blocks = (p for p in range(self.gap[0], end) if kinds[p].what in _BLOCKS)
+        blocks = (p for p in range(self.gap[0], end) if kinds[p].what in BLOCKS)
         return all((shape := self.run.shape(p)) is not None and shape.m == samples for p in blocks)
 
     @cached_property

@@ -29,9 +29,9 @@ from tracelens.attribution.structure.grammars import (
 from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import Units
+from tracelens.attribution.structure.walk import FEW
 
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
-_FEW = 64  # rows for each token: products with fewer are of whole samples, and of no layer
 _BESIDE_CORES = (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE, SEPARABLE)
 
 
@@ -90,7 +90,7 @@ def label_between_layers(run: Run) -> None:
         else:
             makes = run.shape(places[at]) if around in _BETWEEN_LAYERS else None
             fits = makes is not None and found["given"] >= makes.k == found["hidden"]
-        if fits and found["tokens"] * _FEW > tokens:
+        if fits and found["tokens"] * FEW > tokens:
             for place, component in found.components.items():
                 run.labels.setdefault(place, Label(component, evidence="local"))
 

@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 from math import prod
 
 from tracelens.attribution.structure.cores import query_rows
-from tracelens.attribution.structure.gaps import Interval, rows_of
+from tracelens.attribution.structure.gaps import BLOCKS, Interval, rows_of
 from tracelens.attribution.structure.heads import splits
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
@@ -15,8 +15,6 @@ from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 _CONVOLUTION = 4  # kernels of one convolution: its layouts with it
 _ARANGES = 4  # units from the numbers of positions to what is made of pairs of them, at most
 WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
-
-_BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
 
 
 class Places(Interval):
@@ -147,7 +145,7 @@ class Places(Interval):
             return False
         if self.run.kinds[at].tensors[0][-1] != self.hidden:
             return False  # the channels in front
-        if any(kind.what in _BLOCKS for kind in self.run.kinds[self.gap[0] : at]):
+        if any(kind.what in BLOCKS for kind in self.run.kinds[self.gap[0] : at]):
             return False  # a block of no name
         given = self.product.m * self.product.batch if self.product is not None else 0
         rows = rows_of(self.run.kinds[at].tensors[0])

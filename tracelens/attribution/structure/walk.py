@@ -15,6 +15,7 @@ from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import NONLINEAR
 
 MOST_EXPERTS = 1024
+FEW = 64  # rows for each token: products with fewer are of whole samples, and of no layer
 LARGEST_RANK = 512  # of a low-rank adapter
 
 
