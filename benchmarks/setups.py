@@ -22,7 +22,7 @@ from benchmarks.hub.truth import Place, truth_of
 from tests.kept import kept, of_package, sources
 from tests.zoo.capture import Capture
 
-SETUPS = ("checkpointed", "reentrant", "adapters", "checkpointed-adapters", "eager")
+SETUPS = ("checkpointed", "reentrant", "adapters", "few-adapters", "checkpointed-adapters", "eager")
 _ADAPTER = "lora_"
 _BASE = "base_layer"  # of huggingface/peft src/peft/tuners/lora/layer.py
 
@@ -84,7 +84,8 @@ def _set_up(model: Any, setup: str) -> None:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
     peft = import_module("peft")
-    config = peft.LoraConfig(target_modules="all-linear", r=16)
+    # without targets peft adapts what is usual for the architecture, often queries and values alone
+    config = peft.LoraConfig(target_modules=None if setup.startswith("few") else "all-linear", r=16)
     with torch.device("meta"):
         peft.get_peft_model(model, config, low_cpu_mem_usage=True)  # in place
     for parameter in model.parameters():

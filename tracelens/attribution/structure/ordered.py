@@ -14,14 +14,15 @@ from itertools import pairwise
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.readings import (
     EXPERTS,
-    ONE_ADAPTER,
     QUERIES,
     Pattern,
     adapters,
+    are_adapters,
     ends_layer,
     normalizations,
     read_gap,
     read_two,
+    without_adapters,
 )
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.walk import activates, loses, name_sum
@@ -56,18 +57,19 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     _label_ahead(run, ahead, whole[0])
     pattern_last = _behind_last(run, rest, whole[-1], max(pattern.count("mlp.down") for pattern in patterns))
     _label_layers(run, cores, [*between, rest], [*patterns, pattern_last])
-    _label_adapters(run, [ahead, *between, rest])
     _unknown_cores(run)
     last_norm = max((at for at in normalizations(run, cores[-1].last, stop)), default=stop)
     middle = rest[len(pattern_last) : -1]
-    transformed = len(middle) == 1 and bool(normalizations(run, middle[0], rest[-1]))
+    once = len(without_adapters(run, middle)) == 1
+    transformed = once and bool(normalizations(run, middle[0], rest[-1]))
     ends = losses[:1] == [stop] or not behind
     alone = ends and [at for at in rest if at > last_norm] == rest[-1:] and (bool(losses) or transformed)
     pictures = any(kind.what == "convolution" for kind in run.kinds[rest[-1] : stop]) if rest else False
     if rest and not pictures and (alone or (len(rest) == len(pattern_last) + 1 and ends)):
         run.labels[rest[-1]] = Label("logits")
         if transformed:
-            run.labels[middle[0]] = Label("other")  # before the vocabulary
+            run.labels.update(dict.fromkeys(middle, Label("other")))  # before the vocabulary
+    _label_adapters(run, [ahead, *between, rest])
 
 
 def _label_ahead(run: Run, ahead: list[int], pattern: Pattern) -> None:
@@ -128,9 +130,9 @@ def _label_layers(run: Run, cores: list[Core], gaps: list[list[int]], patterns: 
 
 
 def _label_adapters(run: Run, gaps: list[list[int]]) -> None:
-    """The sums behind low-rank adapters. Twice at least, as the rotation of queries adds too."""
+    """The sums behind low-rank adapters."""
     found = [adapters(run, places) for places in gaps]
-    if any(len(products) > ONE_ADAPTER for products in found):
+    if any(are_adapters(run, products) for products in found):
         for at in (at for products in found for at in products[1::2] if at in run.labels):
             name_sum(run, at)
 
@@ -299,6 +301,7 @@ def _unknown_cores(run: Run) -> None:
 
 def _once(pattern: tuple[str, ...]) -> tuple[str, ...]:
     """The pattern with one MLP, or one of each of two models: some layers have no attention."""
-    ends = [at + 1 for at, component in enumerate(pattern) if component == "mlp.down"]
+    pairs = enumerate(pairwise((*pattern, "")), 1)  # adapters have the names of what they adapt
+    ends = [at for at, (component, behind) in pairs if component == "mlp.down" != behind]
     end = [*ends, len(pattern)][min(pattern.count("attention.output"), _TWO) - 1 if len(ends) > 1 else 0]
     return (*pattern[:end], *(component for component in pattern[end:] if not component.startswith("mlp.")))

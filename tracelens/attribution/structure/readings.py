@@ -130,10 +130,21 @@ def _summed(run: Run, at: int) -> bool:
     return first is not None and first.what == "add"
 
 
-def _without_adapters(run: Run, places: list[int]) -> list[int]:
-    """The places without low-rank adapters. Twice at least, as the rotation of queries adds too."""
+def without_adapters(run: Run, places: list[int]) -> list[int]:
+    """The places without low-rank adapters."""
     found = adapters(run, places)
-    return [at for at in places if at not in found] if len(found) > ONE_ADAPTER else places
+    return [at for at in places if at not in found] if are_adapters(run, found) else places
+
+
+def are_adapters(run: Run, found: list[int]) -> bool:
+    """Is what may be low-rank adapters that? Twice, or scaled before it is added, as the rotation of queries
+    behind three products adds too, but turns these first."""
+    return len(found) > ONE_ADAPTER or any(_scales(run, up) for up in found[1::2])
+
+
+def _scales(run: Run, at: int) -> bool:
+    behind = [kind for kind in run.kinds[at + 1 : at + 5] if kind.what != "copy"]
+    return [kind.name for kind in behind[:1]] == ["mul"] and [kind.what for kind in behind[1:2]] == ["add"]
 
 
 def adapters(run: Run, places: list[int]) -> list[int]:
@@ -229,7 +240,7 @@ def _adds(run: Run, start: int, stop: int) -> bool:
 
 def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, ...] | None:
     """The one reading of the products between two cores, or behind the last one; None."""
-    bases = _without_adapters(run, places)
+    bases = without_adapters(run, places)
     if len(bases) < len(places):
         found = read_gap(run, bases, last=last)
         named = dict(zip(bases, found or (), strict=False))
