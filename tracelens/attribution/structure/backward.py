@@ -130,7 +130,8 @@ def _path(run: Run, forward: Run, cores: list[Core] | None, weights: set[int]) -
     expected = _between_positions(forward, bool(cores)) if nested or not cores else _of_cores(forward, turn)
     for (start, stop), ahead in zip(pairwise(edges), expected, strict=True):
         places = [at for at in range(start + 1, stop) if at not in inside and _size(run, at) is not None]
-        found = dict(_in_order([(at, _size(run, at)) for at in places], ahead))
+        sizes = [(at, _size(run, at)) for at in places]
+        found = dict(_in_order(sizes, ahead)) | _as_many(sizes, ahead)
         found |= _beside([at for at in places if at not in found], run, ahead, list(found.values()))
         out |= found
         open_ += [at for at in places if at not in found]
@@ -277,6 +278,15 @@ def _in_order(
 ) -> list[tuple[int, NamedProduct]]:
     """The products run that are the gradients of these, in this order."""
     return [(place, ahead[index]) for place, index in _common(places, [p.dgrad for p in ahead])]
+
+
+def _as_many(places: list[tuple[int, _Size | None]], ahead: list[NamedProduct]) -> dict[int, NamedProduct]:
+    """Where as many of one size ran as are expected they are these, in this order, whatever is between."""
+    out: dict[int, NamedProduct] = {}
+    for size in {p.dgrad for p in ahead}:
+        ran, wanted = ([at for at, own in places if own == size], [p for p in ahead if p.dgrad == size])
+        out |= dict(zip(ran, wanted, strict=True)) if len(ran) == len(wanted) else {}
+    return out
 
 
 def _common(places: list[tuple[int, _Size | None]], sizes: list[_Size]) -> list[tuple[int, int]]:

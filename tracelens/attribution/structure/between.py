@@ -187,7 +187,7 @@ class _Placed(Places):
             return Label("dropout", self.layer)
         if rotates and kind.tensors and self._makes_waves(at):
             return Label("attention.rope", self.layer)
-        if self._is_norm(at) or kind.name in _NORM_STEPS or self._counts_batches(at):
+        if self._own(at) == "norm" or self._is_norm(at) or kind.name in _NORM_STEPS:
             return Label("norm", self.layer)
         if rotates and kind.name in CUTS:  # of a head into its halves; a cut of all heads is another thing
             heads = self.core is not None and any(per_head(t, self.core) for t in kind.tensors)

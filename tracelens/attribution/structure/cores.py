@@ -34,6 +34,7 @@ _POSITIONS = 2  # linear layers within the scores of an attention
 _COORDINATES = 4  # numbers that say how two positions lie to one another, at most
 _PADDED = 4  # scores of blocks or windows are padded before or behind their softmax, and by less than this
 _VALUES = 2  # gradients of what makes the values
+_GRADIENTS = 2  # of queries and of keys
 _NORM = frozenset({"norm", "norm_backward"})
 _BLOCKS = ("gemm", "bmm", "core", "norm", "loss")
 
@@ -280,12 +281,8 @@ def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
     """
     if not any(map(run.shape, run.products())):
         return _in_one(run, [*_backward_by_order(run)])
-    scores = {
-        _size(shape)
-        for other in forward
-        for core in other.cores
-        if core.first != core.last and (shape := other.shape(core.first)) is not None
-    }
+    unfused = [(other, core) for other in forward for core in other.cores if core.first != core.last]
+    scores = {size for other, core in unfused if (size := _scores(other, core)) is not None}
     turned = {(batch, k, n, m) for batch, m, n, k in scores}  # dK as Q^T dS, transposed
     cores: list[Core] = []
     for at, kind in enumerate(run.kinds):
@@ -295,6 +292,13 @@ def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
         elif kind.what == "bmm" and shape is not None and _size(shape) in scores:
             cores.append(_unfused_backward(run, at, turned))
     return _in_one(run, cores)
+
+
+def _scores(run: Run, core: Core) -> tuple[int, int, int, int] | None:
+    """The size of Q K^T; products with positions beside it give less."""
+    parts = [core.first, *(at for at, part in core.parts.items() if part == "attention.scores")]
+    sizes = [_size(shape) for at in parts if (shape := run.shape(at)) is not None]
+    return max(sizes, key=lambda size: prod(size[:3]), default=None)
 
 
 def _backward_by_order(run: Run) -> Iterator[Core]:
@@ -389,7 +393,7 @@ def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]])
     other = run.shape(before) if before >= 0 and run.kinds[before].what == "bmm" else None
     if own and other and own.batch == other.batch and _size(own) != _size(other):
         parts[before] = "attention.values"  # dV
-    softmax = None
+    softmax, found = None, 0
     for place in range(at + 1, min(len(run), at + 24)):
         kind, shape = run.kinds[place], run.shape(place)
         if kind.what == "softmax" or kind.tags & {"softmax_backward"} or kind.name.startswith("_softmax"):
@@ -401,11 +405,19 @@ def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]])
         elif kind.what == "bmm" and softmax is not None and shape is not None:
             if _size(shape) in turned or before in parts:
                 parts[place] = "attention.scores"  # dQ, dK
-            if sum(component == "attention.scores" for component in parts.values()) == 2:
+            found += not _of_rows(shape, own)
+            if found == _GRADIENTS:
                 break
         elif kind.what == "bmm":
             break
     return Core(min(parts), max(parts), parts, backward=True)
+
+
+def _of_rows(shape: GemmShape, scores: GemmShape | None) -> bool:
+    """Of positions in each row or column of a picture, for all queries: in other batches than the scores."""
+    if scores is None or shape.batch == scores.batch:
+        return False
+    return scores.batch * scores.m in (shape.batch * shape.m, shape.batch * shape.k)
 
 
 def _with_bias(run: Run, core: Core) -> Core:

@@ -71,8 +71,12 @@ class Interval:
     def _scales_rows(self, at: int) -> bool:
         """A fused normalization: with statistics of rows, and a weight."""
         kind = self.run.kinds[at]
-        statistic = any(len(t) > 1 and t[-1] == 1 < prod(t) for t in kind.tensors)
-        return "norm" in kind.tags and statistic and any(len(t) == 1 for t in kind.tensors)
+        statistics = {t for t in kind.tensors if len(t) > 1 and t[-1] == 1 < prod(t)}
+        if not statistics or not any(len(t) == 1 for t in kind.tensors):
+            return False
+        ahead = (self.run.kinds[place] for place in self.gap if place < at)  # a pass for the statistics alone
+        made = any("norm" in other.tags and statistics & {*other.tensors} for other in ahead)
+        return "norm" in kind.tags or (made and kind.what == "fused" and not kind.tags)
 
     def _draws(self, kind: Kind) -> bool:
         """A fused kernel that draws what is dropped, and does nothing else."""

@@ -178,7 +178,7 @@ class _Between:
         if not kind.tensors or len(kind.tensors[0]) < 2:
             return None
         partial = kind.tensors[0]
-        if prod(partial) >= self.rows * min(self.hidden) or partial in self.weights:
+        if prod(partial) >= self._most(at) or partial in self.weights:
             return None
         reduces = kind.name in ("sum", "to", "_to_copy", "copy_") or kind.name.startswith("triton_")
         near = _NEAR * (1 + (partial[:2] == (1, 1)))  # a sum of that form is put off with the next
@@ -234,7 +234,8 @@ class _Between:
             # x, its gradient and a reduction: a norm whose name does not say so (written out)
             return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
         if streams in (1, 2) and "sum" in kind.tags and kind.what == "fused":
-            return self._of_sum(at, kind)
+            own = streams == 1 and self._has_statistic(kind)  # of a loss's gradient, a number for all
+            return Label("norm", layer) if own else self._of_sum(at, kind)
         if streams >= 1 and (kind.tags & {"dropout_backward"} or kind.what == "dropout"):
             return Label("dropout", layer)
         if streams and self.affine and any(len(t) == 1 and t[0] in self.hidden for t in kind.tensors):
@@ -257,7 +258,7 @@ class _Between:
     ) -> Label | None:
         acts = kind.tags & {"activation", "activation_backward"}
         wide = [t for t in kind.tensors if prod(t[:-1]) > 1 and t[-1] in self.inner]
-        if acts and wide and (first == "mlp.down" or not self._only_sums(kind)):
+        if acts and wide and (first == "mlp.down" or not self._only_sums(at, kind)):
             return Label("mlp.activation", layer)
         if first != "mlp.down" or last not in _UP:
             return None
@@ -274,15 +275,21 @@ class _Between:
             if "rope" in kind.tags:
                 return Label("attention.rope", layer, ("attention.rope", "norm") if kind.tags & _NORM else ())
             own = self._of_sum(at, kind)
-            sums = [t for t in kind.tensors if len(t) > 1 and prod(t) < self.rows * min(self.hidden)]
+            sums = [t for t in kind.tensors if len(t) > 1 and prod(t) < self._most(at)]
             if own is None and "sum" in kind.tags and any(self.heads & {*t[-2:]} for t in sums):
                 return Label("norm", layer)  # its weight, one number for each of a head's
             return own or Label("attention.other", layer)
         return None
 
-    def _only_sums(self, kind: Kind) -> bool:
+    def _only_sums(self, at: int, kind: Kind) -> bool:
         """Does it sum one tensor over the tokens, whatever made that?"""
-        return "sum" in kind.tags and sum(prod(t) >= self.rows * min(self.hidden) for t in kind.tensors) == 1
+        return "sum" in kind.tags and sum(prod(t) >= self._most(at) for t in kind.tensors) == 1
+
+    def _most(self, at: int) -> int:
+        """As large as nothing that is summed over the tokens: of several models those of the products around."""
+        ends = [self.run.shape(place) for place in self.around.get(at, ()) if place in self.run.labels]
+        rows = min((shape.m for shape in ends if shape is not None), default=0)
+        return max(self.rows, rows) * min(self.hidden)
 
     def _of_sum(self, at: int, kind: Kind) -> Label | None:
         """A sum over the tokens: the gradient of a bias, part of the product whose output it follows."""
@@ -290,15 +297,16 @@ class _Between:
             return None
         thirds = {3 * wide for wide in self.hidden}  # queries, keys and values in one: nothing scales these
         scales = any(len(t) > 2 and t[:2] == (1, 1) and t[2] not in thirds for t in kind.tensors)
-        if scales and not self._only_sums(kind):
+        if scales and not self._only_sums(at, kind):
             return None  # over samples and rows, of a product or of partial sums: of a scale, as likely
         given = kind.tensors
         if (
             kind.what == "fused"
         ):  # what it reads says nothing of the sum; a number for each row is a statistic
-            given = tuple(t for t in given if prod(t) < self.rows * min(self.hidden) and t[-1] > 1)
+            given = tuple(t for t in given if prod(t) < self._most(at) and t[-1] > 1)
         widths = {size for t in given for size in t if size > 1}
-        stations = self._summed_at(at, widths)
+        sizes = {prod(t) for t in kind.tensors if prod(t) >= self._most(at)}
+        stations = self._summed_at(at, widths, sizes)
         behind = range(at - 1, max(-1, at - _NEAR), -1)
         ahead = range(at + 1, min(len(self.run), at + _NEAR))
         for place in stations or (*behind, *ahead):
@@ -316,10 +324,24 @@ class _Between:
             return None
         return shape.k if label.role == "dgrad" else shape.m
 
-    def _summed_at(self, at: int, widths: set[int]) -> list[int]:
+    def _around(self, at: int, sizes: set[int]) -> tuple[int, int]:
+        """The stations before and behind, without those of another sequence than what has these sizes."""
+        start, stop = self.around.get(at, (-1, len(self.run)))
+        if self._has_size(start, sizes) and self._has_size(stop, sizes):
+            return start, stop
+        before = (place for place in reversed(self.path) if place <= start and self._has_size(place, sizes))
+        behind = (place for place in self.path if place >= stop and self._has_size(place, sizes))
+        return next(before, start), next(behind, stop)
+
+    def _has_size(self, place: int, sizes: set[int]) -> bool:
+        """Does the product take a gradient of one of these sizes, if it has a shape?"""
+        shape = self.run.shape(place) if place in self.run.labels else None
+        return shape is None or not sizes or shape.m * shape.k in sizes
+
+    def _summed_at(self, at: int, widths: set[int], sizes: set[int]) -> list[int]:
         """The product on the path whose gradient is summed between it and the next: that of the one behind is
         there as soon as the normalization between is through."""
-        start, stop = self.around.get(at, (-1, len(self.run)))
+        start, stop = self._around(at, sizes)
         fits = [place for place in (start, stop) if self._gives(place) in widths]
         if len(fits) < 2:
             return fits

@@ -206,9 +206,10 @@ class Queries(Walk):
         normalized again.
         """
         run = self.run
+        all_, here = here, [at for at in here if not self._is_of_later(at, core)]
         index = self._output_index(here, core)
         if index is None:
-            return here
+            return all_
         at = here[index]
         shape, width = run.shape(at), core.out_width
         both = shape is not None and width is not None and shape.k > width
@@ -226,7 +227,15 @@ class Queries(Walk):
             run.labels[between] = Label("attention.other" if gates else "attention.output", self.layer)
         outputs = (p for p in here[: index + 1] if run.labels[p].component == "attention.output")
         self.rows = {made.m for p in outputs if (made := run.shape(p)) is not None}
-        return self._adapters(here[index + 1 :], at)
+        return self._adapters([behind for behind in all_ if behind > at], at)
+
+    def _is_of_later(self, at: int, core: Core) -> bool:
+        """Is it made of another sequence, to which a later core attends?"""
+        run, shape = self.run, self.run.shape(at)
+        if shape is None or shape.m == core.tokens:
+            return False
+        later = (other for other in run.cores if other.first > max(at, core.last))
+        return any(key_rows(run, other) == shape.m != other.tokens for other in later)
 
     def _is_summed(self, at: int, behind: int) -> bool:
         """Is something added to the stream, and that normalized, between the two?"""

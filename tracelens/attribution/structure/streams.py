@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import prod
 
+from tracelens.attribution.structure.ahead import key_rows
 from tracelens.attribution.structure.runs import Excerpt, Run
 from tracelens.attribution.structure.units import Kind
 
@@ -29,14 +30,35 @@ def streams(run: Run) -> Iterator[Excerpt]:
         return
     known = {count for count in counts if count is not None}
     places: dict[int, list[int]] = {count: [] for count in known}
-    current = tokens[0]
+    widths = {count: _widths(run, count) for count in known}
+    current = tokens[0] or 0
     of_core = {at: core.tokens for core in run.cores for at in core.parts}
     for at, kind in enumerate(run.kinds):
         found = {of_core[at]} if at in of_core else _rows(kind) & known
-        current = found.pop() if len(found) == 1 else current
-        places[current or 0].append(at)
+        if not found:  # of the sequence it attends to, or of part of its tokens
+            found = {core.tokens for core in run.cores if key_rows(run, core) in _rows(kind)}
+        if not found:
+            found = {count for count in known if _width(kind) in widths[count]}
+        if current not in found and found:
+            current = max(found, key=lambda count: places[count or 0][-1:]) or 0
+        if kind.gemm is not None:
+            widths[current].add(kind.gemm.n)
+        places[current].append(at)
     for kept in places.values():
         yield Excerpt(run, kept, run.part(kept))
+
+
+def _widths(run: Run, rows: int) -> set[int]:
+    """How wide the operands of the products of so many rows are."""
+    gemms = [kind.gemm for kind in run.kinds if kind.gemm is not None and kind.gemm.m == rows]
+    return {size for gemm in gemms for size in (gemm.n, gemm.k)}
+
+
+def _width(kind: Kind) -> int | None:
+    """How wide what it takes is."""
+    if kind.gemm is not None:
+        return kind.gemm.k
+    return kind.tensors[0][-1] if kind.tensors and kind.tensors[0] else None
 
 
 def _rows(kind: Kind) -> set[int]:
