@@ -22,6 +22,7 @@ from tracelens.words import Role
 
 _MOST_PAIRS = 4_000_000  # a second or two
 _MOSTLY = 0.9  # of the gradients of activations have that of the weight next to them
+_MLP = frozenset({"mlp.up", "mlp.gate", "mlp.down"})
 _BRANCHES = frozenset({"attention.qkv", "mlp.up", "mlp.gate", "moe.experts"})
 _OPEN = Label("unattributed")
 _Size = tuple[int, int, int, int]  # batch, M, N, K
@@ -321,7 +322,9 @@ def _weight_gradients(
     inside = {at for core in run.cores for at in core.parts}
     left = {at: size for at in range(len(run)) if (size := _size(run, at)) and at not in taken | inside}
     forms = _forms(forward, left.values())
-    beside = _next_to_path(run, path, left, forms)
+    own = _forms_beside(run, path, left)
+    stored = {p.label.component: own if own and p.label.component in _MLP else forms for p in forward}
+    beside = _next_to_path(run, path, left, stored)
     taken = {*taken, *beside}
     for at, product in beside.items():
         run.labels[at] = product.named("wgrad")
@@ -330,7 +333,7 @@ def _weight_gradients(
     classes: dict[tuple[int, ...], list[int]] = {}
     of_size: dict[_Size, list[int]] = {}
     for index, product in enumerate(forward):
-        for wgrad in {product.wgrads[form] for form in forms}:
+        for wgrad in {product.wgrads[form] for form in stored[product.label.component]}:
             of_size.setdefault(wgrad, []).append(index)
     for at in range(len(run)):
         size = _size(run, at)
@@ -362,28 +365,48 @@ def _forms(forward: list[NamedProduct], sizes: Collection[_Size]) -> tuple[int, 
     return (0,) if not seen[1] else (1,) if not seen[0] else (0, 1)
 
 
+def _forms_beside(
+    run: Run, path: dict[int, NamedProduct], left: Mapping[int, _Size]
+) -> tuple[int, ...] | None:
+    """The same of an MLP alone, where each gradient of its weights stands beside that of what they multiply
+    in one way only: a head can be stored as layers are not (GPT-2's)."""
+    mlp = {at: product for at, product in path.items() if product.label.component in _MLP}
+    near = {way: _neighbours(run, mlp, way) for way in (-1, 1)}
+    fits = {
+        (way, form): [at for at, product in found.items() if left.get(at) == product.wgrads[form]]
+        for way, found in near.items()
+        for form in (0, 1)
+    }
+    whole = [form for (_, form), places in fits.items() if len(places) == len(mlp) > 1]
+    return (whole[0],) if len(whole) == 1 else None
+
+
+def _neighbours(run: Run, path: dict[int, NamedProduct], way: int) -> dict[int, NamedProduct]:
+    """Per product right before (-1) or right behind (1) one of the path, that one."""
+    rows = [at for at in range(len(run)) if _size(run, at) is not None]
+    index = {at: number for number, at in enumerate(rows)}
+    places = {at: index[at] + way for at in path}
+    return {rows[place]: path[at] for at, place in places.items() if 0 <= place < len(rows)}
+
+
 def _next_to_path(
-    run: Run, path: dict[int, NamedProduct], left: Mapping[int, _Size], forms: tuple[int, ...]
+    run: Run,
+    path: dict[int, NamedProduct],
+    left: Mapping[int, _Size],
+    stored: Mapping[str, tuple[int, ...]],
 ) -> dict[int, NamedProduct]:
     """Gradients of weights right before, or right behind, those of what they multiply, as autograd makes
     them; none where a compiler puts them off, so that most stand elsewhere."""
-    rows = [at for at in range(len(run)) if _size(run, at) is not None]
-    index = {at: number for number, at in enumerate(rows)}
-    found: dict[int, dict[int, NamedProduct]] = {}
-    for way in (-1, 1):
-        near = (
-            (rows[index[at] + way : index[at] + way + 1], product)
-            for at, product in path.items()
-            if index[at] + way >= 0
-        )
-        found[way] = {
+    before, behind = (
+        {
             at: product
-            for places, product in near
-            for at in places
-            if left.get(at) in [product.wgrads[form] for form in forms]
+            for at, product in _neighbours(run, path, way).items()
+            if left.get(at) in [product.wgrads[form] for form in stored[product.label.component]]
         }
-    best = max(found.values(), key=len)
-    clear = len(found[-1]) != len(found[1]) and len(best) >= _MOSTLY * len(path)
+        for way in (-1, 1)
+    )
+    best = max(before, behind, key=len)
+    clear = len(before) != len(behind) and len(best) >= _MOSTLY * len(path)
     return best if clear else {}
 
 

@@ -7,6 +7,7 @@ then the place on the gradient's path, and the name chooses among what is left.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from itertools import pairwise
 from math import prod
@@ -103,7 +104,7 @@ class _Between:
         first, last = station(before), station(after)
         layer = next((x.layer for x in (after, before) if x is not None and x.layer is not None), None)
         return (
-            self._of_embedding(kind)
+            self._of_embedding(at, kind)
             or self._serves_next(at)
             or self._of_weight(at)
             or self._of_loss(at, kind, first, last)
@@ -124,7 +125,10 @@ class _Between:
         """How many of its tensors have the shape of the residual stream."""
         return sum(t[-1] in self.hidden and prod(t[:-1]) in self.tokens for t in kind.tensors if len(t) > 1)
 
-    def _of_embedding(self, kind: Kind) -> Label | None:
+    def _of_embedding(self, at: int, kind: Kind) -> Label | None:
+        fused = parse_fused(kind.name) if self.around.get(at, (0, 0))[1] == len(self.run) else None
+        if fused is not None and {"slice", "sum"} <= {*fused.ops} and self._streams(kind) == 1:
+            return Label("embedding")  # of a token that is put before all others
         if kind.what == "embedding" or kind.name.startswith("convolution"):
             return Label("embedding")  # of tokens or of patches
         if "embedding_backward" not in kind.tags:
@@ -226,6 +230,8 @@ class _Between:
         streams = self._streams(kind)
         if streams >= 2 and kind.tags & _NORM:
             return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
+        if "rope" in kind.tags and first == "attention.core":
+            return None  # heads side by side are as wide as the stream
         drawn = "dropout_backward" in kind.tags or any(
             len(t) == 3 and t[0] > 1 == t[1] == t[2] for t in kind.tensors
         )
@@ -275,8 +281,13 @@ class _Between:
             if "rope" in kind.tags:
                 return Label("attention.rope", layer, ("attention.rope", "norm") if kind.tags & _NORM else ())
             own = self._of_sum(at, kind)
-            sums = [t for t in kind.tensors if len(t) > 1 and prod(t) < self._most(at)]
-            if own is None and "sum" in kind.tags and any(self.heads & {*t[-2:]} for t in sums):
+            few = self._most(at) // min(self.hidden)  # sums, and no number for each token
+            sums = [(t, self.heads & {*t[-2:]}) for t in kind.tensors if len(t) > 1]
+            if (
+                own is None
+                and "sum" in kind.tags
+                and any(prod(t) < few * max(dim, default=0) for t, dim in sums)
+            ):
                 return Label("norm", layer)  # its weight, one number for each of a head's
             return own or Label("attention.other", layer)
         return None
@@ -286,7 +297,7 @@ class _Between:
         return "sum" in kind.tags and sum(prod(t) >= self._most(at) for t in kind.tensors) == 1
 
     def _most(self, at: int) -> int:
-        """As large as nothing that is summed over the tokens: of several models those of the products around."""
+        """As large as a gradient that is summed over the tokens, at least: of the products around it."""
         ends = [self.run.shape(place) for place in self.around.get(at, ()) if place in self.run.labels]
         rows = min((shape.m for shape in ends if shape is not None), default=0)
         return max(self.rows, rows) * min(self.hidden)
@@ -305,8 +316,7 @@ class _Between:
         ):  # what it reads says nothing of the sum; a number for each row is a statistic
             given = tuple(t for t in given if prod(t) < self._most(at) and t[-1] > 1)
         widths = {size for t in given for size in t if size > 1}
-        sizes = {prod(t) for t in kind.tensors if prod(t) >= self._most(at)}
-        stations = self._summed_at(at, widths, sizes)
+        stations = self._summed_at(at, widths)
         behind = range(at - 1, max(-1, at - _NEAR), -1)
         ahead = range(at + 1, min(len(self.run), at + _NEAR))
         for place in stations or (*behind, *ahead):
@@ -324,24 +334,26 @@ class _Between:
             return None
         return shape.k if label.role == "dgrad" else shape.m
 
-    def _around(self, at: int, sizes: set[int]) -> tuple[int, int]:
-        """The stations before and behind, without those of another sequence than what has these sizes."""
+    def _around(self, at: int) -> tuple[int, int]:
+        """The stations before and behind, without those of another sequence than what is summed."""
         start, stop = self.around.get(at, (-1, len(self.run)))
-        if self._has_size(start, sizes) and self._has_size(stop, sizes):
-            return start, stop
-        before = (place for place in reversed(self.path) if place <= start and self._has_size(place, sizes))
-        behind = (place for place in self.path if place >= stop and self._has_size(place, sizes))
+        whole = [t for t in self.run.kinds[at].tensors if prod(t) >= self._most(at)]
+        rows = {prod(t[:size]) for t in whole for size in range(1, len(t))}
+        rows |= {t[0] * t[2] for t in whole if len(t) == 4}
+        first = bisect_left(self.path, stop)
+        before = (place for place in reversed(self.path[:first]) if self._has_rows(place, rows))
+        behind = (place for place in self.path[first:] if self._has_rows(place, rows))
         return next(before, start), next(behind, stop)
 
-    def _has_size(self, place: int, sizes: set[int]) -> bool:
-        """Does the product take a gradient of one of these sizes, if it has a shape?"""
+    def _has_rows(self, place: int, rows: set[int]) -> bool:
+        """Is a product of so many rows, as far as that is known?"""
         shape = self.run.shape(place) if place in self.run.labels else None
-        return shape is None or not sizes or shape.m * shape.k in sizes
+        return shape is None or not rows or shape.m in rows
 
-    def _summed_at(self, at: int, widths: set[int], sizes: set[int]) -> list[int]:
+    def _summed_at(self, at: int, widths: set[int]) -> list[int]:
         """The product on the path whose gradient is summed between it and the next: that of the one behind is
         there as soon as the normalization between is through."""
-        start, stop = self._around(at, sizes)
+        start, stop = self._around(at)
         fits = [place for place in (start, stop) if self._gives(place) in widths]
         if len(fits) < 2:
             return fits
