@@ -75,7 +75,7 @@ class _Between:
         #: the fewest; one attention alone can pool all tokens into one for each sample
         self.rows = min((rows for rows in self.tokens if many[rows] != 1), default=min(many, default=0))
         cores = {at for core in run.cores for at in (core.first, core.last)}
-        self.heads = {core.key_dim for core in run.cores} - {None}
+        self.heads = {core.key_dim for core in run.cores if core.key_dim}
         #: is a normalization no more than a scale and a shift? Then a row that scales a gradient is of one
         self.affine = any(is_affine(forward, at, wide) for at in range(len(forward)) for wide in hidden)
         self.path = [
@@ -281,16 +281,16 @@ class _Between:
             if "rope" in kind.tags:
                 return Label("attention.rope", layer, ("attention.rope", "norm") if kind.tags & _NORM else ())
             own = self._of_sum(at, kind)
-            few = self._most(at) // min(self.hidden)  # sums, and no number for each token
-            sums = [(t, self.heads & {*t[-2:]}) for t in kind.tensors if len(t) > 1]
-            if (
-                own is None
-                and "sum" in kind.tags
-                and any(prod(t) < few * max(dim, default=0) for t, dim in sums)
-            ):
+            few = self._most(at) // min(self.hidden)
+            sums = [t for t in kind.tensors if len(t) > 1 and prod(t) < few * self._head_of(t)]
+            if own is None and "sum" in kind.tags and sums:
                 return Label("norm", layer)  # its weight, one number for each of a head's
             return own or Label("attention.other", layer)
         return None
+
+    def _head_of(self, dims: Dims) -> int:
+        """How many numbers of a head it has side by side; 0 for none."""
+        return max(self.heads & {*dims[-2:]}, default=0)
 
     def _only_sums(self, at: int, kind: Kind) -> bool:
         """Does it sum one tensor over the tokens, whatever made that?"""
