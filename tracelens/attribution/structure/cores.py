@@ -35,6 +35,7 @@ _COORDINATES = 4  # numbers that say how two positions lie to one another, at mo
 _PADDED = 4  # scores of blocks or windows are padded before or behind their softmax, and by less than this
 _VALUES = 2  # gradients of what makes the values
 _GRADIENTS = 2  # of queries and of keys
+_UNFUSED = ("attention.scores", "attention.values")
 _NORM = frozenset({"norm", "norm_backward"})
 _BLOCKS = ("gemm", "bmm", "core", "norm", "loss")
 
@@ -295,10 +296,12 @@ def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
 
 
 def _scores(run: Run, core: Core) -> tuple[int, int, int, int] | None:
-    """The size of Q K^T; products with positions beside it give less."""
-    parts = [core.first, *(at for at, part in core.parts.items() if part == "attention.scores")]
-    sizes = [_size(shape) for at in parts if (shape := run.shape(at)) is not None]
-    return max(sizes, key=lambda size: prod(size[:3]), default=None)
+    """The size of Q K^T: what is multiplied with the values; products with positions can stand before it."""
+    shapes = {part: [run.shape(at) for at in core.parts if core.parts[at] == part] for part in _UNFUSED}
+    wanted = {(shape.batch, shape.m, shape.k) for shape in shapes["attention.values"] if shape is not None}
+    fits = [s for s in shapes["attention.scores"] if s is not None and (s.batch, s.m, s.n) in wanted]
+    shape = fits[-1] if fits else run.shape(core.first)
+    return _size(shape) if shape is not None else None
 
 
 def _backward_by_order(run: Run) -> Iterator[Core]:

@@ -30,6 +30,7 @@ _GRADIENTS = 2  # of a product
 _MOST = 0.9
 _LOSS = frozenset({"loss", "loss_backward"})
 _ELSEWHERE = frozenset({"embedding_backward", "router"})  # zeros for sums that come later
+_PLACES = 4  # of the gradient of a head's table, at most
 _SLOWER = 3  # one gradient of a product than the other, at most
 
 
@@ -205,16 +206,23 @@ def _of_weights(
     """Name the gradients of weights, where they are as many in all, in an order that the kernels confirm: of
     the parts that their times and their neighbours do not gainsay."""
     whole = [label for labels in way for label in labels]
+    kernels = [keys.get(at) for at in weights]
+    longest = sorted(range(len(weights)), key=lambda index: -busy.get(weights[index], 0))[:_PLACES]
+    orders = [*_orders(whole, longest), *_orders([label for label in whole if label != OPEN], longest)]
+    fits = [
+        dict(zip(weights, wanted, strict=True))
+        for wanted in orders
+        if len(wanted) == len(weights) and _alike(kernels, wanted)
+    ]
     own: dict[int, Label] | None = {}
-    for wanted in (*_orders(whole), *_orders([label for label in whole if label != OPEN])):
-        if len(wanted) == len(weights) and _alike([keys.get(at) for at in weights], wanted):
-            found = dict(zip(weights, wanted, strict=True))
-            own = _beside_own(run, found)
-            if own is None:
-                not_ = {OPEN.component} | _other_times(run, found, busy)
-                named = ((at, label) for at, label in found.items() if label.component not in not_)
-                run.labels.update({at: replace(label, role="wgrad") for at, label in named})
-                return
+    # one place late each part is the same kernel in all layers, too, but not as long as it should be
+    for found in sorted(fits, key=lambda found: len(_other_times(run, found, busy))):
+        own = _beside_own(run, found)
+        if own is None:
+            not_ = {OPEN.component} | _other_times(run, found, busy)
+            named = ((at, label) for at, label in found.items() if label.component not in not_)
+            run.labels.update({at: replace(label, role="wgrad") for at, label in named})
+            return
     found = _beside(run, weights, keys) or {at: replace(x, role="wgrad") for at, x in (own or {}).items()}
     run.labels |= found | run.labels
 
@@ -255,13 +263,15 @@ def _other_times(run: Run, weights: Mapping[int, Label], busy: Mapping[int, int]
     return {part for part, (short, long) in pairs.items() if long > _SLOWER * short}
 
 
-def _orders(path: list[Label]) -> Iterator[list[Label]]:
+def _orders(path: list[Label], longest: list[int]) -> Iterator[list[Label]]:
     """That of the path; a compiler puts off what nothing waits for: the head's gradient, of a table that is
-    tied, comes last."""
+    tied, comes last, or behind its own model's, one of the ``longest``."""
     late = [label for label in path if label.component == "logits"]
+    rest = [label for label in path if label not in late]
     head = [label for label in path if label.component in ("logits", "other")]
     body = [label for label in path if label not in head]
-    yield from (path, [label for label in path if label not in late] + late, body + head, body)
+    yield from (path, rest + late, body + head, body)
+    yield from (rest[:index] + late + rest[index:] for index in longest)
 
 
 def _beside(run: Run, weights: list[int], keys: Mapping[int, object]) -> dict[int, Label]:
