@@ -28,24 +28,43 @@ def streams(run: Run) -> Iterator[Excerpt]:
     if None in counts or returns < _RETURNS or min(counts.values()) < _CORES or not compiled:
         yield Excerpt(run, range(len(run)), run)
         return
-    known = {count for count in counts if count is not None}
-    places: dict[int, list[int]] = {count: [] for count in known}
-    widths = {count: _widths(run, count) for count in known}
+    model = _models(run)
+    if len({*model.values()}) == 1:
+        yield Excerpt(run, range(len(run)), run)
+        return
+    places: dict[int, list[int]] = {count: [] for count in model.values()}
+    widths = {count: _widths(run, count) for count in model}
     current = tokens[0] or 0
     of_core = {at: core.tokens for core in run.cores for at in core.parts}
     for at, kind in enumerate(run.kinds):
-        found = {of_core[at]} if at in of_core else _rows(kind) & known
+        found = {of_core[at]} if at in of_core else _rows(kind) & {*model}
         if not found:  # of the sequence it attends to, or of part of its tokens
             found = {core.tokens for core in run.cores if key_rows(run, core) in _rows(kind)}
-        if not found:
-            found = {count for count in known if _width(kind) in widths[count]}
+        found = found or {count for count in model if _width(kind) in widths[count]}
         if current not in found and found:
-            current = max(found, key=lambda count: places[count or 0][-1:]) or 0
+            current = max(found, key=lambda count: places[model[count or 0]][-1:]) or 0
         if kind.gemm is not None:
             widths[current].add(kind.gemm.n)
-        places[current].append(at)
+        places[model[current]].append(at)
     for kept in places.values():
         yield Excerpt(run, kept, run.part(kept))
+
+
+def _models(run: Run) -> dict[int, int]:
+    """Per number of tokens that attentions have one for its model. Windows, and what samples tell each other,
+    are of the model that is as wide: no MLP is on their tokens."""
+    wide: dict[int, set[int | None]] = {}
+    for core in run.cores:
+        wide.setdefault(core.tokens or 0, set()).add(core.out_width)
+    gemms = [kind.gemm for kind in run.kinds if kind.gemm is not None]
+    back = {(gemm.m, gemm.n) for gemm in gemms if gemm.k > gemm.n}
+    whole = [count for count, widths in wide.items() if any((count, width) in back for width in widths)]
+    out: dict[int, int] = {}
+    for count, widths in wide.items():
+        equal = [other for other in whole if wide[other] & widths]
+        among = [other for other in wide if wide[other] & widths and other not in whole]
+        out[count] = count if count in whole or len(equal) > 1 else [*equal, *among][0]
+    return out
 
 
 def _widths(run: Run, rows: int) -> set[int]:
