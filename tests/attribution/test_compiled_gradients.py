@@ -305,3 +305,74 @@ def test_heads_are_normalized_before_their_projection() -> None:
     label_forward(run, HIDDEN)
     label_between(run, HIDDEN, None)
     assert run.labels[2].component == "norm"
+
+
+def test_the_second_pass_of_a_norm_of_heads_has_the_statistic_of_the_first() -> None:
+    heads, statistic = (4, 4, 64, 16), (4, 4, 64, 1)
+    first = _fused("per_fused__to_copy_add_cat_cos_mean_mul_neg_pow_rsqrt_sin_view", ROWS, heads, statistic)
+    second = _fused("poi_fused__to_copy_mul", (16,), heads, statistic, heads)
+    products = [_gemm(TOKENS, HIDDEN, HIDDEN) for _ in range(3)]
+    named = _forward()
+    run = _run("forward", *products, first, second, *named.kinds[1:])
+    run.cores = find_cores(run)
+    label_forward(run, HIDDEN)
+    label_between(run, HIDDEN, None)
+    assert [run.labels[at].component for at in (3, 4)] == ["attention.rope", "norm"]
+
+
+def test_a_sum_of_the_stream_by_a_statistic_is_of_a_norms_weight() -> None:
+    """The gradient of a mean of the last stream is one number, and no tensor."""
+    kernel = _fused("red_fused__to_copy_div_expand_mul_sum", (), ROWS, (4, 64, 1), (1, 1, HIDDEN, 16))
+    assert _between(DOWN, UP, kernel)[0] == "norm"
+
+
+def test_heads_side_by_side_that_are_turned_are_no_norm() -> None:
+    name = "red_fused_add_mul_neg_permute_slice_slice_backward_sum_unsqueeze_view"
+    turn = _fused(name, (4, 4, 64, 16), ROWS, STREAM, ROWS, STREAM, (64, 16), (64, 16))
+    run = _run("backward", _core(TOKENS, 64), turn, DGRADS[QUERIES])
+    run.cores = find_cores(run)
+    run.labels = {0: Label("attention.core", 0), 2: Label(QUERIES, 0, role="dgrad")}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert run.labels[1].component == "attention.rope"
+
+
+def test_groups_of_keys_are_summed_and_are_no_norms_weight() -> None:
+    sums = _fused("poi_fused_clone_squeeze_sum_transpose_view", (4, 4, 64, 16), (4, 64, 2, 16))
+    weight = _fused("red_fused_clone_squeeze_sum_transpose_view", (4, 4, 64, 16), (1, 1, 1, 16, 8))
+    run = _run("backward", _core(TOKENS, 64), sums, weight, DGRADS[QUERIES])
+    run.cores = find_cores(run)
+    run.labels = {0: Label("attention.core", 0), 3: Label(QUERIES, 0, role="dgrad")}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert [run.labels[at].component for at in (1, 2)] == ["attention.other", "norm"]
+
+
+def test_a_sum_over_one_token_of_each_sample_is_of_the_embedding() -> None:
+    first = _fused("per_fused_slice_sum", STREAM, (1, 1, HIDDEN))
+    bias = _fused("red_fused_sum_view", ROWS, (1, HIDDEN, 16))
+    run = _run("backward", DGRADS[QUERIES], bias, first)
+    run.labels = {0: Label(QUERIES, 0, role="dgrad")}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert run.labels[2].component == "embedding"
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_weights_of_an_mlp_can_be_stored_as_the_heads_is_not(turned: bool) -> None:
+    """GPT-2's are [in, out], its head's [out, in]; attention that is square tells neither."""
+    forward = _run("forward", _gemm(TOKENS, HIDDEN, HIDDEN), _core(TOKENS, 64), _gemm(TOKENS, HIDDEN, HIDDEN))
+    wide = 320  # not as many as there are tokens
+    layer = [*forward.kinds, _gemm(TOKENS, wide, HIDDEN), _gemm(TOKENS, HIDDEN, wide)]
+    forward = _run("forward", *layer * 2, _gemm(TOKENS, 999, HIDDEN))
+    forward.cores = find_cores(forward)
+    names = [QUERIES, "attention.core", OUTPUT, UP, DOWN]
+    forward.labels = {at: Label(names[at % 5], at // 5) for at in range(10)} | {10: Label("logits")}
+    core = Kind("core", "_flash_attention_backward", core=forward.kinds[1].core, backward=True)
+    sizes = (HIDDEN, wide) if turned else (wide, HIDDEN)
+    up, down = _gemm(*sizes, TOKENS), _gemm(*sizes[::-1], TOKENS)
+    square, other = _gemm(HIDDEN, HIDDEN, TOKENS), DGRADS[OUTPUT]
+    mlp = [_gemm(TOKENS, wide, HIDDEN), down, _gemm(TOKENS, HIDDEN, wide), up]
+    back = [*mlp, other, square, core, other, square]
+    head = [_gemm(TOKENS, HIDDEN, 999), _gemm(999, HIDDEN, TOKENS)]
+    run = _run("backward", *head, *back * 2)
+    run.cores = find_backward_cores(run, [forward])
+    label_products(run, forward, {})
+    assert [run.labels[at].component for at in range(2, 6)] == [DOWN, DOWN, UP, UP]

@@ -355,3 +355,26 @@ def test_gradients_of_routers_are_told_by_their_other_layout(many: int) -> None:
     said = [run.labels[at].component for at in run.products()]
     pairs = [*many * ["moe.router"], *6 * ["moe.experts"], *2 * [OUTPUT], *2 * [QUERIES]]
     assert said == [*2 * ["logits"], *2 * pairs]
+
+
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_the_gradient_of_a_tied_table_is_behind_its_own_models(place: int) -> None:
+    """First, between a decoder's and an encoder's, or last: it takes as long as that of the logits."""
+    layer = [DGRAD, WGRAD, DGRAD, WGRAD, CORE, DGRAD, WGRAD]
+    run = _backward(DGRAD, *layer, *layer)
+    weights = [at for at, kind in enumerate(run.kinds) if kind is WGRAD]
+    before = weights[place - 1] + 1 if place else 1
+    run = _backward(*run.kinds[:before], WGRAD, *run.kinds[before:])
+    run.cores = find_backward_cores(run, [])
+    layouts: dict[int, str | None] = {at: "NN" for at, kind in enumerate(run.kinds) if kind is DGRAD}
+    weights = [at for at, kind in enumerate(run.kinds) if kind is WGRAD]
+    layouts |= dict.fromkeys(weights, "NT")
+    ends = [[Label(OUTPUT, layer), Label(DOWN, layer)] for layer in (0, 1)]
+    ahead = [[Label(QUERIES, 0)], [*ends[0], Label(QUERIES, 1)], [*ends[1], Label("logits")]]
+    busy = dict.fromkeys(run.products(), 10) | {0: 900, weights[place]: 900}
+    known = 2 * [DOWN, OUTPUT, QUERIES]
+    known.insert(place, DOWN)  # its kernel is that of another product, too
+    keys: dict[int, object] = dict(zip(weights, known, strict=True))
+    label_by_layout(run, 0, Ahead(ahead, False), layouts, keys, busy)
+    found = [run.labels[at].component for at in weights]
+    assert found == [*known[:place], "logits", *known[place + 1 :]]

@@ -243,3 +243,36 @@ def test_a_kernel_that_is_called_something_is_not_silent() -> None:
     said = [_fused("poi_fused_zeros"), Kind("fused", "triton_poi_0")]
     run = Run("forward", [0, 1], said)
     assert Interval(run, 64, None, [0, 1], None, None, None, None, False, set()).silent == [1]
+
+
+MUL, NEG, CAT = (Kind("elementwise", name) for name in ("mul", "neg", "cat"))
+ADD = Kind("add", "add")
+ADAPTED = [LINEAR, LINEAR, LINEAR, MUL, ADD]
+TURNED = [MUL, NEG, CAT, MUL, ADD]
+OWN_CORE, NORMED = Kind("core", "_flash_attention_forward"), Kind("norm", "layer_norm")
+GELU = Kind("activation", "gelu")
+
+
+def _adapted(layer: list[Kind], *tail: Kind) -> list[str]:
+    """What the units of the last layer, and what is behind it, are called."""
+    run = Run("forward", [*range(3 * len(layer) + len(tail))], [*layer * 3, *tail])
+    run.cores = find_cores(run)
+    label_by_order(run, {at: at % len(layer) for at in range(len(run))})
+    return [run.labels[at].component if at in run.labels else "" for at in range(2 * len(layer), len(run))]
+
+
+def test_one_adapter_of_queries_keys_and_values_has_its_scaling_and_its_sum() -> None:
+    """Falcon's and GPT-NeoX's, as peft adapts them; a rotation turns before it adds."""
+    layer = [NORMED, *ADAPTED, *TURNED, OWN_CORE, LINEAR, ADD, NORMED, LINEAR, GELU, LINEAR, ADD]
+    found = _adapted(layer)
+    assert found[1:6] == [QUERIES] * 5
+    assert found[6:11] == [""] * 5
+
+
+def test_adapters_of_a_last_layer_and_of_what_transforms_before_the_head_are_named() -> None:
+    layer = [*ADAPTED, OWN_CORE, *ADAPTED, ADD, NORMED, *ADAPTED, GELU, *ADAPTED, ADD, NORMED]
+    loss = Kind("loss", "cross_entropy")
+    found = _adapted(layer, *ADAPTED, GELU, NORMED, LINEAR, loss)
+    last = [part for part in found if part]
+    assert last[:21] == [*[QUERIES] * 5, "attention.core", *[OUTPUT] * 5, *[UP] * 5, *[DOWN] * 5]
+    assert last[21:] == [*["other"] * 5, "logits"]

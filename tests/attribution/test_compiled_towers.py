@@ -1,0 +1,153 @@
+"""Compiled steps in which several sequences stand side by side: two models, windows, what one attends to."""
+
+from __future__ import annotations
+
+from tracelens.attribution.structure.backward import label_products
+from tracelens.attribution.structure.cores import find_backward_cores, find_cores
+from tracelens.attribution.structure.forward import label_forward
+from tracelens.attribution.structure.gradients import label_gradients
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.streams import streams
+from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.gemm import AttentionShape, GemmShape
+from tracelens.gemm.inductor import parse_fused
+
+QUERIES, OUTPUT, UP, DOWN = "attention.qkv", "attention.output", "mlp.up", "mlp.down"
+WIDE, NARROW = 128, 64  # two streams
+
+
+def _gemm(m: int, n: int, k: int) -> Kind:
+    return Kind("gemm", "mm", gemm=GemmShape(m, n, k, 1, None, None, None))
+
+
+def _fused(name: str, *tensors: Dims) -> Kind:
+    fused = parse_fused(f"triton_{name}_0")
+    assert fused is not None
+    return Kind("fused", f"triton_{name}_0", tensors=tensors, tags=fused.tags)
+
+
+def _core(length: int, width: int, keys: int | None = None, *, backward: bool = False) -> Kind:
+    shape = AttentionShape(4, 4, 4, length, keys or length, width // 4, width // 4, "bf16", False, False)
+    name = "_flash_attention_backward" if backward else "_flash_attention_forward"
+    return Kind("core", name, core=shape, backward=backward)
+
+
+def _run(phase: str, *kinds: Kind) -> Run:
+    run = Run(phase, [*range(len(kinds))], [*kinds])
+    run.cores = find_cores(run) if phase == "forward" else []
+    return run
+
+
+def _attention(length: int, width: int) -> list[Kind]:
+    rows = 4 * length
+    return [_gemm(rows, 3 * width, width), _core(length, width), _gemm(rows, width, width)]
+
+
+def _mlp(rows: int, width: int) -> list[Kind]:
+    return [
+        _gemm(rows, 4 * width, width),
+        _fused("poi_fused_gelu_view", (rows, 4 * width)),
+        _gemm(rows, width, 4 * width),
+    ]
+
+
+def test_of_two_models_each_has_what_is_as_wide_as_it_is() -> None:
+    """An MLP on part of a sequence's tokens, behind the attention of the other model."""
+    text, video = [*_attention(64, NARROW), *_mlp(256, NARROW)], _attention(128, WIDE)
+    run = _run("forward", *3 * [*video, *text[:2], *_mlp(480, WIDE), *text[2:]], *_mlp(512, WIDE))
+    first, second = sorted((set(part.kept) for part in streams(run)), key=len)
+    assert {5, 6, 7} <= first | second
+    assert {0, 5, 6, 7} <= (first if 0 in first else second)
+    assert {3, 8, 9, 10, 11} <= (first if 3 in first else second)
+    assert not first & second
+
+
+def test_windows_and_the_whole_picture_are_one_model() -> None:
+    """Segment Anything's: attention in padded windows, MLPs on all tokens."""
+    run = _run(
+        "forward", *3 * [*_attention(80, WIDE), *_mlp(256, WIDE), *_attention(64, WIDE), *_mlp(256, WIDE)]
+    )
+    assert [len(part.kept) for part in streams(run)] == [len(run)]
+
+
+def test_what_is_attended_to_later_is_no_output_of_the_attention_before() -> None:
+    keys = _gemm(4 * 48, NARROW, NARROW)
+    cross = [_core(64, NARROW, keys=48), _gemm(256, NARROW, NARROW)]
+    layer = [*_attention(64, NARROW)[:2], keys, keys, _gemm(256, NARROW, NARROW)]
+    run = _run("forward", *layer, _gemm(256, NARROW, NARROW), *cross)
+    label_forward(run, NARROW)
+    found = [run.labels[at].component if at in run.labels else "" for at in range(2, 5)]
+    assert found == ["", "", OUTPUT]
+
+
+def _unfused(batch: int, m: int, n: int, k: int) -> Kind:
+    return Kind("bmm", "bmm", gemm=GemmShape(m, n, k, batch, None, None, None))
+
+
+def test_products_with_positions_beside_the_scores_are_of_their_backward() -> None:
+    """Relative positions of rows and columns (arXiv 2112.01526), 16 heads of 36 places, six a row."""
+    rows = _unfused(6, 96, 6, 8)
+    softmax = _fused("per_fused__softmax_add_view", (16, 36, 36), (6, 96, 6), (16, 36, 36))
+    ahead = [_gemm(36, 384, NARROW), rows, rows, _unfused(16, 36, 36, 8), softmax, _unfused(16, 36, 8, 36)]
+    forward = _run("forward", *ahead, _gemm(36, NARROW, 128))
+    back = _fused("per_fused__softmax_backward_data_view", (16, 36, 36), (16, 36, 36))
+    turned = [_unfused(6, 8, 6, 96), _unfused(6, 96, 8, 6)]
+    gradients = (
+        [_unfused(16, 36, 8, 36), _unfused(16, 36, 36, 8)],
+        [_unfused(16, 8, 36, 36), _unfused(16, 36, 8, 36)],
+    )
+    run = _run("backward", *gradients[0], back, *turned, *turned, *gradients[1], _gemm(36, NARROW, 384))
+    (core,) = find_backward_cores(run, [forward])
+    scores = [at for at, part in core.parts.items() if part == "attention.scores"]
+    assert (core.first, core.last, scores) == (0, 8, [3, 4, 5, 6, 7, 8])
+
+
+def _two_sequences() -> Run:
+    """A decoder's layer that attends to an encoder's result of twice as many tokens."""
+    one = _gemm(256, NARROW, NARROW)
+    keys = _gemm(512, NARROW, NARROW)
+    forward = _run("forward", *_attention(64, NARROW), one, keys, keys, _core(64, NARROW, keys=128), one)
+    names = [QUERIES, "attention.core", OUTPUT, QUERIES, QUERIES, QUERIES, "attention.core", OUTPUT]
+    forward.labels = {at: Label(component, 0) for at, component in enumerate(names)}
+    return forward
+
+
+def _goes_back(forward: Run, *between: Kind) -> Run:
+    """Its backward: the query's gradient is there before those of keys and values, the sum behind all."""
+    one, keys = _gemm(256, NARROW, NARROW), _gemm(512, NARROW, NARROW)
+    cross = _core(64, NARROW, keys=128, backward=True)
+    own = _core(64, NARROW, backward=True)
+    run = _run("backward", one, cross, one, *between, keys, keys, one, own, _gemm(256, NARROW, 192))
+    run.cores = find_backward_cores(run, [forward])
+    label_products(run, forward, {})
+    return run
+
+
+def test_as_many_products_of_one_size_as_are_expected_are_those_in_their_order() -> None:
+    run = _goes_back(_two_sequences())
+    assert [run.labels[at].component for at in (0, 2, 3, 4, 5)] == [OUTPUT, QUERIES, QUERIES, QUERIES, OUTPUT]
+
+
+def test_a_sum_over_the_tokens_is_of_the_product_on_as_many() -> None:
+    forward = _two_sequences()
+    norm = _fused("per_fused_native_layer_norm_backward_view", (4, 64, NARROW), (256, NARROW))
+    sums = _fused("red_fused_sum_view", (4, 64, NARROW), (1, NARROW, 8))
+    run = _goes_back(forward, norm, sums)
+    label_gradients(run, forward, {NARROW}, None)
+    assert run.labels[4].component == OUTPUT
+
+
+def test_the_second_stage_of_a_sum_is_told_by_the_tokens_around_it() -> None:
+    """Partial sums that are larger than the stream of another, shorter sequence."""
+    mlp = [_gemm(1024, 256, NARROW), _gemm(1024, NARROW, 256)]
+    forward = _run("forward", *_attention(4, NARROW), *_attention(4, NARROW), *_attention(256, NARROW), *mlp)
+    names = 3 * [QUERIES, "attention.core", OUTPUT]
+    forward.labels = {at: Label(component, at // 3) for at, component in enumerate([*names, UP, DOWN])}
+    name = "red_fused_add_mul_sigmoid_sigmoid_backward_sum_view"
+    first = _fused(name, (4, 256, 256), (1, 256, 8))
+    second = _fused(name.replace("red", "per"), (1, 256, 8), (1, 256))
+    kinds = [_gemm(1024, 256, NARROW), first, second, _gemm(1024, NARROW, 256)]
+    run = _run("backward", *kinds)
+    run.labels = {0: Label(DOWN, 2, role="dgrad"), 3: Label(UP, 2, role="dgrad")}
+    label_gradients(run, forward, {NARROW}, None)
+    assert run.labels[2].component == UP
