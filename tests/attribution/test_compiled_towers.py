@@ -96,7 +96,7 @@ def test_products_with_positions_beside_the_scores_are_of_their_backward() -> No
         [_unfused(16, 36, 8, 36), _unfused(16, 36, 36, 8)],
         [_unfused(16, 8, 36, 36), _unfused(16, 36, 8, 36)],
     )
-    run = _run("backward", *gradients[0], back, *turned, *turned, *gradients[1], _gemm(36, NARROW, 384))
+    run = _run("backward", *gradients[0], back, *turned, *gradients[1], *turned, _gemm(36, NARROW, 384))
     (core,) = find_backward_cores(run, [forward])
     scores = [at for at, part in core.parts.items() if part == "attention.scores"]
     assert (core.first, core.last, scores) == (0, 8, [3, 4, 5, 6, 7, 8])

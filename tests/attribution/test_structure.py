@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tracelens.attribution.structure.again import label_repeats
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
+from tracelens.attribution.structure.infer import Inference
 from tracelens.attribution.structure.maps import linear_convolutions
 from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Label, Run
@@ -371,3 +373,12 @@ def test_what_runs_again_may_differ_in_a_unit(swapped: int, found: int) -> None:
     label_repeats(units, [forward, again])  # type: ignore[arg-type]
     assert len(again.labels) == found
     assert again.labels.items() <= {at: replace(label, layer=None) for at, label in labels.items()}.items()
+
+
+@pytest.mark.parametrize(("labels", "found"), [([0, 1, 0], -1), ([0, 0, 0], 0), ([0, -1, 0], -1)])
+def test_a_node_is_what_all_of_its_units_are(labels: list[int], found: int) -> None:
+    """A compiled backward that begins and ends with a normalization is none."""
+    units = SimpleNamespace(of_node=np.array([0], np.int32), last_of_node=np.array([2], np.int32))
+    names = [Label("norm"), Label("mlp.up")]
+    inferred = Inference(cast(Any, units), names, np.array(labels, np.int32), 64, True, {})
+    assert inferred.of_node(np.zeros(1, np.int32)).tolist() == [found]

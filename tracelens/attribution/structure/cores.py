@@ -406,12 +406,12 @@ def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]])
             parts[place] = "attention.scores"
             softmax = place
         elif kind.what == "bmm" and softmax is not None and shape is not None:
+            found += not _of_rows(shape, own)
+            if found > _GRADIENTS:
+                break
             if _size(shape) in turned or before in parts:
                 parts[place] = "attention.scores"  # dQ, dK
-            found += not _of_rows(shape, own)
-            if found == _GRADIENTS:
-                break
-        elif kind.what == "bmm":
+        elif kind.what == "bmm" or (kind.what == "gemm" and found == _GRADIENTS):
             break
     return Core(min(parts), max(parts), parts, backward=True)
 

@@ -68,12 +68,15 @@ class _Between:
                 self.weights.setdefault(shape, set()).add(product.label.component)
         #: widths between an MLP's products
         self.inner = {p.shape.k for p in products if p.label.component == "mlp.down"} - hidden
-        on_stream = ("attention.output", "attention.qkv")
+        on_stream = ("attention.qkv", "attention.output", "mlp.down")
         #: tokens of the stream; of an encoder's and a decoder's, each
         self.tokens = {p.shape.m for p in products if p.label.component in on_stream}
-        many = Counter(p.shape.m for p in products if p.label.component == "attention.output")
+        times = Counter(
+            (p.label.component, p.shape.m) for p in products if p.label.component in on_stream[1:]
+        )
+        once = {rows for _, rows in times if max(times[part, rows] for part in on_stream[1:]) == 1}
         #: the fewest; one attention alone can pool all tokens into one for each sample
-        self.rows = min((rows for rows in self.tokens if many[rows] != 1), default=min(many, default=0))
+        self.rows = min(self.tokens - once or self.tokens, default=0)
         cores = {at for core in run.cores for at in (core.first, core.last)}
         self.heads = {core.key_dim for core in run.cores if core.key_dim}
         #: is a normalization no more than a scale and a shift? Then a row that scales a gradient is of one

@@ -69,9 +69,10 @@ class Inference:
 
     def of_node(self, node: NodeArray) -> NodeArray:
         """Per host node given: the label of the unit it belongs to, or of all units in it; -1."""
-        first = look_up(self.label, look_up(self.units.of_node, node))
-        last = look_up(self.label, look_up(self.units.last_of_node, node))
-        return np.where(first == last, first, -1).astype(np.int32)
+        first, last = look_up(self.units.of_node, node), look_up(self.units.last_of_node, node)
+        changes = np.cumsum(np.diff(self.label, prepend=self.label[:1]) != 0)
+        same = look_up(changes, first) == look_up(changes, last)
+        return np.where(same, look_up(self.label, first), -1).astype(np.int32)
 
     def left_open(self, node: NodeArray) -> npt.NDArray[np.bool_]:
         """Per host node given: is it one unit, which found no label?"""
