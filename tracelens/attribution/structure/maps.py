@@ -115,7 +115,8 @@ def label_maps(run: Run, hidden: int | None) -> None:
     for at in found:
         kind = run.kinds[at]
         if at not in run.labels and kind.what not in _OWN:
-            component = "dropout" if per_sample(kind.tensors) else "norm" if at in normed else "other"
+            normal = at in normed or "norm" in kind.tags  # statistics can be of a sample, too
+            component = "norm" if normal else "dropout" if per_sample(kind.tensors) else "other"
             run.labels[at] = Label(component, evidence="local")
             if _adds_by_channel(run, at):
                 run.labels[at] = Label("residual", evidence="local")
