@@ -378,3 +378,13 @@ def test_the_gradient_of_a_tied_table_is_behind_its_own_models(place: int) -> No
     label_by_layout(run, 0, Ahead(ahead, False), layouts, keys, busy)
     found = [run.labels[at].component for at in weights]
     assert found == [*known[:place], "logits", *known[place + 1 :]]
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_between_a_loss_and_its_head_no_norm_is_summed(lost: bool) -> None:
+    """Logits that are scaled before the loss; without a loss it is the last norm's weight."""
+    name = "per_fused__log_softmax__log_softmax_backward_data_nll_loss_backward"
+    loss, sums = _fused(name), _fused("red_fused__to_copy__unsafe_view_mul_sum_view")
+    run = _backward(*[loss] * lost, sums, DGRAD, CORE, DGRAD)
+    found = _label(run, [QUERIES], ["logits"] if lost else [OUTPUT])
+    assert (found.get(int(lost)) == "norm") is not lost

@@ -25,6 +25,7 @@ _UP = frozenset({"mlp.up", "mlp.gate"})
 _CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no biases but of queries
 _CONVOLVED = frozenset({_CENTRED, "convolution_backward"})
 _STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
+_LOSS = frozenset({"loss", "loss_backward"})
 _ONLY_SCALES = _STEP_OF_NORM | {"add"}
 
 
@@ -202,7 +203,9 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
 
 def _weights_of_norms(run: Run, start: int) -> None:
     """Sums of products in more bits: right beside a normalization whose steps are written out, or of nothing
-    else, wherever they are put off to."""
+    else, wherever they are put off to; behind a loss none ahead of the first product, which is the head's."""
+    first = next(iter(run.products(start)), len(run))
+    start = first if any(run.kinds[at].tags & _LOSS for at in range(start, first)) else start
     sums = [at for at in range(start, len(run)) if at not in run.labels and _sums(run.kinds[at])]
     firsts = [at for at in sums if _ops(run.kinds[at]) >= _STEP_OF_NORM and not _is_second_stage(run, at)]
     for way in (firsts, firsts[::-1]):
