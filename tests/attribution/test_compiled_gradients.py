@@ -376,3 +376,22 @@ def test_weights_of_an_mlp_can_be_stored_as_the_heads_is_not(turned: bool) -> No
     run.cores = find_backward_cores(run, [forward])
     label_products(run, forward, {})
     assert [run.labels[at].component for at in range(2, 6)] == [DOWN, DOWN, UP, UP]
+
+
+def test_weights_that_are_put_off_to_the_end_have_their_biases_behind_them() -> None:
+    sums = _fused("red_fused_sum_view", STREAM, (1, HIDDEN, 3))
+    square = _gemm(HIDDEN, HIDDEN, TOKENS)
+    run = _run("backward", DGRADS[OUTPUT], square, sums, square, sums)
+    run.labels = {0: Label(QUERIES, 0, role="dgrad"), 1: Label(OUTPUT, 0, role="wgrad")}
+    run.labels[3] = Label(QUERIES, 0, role="wgrad")
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert [run.labels[at].component for at in (2, 4)] == [OUTPUT, QUERIES]
+
+
+def test_the_gradient_of_a_norms_weight_is_cast() -> None:
+    cast = _fused("poi_fused_native_layer_norm_backward", (16,), (16,))
+    run = _run("backward", _core(TOKENS, 64), cast, DGRADS[QUERIES])
+    run.cores = find_cores(run)
+    run.labels = {0: Label("attention.core", 0), 2: Label(QUERIES, 0, role="dgrad")}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert run.labels[1].component == "norm"

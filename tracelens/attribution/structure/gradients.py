@@ -255,6 +255,8 @@ class _Between:
 
     def _of_inner_norm(self, kind: Kind, layer: int | None) -> Label | None:
         """A normalization of heads or of a compressed part: it reads one statistic per row and sums."""
+        if kind.tags & _NORM and {*map(len, kind.tensors)} == {1}:
+            return Label("norm", layer)  # its weight's gradient, cast
         if not self._has_statistic(kind) or not kind.tags & {"sum", *_NORM} or "loss" in kind.tags:
             return None
         return Label("norm", layer, ("norm", "attention.rope") if "rope" in kind.tags else ())
@@ -357,6 +359,9 @@ class _Between:
         """The product on the path whose gradient is summed between it and the next: that of the one behind is
         there as soon as the normalization between is through."""
         start, stop = self._around(at)
+        before = self.run.labels.get(at - 1)
+        if stop == len(self.run) and before is not None and before.role == "wgrad":
+            start = at - 1  # of weights that are put off to the end, each with its bias
         fits = [place for place in (start, stop) if self._gives(place) in widths]
         if len(fits) < 2:
             return fits
