@@ -132,7 +132,7 @@ def _path(run: Run, forward: Run, cores: list[Core] | None, weights: set[int]) -
     for (start, stop), ahead in zip(pairwise(edges), expected, strict=True):
         places = [at for at in range(start + 1, stop) if at not in inside and _size(run, at) is not None]
         sizes = [(at, _size(run, at)) for at in places]
-        found = dict(_in_order(sizes, ahead)) | _as_many(sizes, ahead)
+        found = _in_order(sizes, ahead)
         found |= _beside([at for at in places if at not in found], run, ahead, list(found.values()))
         out |= found
         open_ += [at for at in places if at not in found]
@@ -274,20 +274,21 @@ def _size(run: Run, at: int) -> _Size | None:
     return (shape.batch, shape.m, shape.n, shape.k)
 
 
-def _in_order(
-    places: list[tuple[int, _Size | None]], ahead: list[NamedProduct]
-) -> list[tuple[int, NamedProduct]]:
-    """The products run that are the gradients of these, in this order."""
-    return [(place, ahead[index]) for place, index in _common(places, [p.dgrad for p in ahead])]
-
-
-def _as_many(places: list[tuple[int, _Size | None]], ahead: list[NamedProduct]) -> dict[int, NamedProduct]:
-    """Where as many of one size ran as are expected they are these, in this order, whatever is between."""
-    out: dict[int, NamedProduct] = {}
+def _in_order(places: list[tuple[int, _Size | None]], ahead: list[NamedProduct]) -> dict[int, NamedProduct]:
+    """The products run that are the gradients of these, in this order. Where as many of a size ran as are
+    expected they are these, if only branches of one input change places."""
+    found = dict(_common(places, [p.dgrad for p in ahead]))
+    more = dict(found)
     for size in {p.dgrad for p in ahead}:
-        ran, wanted = ([at for at, own in places if own == size], [p for p in ahead if p.dgrad == size])
-        out |= dict(zip(ran, wanted, strict=True)) if len(ran) == len(wanted) else {}
-    return out
+        ran = [at for at, own in places if own == size]
+        wanted = [index for index, product in enumerate(ahead) if product.dgrad == size]
+        more |= dict(zip(ran, wanted, strict=True)) if len(ran) == len(wanted) else {}
+    latest, turned = -1, False
+    for _, index in sorted(more.items()):
+        turned |= index < latest and ahead[index].label.component != ahead[latest].label.component
+        latest = max(latest, index)
+    best = found if turned or len({*more.values()}) < len(more) else more
+    return {at: ahead[index] for at, index in best.items()}
 
 
 def _common(places: list[tuple[int, _Size | None]], sizes: list[_Size]) -> list[tuple[int, int]]:
