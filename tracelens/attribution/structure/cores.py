@@ -34,6 +34,7 @@ _POSITIONS = 2  # linear layers within the scores of an attention
 _COORDINATES = 4  # numbers that say how two positions lie to one another, at most
 _PADDED = 4  # scores of blocks or windows are padded before or behind their softmax, and by less than this
 _VALUES = 2  # gradients of what makes the values
+_BEFORE = 12  # units from the gradient of values to that of the weights they are summed by, at most
 _GRADIENTS = 2  # of queries and of keys
 _UNFUSED = ("attention.scores", "attention.values")
 _NORM = frozenset({"norm", "norm_backward"})
@@ -391,11 +392,9 @@ def _size(shape: GemmShape) -> tuple[int, int, int, int]:
 def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]]) -> Core:
     """The core around one dP: what stands close before and behind it."""
     parts, own = {at: "attention.values"}, run.shape(at)
-    near = (p for p in range(at - 1, max(-1, at - 4), -1) if run.kinds[p].what in ("gemm", "bmm"))
-    before = next(near, -1)
-    other = run.shape(before) if before >= 0 and run.kinds[before].what == "bmm" else None
-    if own and other and own.batch == other.batch and _size(own) != _size(other):
-        parts[before] = "attention.values"  # dV
+    before = _gradient_of_values(run, at)
+    if before is not None:
+        parts[before] = "attention.values"
     softmax, found = None, 0
     for place in range(at + 1, min(len(run), at + 24)):
         kind, shape = run.kinds[place], run.shape(place)
@@ -414,6 +413,21 @@ def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]])
         elif kind.what == "bmm" or (kind.what == "gemm" and found == _GRADIENTS):
             break
     return Core(min(parts), max(parts), parts, backward=True)
+
+
+def _gradient_of_values(run: Run, at: int) -> int | None:
+    """Where dV stands before a dP: right before it, or before what makes the values has its gradients."""
+    own, linear = run.shape(at), 0
+    for place in range(at - 1, max(-1, at - _BEFORE), -1):
+        kind, shape = run.kinds[place], run.shape(place)
+        linear += kind.what == "gemm"
+        if kind.what == "bmm" and own is not None and shape is not None:
+            turned = (shape.batch, shape.m, shape.n, shape.k) == (own.batch, own.n, own.k, own.m)
+            near = not linear and own.batch == shape.batch and _size(own) != _size(shape)
+            return place if turned or near else None
+        if linear > _VALUES or kind.what in ("core", "bmm", "softmax"):
+            return None
+    return None
 
 
 def _of_rows(shape: GemmShape, scores: GemmShape | None) -> bool:

@@ -25,6 +25,7 @@ _SUMS = (1, 2, 3, 4, 6, 8)  # of the weights and biases of the norms in one kern
 _VOCABULARY = 256  # words or bytes, at least; less are classes
 #: What has no weight: a sum over the tokens beside it is the gradient of a bias.
 _WITHOUT_WEIGHTS = ("mlp.activation", "dropout", "residual")
+_CLAMPED = "clamp_min"  # the length of what torch.nn.functional.normalize divides by it
 _NEAR = 12  # units: how far a second stage stands behind its first
 
 
@@ -56,6 +57,12 @@ def in_experts(kind: Kind, first: str | None, last: str | None, layer: int | Non
     if "moe.router" in (first, last) and ops & {"_softmax", "_softmax_backward_data", "topk"}:
         return Label("moe.router", layer)
     return None
+
+
+def _takes_cosines(kind: Kind) -> bool:
+    """Does it divide by a length that is clamped, as no norm does its statistic (arXiv 2111.09883)?"""
+    fused = parse_fused(kind.name)
+    return fused is not None and _CLAMPED in fused.ops and not kind.tags & _NORM
 
 
 class _Between:
@@ -233,7 +240,7 @@ class _Between:
         streams = self._streams(kind)
         if streams >= 2 and kind.tags & _NORM:
             return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
-        if "rope" in kind.tags and first == "attention.core":
+        if _takes_cosines(kind) or ("rope" in kind.tags and first == "attention.core"):
             return None  # heads side by side are as wide as the stream
         drawn = "dropout_backward" in kind.tags or any(
             len(t) == 3 and t[0] > 1 == t[1] == t[2] for t in kind.tensors
@@ -258,6 +265,8 @@ class _Between:
         if kind.tags & _NORM and {*map(len, kind.tensors)} == {1}:
             return Label("norm", layer)  # its weight's gradient, cast
         if not self._has_statistic(kind) or not kind.tags & {"sum", *_NORM} or "loss" in kind.tags:
+            return None
+        if _takes_cosines(kind):
             return None
         return Label("norm", layer, ("norm", "attention.rope") if "rope" in kind.tags else ())
 
