@@ -395,3 +395,28 @@ def test_the_gradient_of_a_norms_weight_is_cast() -> None:
     run.labels = {0: Label("attention.core", 0), 2: Label(QUERIES, 0, role="dgrad")}
     label_gradients(run, _forward(), {HIDDEN}, None)
     assert run.labels[1].component == "norm"
+
+
+@pytest.mark.parametrize(
+    "name", ["clamp_min_div_expand_mul_neg_sum_view", "_softmax_backward_data_mul_sum_view"]
+)
+def test_cosines_and_softmaxes_have_statistics_and_are_no_norm(name: str) -> None:
+    heads, statistic = (16, 64, 16), (4, 4, 64, 1)
+    kernel = _fused(f"per_fused_{name}", heads, ROWS, statistic, STREAM)
+    run = _run("backward", _core(TOKENS, 64), kernel, DGRADS[QUERIES])
+    run.cores = find_cores(run)
+    run.labels = {0: Label("attention.core", 0), 2: Label(QUERIES, 0, role="dgrad")}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert run.labels[1].component == "attention.other"
+
+
+def test_partial_sums_as_few_as_classes_are_of_no_head() -> None:
+    head = _gemm(4, HIDDEN, 2)
+    sums = _fused("red_fused_masked_fill_sum_threshold_backward_view", (1, 13, 13, 512), (1, 512, 2))
+    zeros = _fused("poi_fused_clone_index_index_put_mul_new_zeros_sigmoid_sigmoid_backward_view", (169, 4))
+    others = [_fused("poi_fused_view", (7, 7))] * 14
+    run = _run("backward", zeros, head, DGRADS[DOWN], *others, DGRADS[UP], sums, DGRADS[OUTPUT])
+    names = {1: "logits", 2: DOWN, 17: UP, 19: OUTPUT}
+    run.labels = {at: Label(name, 0, role="dgrad") for at, name in names.items()}
+    label_gradients(run, _forward(), {HIDDEN}, 2)
+    assert {run.labels[at].component for at in (0, 18) if at in run.labels} & {"logits", "loss"} == set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.cores import find_backward_cores, find_cores
 from tracelens.attribution.structure.forward import label_forward
@@ -151,3 +153,20 @@ def test_the_second_stage_of_a_sum_is_told_by_the_tokens_around_it() -> None:
     run.labels = {0: Label(DOWN, 2, role="dgrad"), 3: Label(UP, 2, role="dgrad")}
     label_gradients(run, forward, {NARROW}, None)
     assert run.labels[2].component == UP
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_the_gradient_of_values_stands_apart_from_that_of_their_weights(ahead: bool) -> None:
+    """With the gradients of what makes them between, or behind: dQ and dK are of the core then, too."""
+    softmax = _fused("per_fused__softmax_view", (16, 36, 36), (16, 36, 36))
+    scores, values = _unfused(16, 36, 36, 8), _unfused(16, 36, 8, 36)
+    forward = _run("forward", _gemm(36, 384, NARROW), scores, softmax, values, _gemm(36, NARROW, 128))
+    back = _fused("per_fused__softmax_backward_data_view", (16, 36, 36), (16, 36, 36))
+    linear = [_gemm(128, NARROW, 36), _gemm(36, NARROW, 128)]
+    between = [values, *linear, scores] if ahead else [scores, values, *linear]
+    run = _run("backward", _gemm(36, 128, NARROW), *between, back, values, _unfused(16, 8, 36, 36))
+    (core,) = find_backward_cores(run, [forward])
+    found = [core.parts.get(at, "") for at in range(1, 8)]
+    pairs = ["attention.values", *(["", ""] if ahead else ["attention.values"])]
+    pairs += ["attention.values"] if ahead else ["", ""]
+    assert found == [*pairs, "attention.softmax", "attention.scores", "attention.scores"]

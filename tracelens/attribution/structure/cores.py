@@ -410,6 +410,9 @@ def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]])
                 break
             if _size(shape) in turned or before in parts:
                 parts[place] = "attention.scores"  # dQ, dK
+        elif kind.what == "bmm" and before is None and own and shape and _size(shape) == _of_values(own):
+            parts[place] = "attention.values"
+            before = place
         elif kind.what == "bmm" or (kind.what == "gemm" and found == _GRADIENTS):
             break
     return Core(min(parts), max(parts), parts, backward=True)
@@ -422,12 +425,17 @@ def _gradient_of_values(run: Run, at: int) -> int | None:
         kind, shape = run.kinds[place], run.shape(place)
         linear += kind.what == "gemm"
         if kind.what == "bmm" and own is not None and shape is not None:
-            turned = (shape.batch, shape.m, shape.n, shape.k) == (own.batch, own.n, own.k, own.m)
+            turned = _size(shape) == _of_values(own)
             near = not linear and own.batch == shape.batch and _size(own) != _size(shape)
             return place if turned or near else None
         if linear > _VALUES or kind.what in ("core", "bmm", "softmax"):
             return None
     return None
+
+
+def _of_values(own: GemmShape) -> tuple[int, int, int, int]:
+    """The size of dV = P^T dO beside that of dP = dO V^T."""
+    return (own.batch, own.n, own.k, own.m)
 
 
 def _of_rows(shape: GemmShape, scores: GemmShape | None) -> bool:

@@ -59,10 +59,12 @@ def in_experts(kind: Kind, first: str | None, last: str | None, layer: int | Non
     return None
 
 
-def _takes_cosines(kind: Kind) -> bool:
-    """Does it divide by a length that is clamped, as no norm does its statistic (arXiv 2111.09883)?"""
+def _of_scores(kind: Kind) -> bool:
+    """A softmax has statistics as a norm does, and so have cosines, whose lengths are clamped, as no norm
+    does its statistic (arXiv 2111.09883)."""
     fused = parse_fused(kind.name)
-    return fused is not None and _CLAMPED in fused.ops and not kind.tags & _NORM
+    clamps = fused is not None and _CLAMPED in fused.ops
+    return (clamps or "softmax_backward" in kind.tags) and not kind.tags & _NORM
 
 
 class _Between:
@@ -219,13 +221,14 @@ class _Between:
 
     def _of_loss(self, at: int, kind: Kind, first: str | None, last: str | None) -> Label | None:
         found = [t for t in kind.tensors if len(t) >= 2 and self._is_vocabulary(t[-1])]
-        wide = bool(found)
+        near = "logits" in (first, last) or first is None  # partial sums can be as few as classes
+        wide = bool(found) and (near or (self.vocab or 0) >= _VOCABULARY)
         adds_up = len(found) == 2 and len(kind.tensors) == 2 and prod(found[1]) == found[1][-1]
         if wide and "sum" in kind.tags and (adds_up or not kind.tags & {"loss", "loss_backward"}):
             return Label("logits")  # the gradient of the head's bias
         if wide and "logits" in (first, last, None if first and last else "logits"):
             return Label("loss")
-        if first is None and last == "logits" and not self._streams(kind):
+        if first is None and last == "logits" and not self._streams(kind) and len(kind.tensors) != 1:
             return Label("loss")
         return None
 
@@ -240,7 +243,7 @@ class _Between:
         streams = self._streams(kind)
         if streams >= 2 and kind.tags & _NORM:
             return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
-        if _takes_cosines(kind) or ("rope" in kind.tags and first == "attention.core"):
+        if _of_scores(kind) or ("rope" in kind.tags and first == "attention.core"):
             return None  # heads side by side are as wide as the stream
         drawn = "dropout_backward" in kind.tags or any(
             len(t) == 3 and t[0] > 1 == t[1] == t[2] for t in kind.tensors
@@ -266,7 +269,7 @@ class _Between:
             return Label("norm", layer)  # its weight's gradient, cast
         if not self._has_statistic(kind) or not kind.tags & {"sum", *_NORM} or "loss" in kind.tags:
             return None
-        if _takes_cosines(kind):
+        if _of_scores(kind):
             return None
         return Label("norm", layer, ("norm", "attention.rope") if "rope" in kind.tags else ())
 
@@ -361,7 +364,8 @@ class _Between:
 
     def _has_rows(self, place: int, rows: set[int]) -> bool:
         """Is a product of so many rows, as far as that is known?"""
-        shape = self.run.shape(place) if place in self.run.labels else None
+        known = 0 <= place < len(self.run) and self.run.kinds[place].what == "gemm"
+        shape = self.run.shape(place) if known else None
         return shape is None or not rows or shape.m in rows
 
     def _summed_at(self, at: int, widths: set[int]) -> list[int]:
