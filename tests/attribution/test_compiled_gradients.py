@@ -420,3 +420,15 @@ def test_partial_sums_as_few_as_classes_are_of_no_head() -> None:
     run.labels = {at: Label(name, 0, role="dgrad") for at, name in names.items()}
     label_gradients(run, _forward(), {HIDDEN}, 2)
     assert {run.labels[at].component for at in (0, 18) if at in run.labels} & {"logits", "loss"} == set()
+
+
+def test_a_norm_of_heads_without_a_weight_has_a_second_pass_too() -> None:
+    heads, statistic = (4, 4, 64, 16), (4, 4, 64, 1)
+    first = _fused("per_fused__to_copy_add_mean_mul_pow_rsqrt_view", ROWS, heads, statistic)
+    products = [_gemm(TOKENS, HIDDEN, HIDDEN) for _ in range(3)]
+    run = _run("forward", *products, first, _fused("poi_fused__to_copy_mul", heads, statistic, heads))
+    run = _run("forward", *run.kinds, *_forward().kinds[1:])
+    run.cores = find_cores(run)
+    label_forward(run, HIDDEN)
+    label_between(run, HIDDEN, None)
+    assert run.labels[4].component == "norm"

@@ -415,7 +415,8 @@ def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]])
             before = place
         elif kind.what == "bmm" or (kind.what == "gemm" and found == _GRADIENTS):
             break
-    return Core(min(parts), max(parts), parts, backward=True)
+    apart = before is not None and any(kind.what == "gemm" for kind in run.kinds[before:at])
+    return Core(at if apart else min(parts), max(parts), parts, backward=True)
 
 
 def _gradient_of_values(run: Run, at: int) -> int | None:

@@ -72,7 +72,7 @@ class Interval:
         """A fused normalization: with statistics of rows, and a weight."""
         kind = self.run.kinds[at]
         statistics = {t for t in kind.tensors if len(t) > 1 and t[-1] == 1 < prod(t)}
-        if not statistics or not any(len(t) == 1 for t in kind.tensors):
+        if not statistics or ("norm" in kind.tags and not any(len(t) == 1 for t in kind.tensors)):
             return False
         ahead = (self.run.kinds[place] for place in self.gap if place < at)  # a pass for the statistics alone
         made = any("norm" in other.tags and statistics & {*other.tensors} for other in ahead)
