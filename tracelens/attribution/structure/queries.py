@@ -232,7 +232,7 @@ class Queries(Walk):
     def _is_of_later(self, at: int, core: Core) -> bool:
         """Is it made of another sequence, to which a later core attends?"""
         run, shape = self.run, self.run.shape(at)
-        if shape is None or shape.m == core.tokens:
+        if shape is None or core.tokens in (None, shape.m):
             return False
         later = (other for other in run.cores if other.first > max(at, core.last))
         return any(key_rows(run, other) == shape.m != other.tokens for other in later)
