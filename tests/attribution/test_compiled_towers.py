@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tracelens.attribution.structure.backward import label_products
-from tracelens.attribution.structure.cores import find_backward_cores, find_cores
+from tracelens.attribution.structure.backward_cores import find_backward_cores
+from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.runs import Label, Run

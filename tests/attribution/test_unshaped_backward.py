@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tracelens.attribution.structure.backward import label_products
-from tracelens.attribution.structure.cores import find_backward_cores, find_cores
+from tracelens.attribution.structure.backward_cores import find_backward_cores
+from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.layouts import Ahead, label_by_layout
 from tracelens.attribution.structure.readings import read_gap
 from tracelens.attribution.structure.runs import Label, Run

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tracelens.attribution.structure.cores import find_backward_cores, find_cores
+from tracelens.attribution.structure.backward_cores import find_backward_cores
+from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.gaps import Interval
 from tracelens.attribution.structure.layouts import Ahead, forward_order, label_by_layout
 from tracelens.attribution.structure.ordered import label_by_order

@@ -15,10 +15,11 @@ from tracelens.attribution.structure.again import label_repeats
 from tracelens.attribution.structure.ahead import label_ahead, label_widening
 from tracelens.attribution.structure.around import label_around
 from tracelens.attribution.structure.backward import label_products
+from tracelens.attribution.structure.backward_cores import find_backward_cores
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.conditions import label_brought, label_conditions, label_times
 from tracelens.attribution.structure.connections import label_connections
-from tracelens.attribution.structure.cores import find_backward_cores, find_cores
+from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
