@@ -12,8 +12,8 @@ from collections import Counter
 from itertools import pairwise
 from math import prod
 
-from tracelens.attribution.structure.backward import products_of
 from tracelens.attribution.structure.norms import is_affine
+from tracelens.attribution.structure.products import products_of
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.serving import SERVING, operands
 from tracelens.attribution.structure.units import Dims, Kind
