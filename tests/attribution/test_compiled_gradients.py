@@ -338,7 +338,7 @@ def test_heads_side_by_side_that_are_turned_are_no_norm() -> None:
 
 
 def test_groups_of_keys_are_summed_and_are_no_norms_weight() -> None:
-    sums = _fused("poi_fused_clone_squeeze_sum_transpose_view", (4, 4, 64, 16), (4, 64, 2, 16))
+    sums = _fused("poi_fused_clone_squeeze_sum_transpose_view", (4, 4, 64, 16), (4, HIDDEN, 2, 16))
     weight = _fused("red_fused_clone_squeeze_sum_transpose_view", (4, 4, 64, 16), (1, 1, 1, 16, 8))
     run = _run("backward", _core(TOKENS, 64), sums, weight, DGRADS[QUERIES])
     run.cores = find_cores(run)

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
 from tests.attribution.test_parts import (
     ADD,
@@ -23,7 +25,13 @@ from tests.attribution.test_parts import (
     _row,
 )
 from tests.trace.tools import op
+from tracelens.attribution import attribute
+from tracelens.trace import link, read_trace
 from tracelens.words import COMPONENTS
+
+SAMPLES = sorted((Path(__file__).parents[2] / "sample_traces").glob("*.json.gz"))
+#: what no GEMM of a transformer is
+POINTWISE = ("norm", "residual", "dropout", "attention.rope", "mlp.activation", "loss")
 
 
 def _within(rows: list[Row], name: str, inner: str) -> list[dict[str, object]]:
@@ -175,3 +183,12 @@ def test_numbers_become_the_stream_of_a_decoder_with_their_positions(tmp_path: P
     rows = [replace(row, number=1) for row in (*opens, *2 * layer, NORM, *opens, *2 * crossed)]
     trace, _, found = attributed(tmp_path, written(rows))
     assert verdict(rows, trace, found) == (1.0, {})
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name.removesuffix(".json.gz"))
+def test_no_gemm_of_a_recorded_step_is_a_norm_or_other_pointwise_work(path: Path) -> None:
+    trace = read_trace(path)
+    found = attribute(trace, link(trace))
+    products = trace.symbols.where(lambda text: "nvjet" in text or "gemm" in text)
+    said = Counter(COMPONENTS[code] for code in found.component[products[trace.kernels.name]])
+    assert said and not {*said} & {*POINTWISE}, said

@@ -323,6 +323,9 @@ class _Between:
         """A sum over the tokens: the gradient of a bias, part of the product whose output it follows."""
         if "sum" not in kind.tags or (kind.tags & _NORM and self._streams(kind) >= 2):
             return None
+        whole = all(prod(t) * min(self.hidden) >= self._most(at) for t in kind.tensors)
+        if whole and kind.name.startswith("triton_poi"):
+            return None  # numbers for each token are left: summed over groups of heads
         thirds = {3 * wide for wide in self.hidden}  # queries, keys and values in one: nothing scales these
         scales = any(len(t) > 2 and t[:2] == (1, 1) and t[2] not in thirds for t in kind.tensors)
         if scales and not self._only_sums(at, kind):
