@@ -433,3 +433,17 @@ def test_a_norm_of_heads_without_a_weight_has_a_second_pass_too() -> None:
     label_forward(run, HIDDEN)
     label_between(run, HIDDEN, None)
     assert run.labels[4].component == "norm"
+
+
+def test_queries_that_are_normed_over_all_heads_can_have_adapters() -> None:
+    """OLMo 2's, as peft adapts them: the norm behind the sum is of the queries, and not of the stream."""
+    mul, add = Kind("elementwise", "mul", tensors=(ROWS,)), Kind("add", "add", tensors=(ROWS, ROWS))
+    norm = Kind("norm", "rms_norm", tensors=(ROWS, (HIDDEN,)))
+    adapted = [_gemm(TOKENS, HIDDEN, HIDDEN), _gemm(TOKENS, 4, HIDDEN), _gemm(TOKENS, HIDDEN, 4), mul, add]
+    run = _run("forward", *adapted, norm, *adapted, norm, *adapted, *_forward().kinds[1:])
+    run.cores = find_cores(run)
+    label_forward(run, HIDDEN)
+    assert {run.labels[at].component for at in (0, 1, 2, 6, 7, 8, 12, 13, 14) if at in run.labels} == {
+        QUERIES
+    }
+    assert {0, 6, 12} <= run.labels.keys()

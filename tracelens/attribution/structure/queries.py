@@ -125,14 +125,17 @@ class Queries(Walk):
     def _of_queries(self, norm: int, products: list[int]) -> bool:
         """A normalization of queries or keys over all heads at once: of what a product made of the stream,
         with nothing added between."""
-        made_by = max((at for at in products if at < norm), default=None)
+        ahead = [at for at in products if at < norm]
+        adapted = 2 in self._second_products(ahead[-3:])
+        made_by = ahead[-3 if adapted else -1] if ahead else None
         shape = self.run.shape(made_by) if made_by is not None else None
         if made_by is None or shape is None or shape.k != self.hidden or self.run.kinds[norm].what == "fused":
             return False
         if any(prod(t) > shape.m * shape.n * shape.batch for t in self.run.kinds[norm].tensors[:1]):
             return False  # of more than the product made: that was of a condition
-        between = self.run.kinds[made_by + 1 : norm]
-        return all(kind.what in ("norm", "copy") or is_step(kind) for kind in between)
+        between = self.run.kinds[ahead[-1] + 1 : norm]
+        own = ("norm", "copy", "add") if adapted else ("norm", "copy")
+        return all(kind.what in own or is_step(kind) or (adapted and kind.name == "mul") for kind in between)
 
     def _has_down(self, products: list[int]) -> bool:
         return any(self._is_down(at) for at in products)
