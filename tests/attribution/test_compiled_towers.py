@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.attribution.test_compiled_gradients import _fused, _gemm
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.backward_cores import find_backward_cores
 from tracelens.attribution.structure.cores import find_cores
@@ -11,22 +12,11 @@ from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.streams import streams
-from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import AttentionShape, GemmShape
-from tracelens.gemm.inductor import parse_fused
 
 QUERIES, OUTPUT, UP, DOWN = "attention.qkv", "attention.output", "mlp.up", "mlp.down"
 WIDE, NARROW = 128, 64  # two streams
-
-
-def _gemm(m: int, n: int, k: int) -> Kind:
-    return Kind("gemm", "mm", gemm=GemmShape(m, n, k, 1, None, None, None))
-
-
-def _fused(name: str, *tensors: Dims) -> Kind:
-    fused = parse_fused(f"triton_{name}_0")
-    assert fused is not None
-    return Kind("fused", f"triton_{name}_0", tensors=tensors, tags=fused.tags)
 
 
 def _core(length: int, width: int, keys: int | None = None, *, backward: bool = False) -> Kind:

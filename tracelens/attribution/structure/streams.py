@@ -34,12 +34,14 @@ def streams(run: Run) -> Iterator[Excerpt]:
         return
     places: dict[int, list[int]] = {count: [] for count in model.values()}
     widths = {count: _widths(run, count) for count in model}
+    attended = {(core.tokens, key_rows(run, core)) for core in run.cores}
     current = tokens[0] or 0
     of_core = {at: core.tokens for core in run.cores for at in core.parts}
     for at, kind in enumerate(run.kinds):
-        found = {of_core[at]} if at in of_core else _rows(kind) & {*model}
+        rows = _rows(kind)
+        found = {of_core[at]} if at in of_core else rows & {*model}
         if not found:  # of the sequence it attends to, or of part of its tokens
-            found = {core.tokens for core in run.cores if key_rows(run, core) in _rows(kind)}
+            found = {count for count, keys in attended if keys in rows}
         found = found or {count for count in model if _width(kind) in widths[count]}
         if current not in found and found:
             current = max(found, key=lambda count: places[model[count or 0]][-1:]) or 0
