@@ -77,7 +77,7 @@ def _path(run: Run, forward: Run, cores: list[Core] | None, weights: set[int]) -
     left: list[NamedProduct] = []  # of which no gradient stands where it is expected
     open_: list[int] = []
     inside = weights.union(*(core.parts for core in run.cores))
-    edges = [-1, *(core.first for core in cores or []), len(run)]
+    edges = [-1, *(min(core.parts) for core in cores or []), len(run)]
     turn = _in_turn(run, forward, cores or [])
     nested = turn == forward.cores[::-1]
     expected = _between_positions(forward, bool(cores)) if nested or not cores else _of_cores(forward, turn)

@@ -86,7 +86,7 @@ class _Between:
         once = {rows for _, rows in times if max(times[part, rows] for part in on_stream[1:]) == 1}
         #: the fewest; one attention alone can pool all tokens into one for each sample
         self.rows = min(self.tokens - once or self.tokens, default=0)
-        cores = {at for core in run.cores for at in (core.first, core.last)}
+        cores = {at for core in run.cores for at in (min(core.parts), core.first, core.last)}
         self.heads = {core.key_dim for core in run.cores if core.key_dim}
         #: is a normalization no more than a scale and a shift? Then a row that scales a gradient is of one
         self.affine = any(is_affine(forward, at, wide) for at in range(len(forward)) for wide in hidden)

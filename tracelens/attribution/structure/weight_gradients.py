@@ -3,7 +3,9 @@ multiply, then those of one size in the order of the path."""
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Collection, Mapping
+from itertools import groupby, pairwise
 
 from tracelens.attribution.structure.products import NamedProduct, Size, size_of
 from tracelens.attribution.structure.runs import Label, Run
@@ -47,7 +49,7 @@ def label_weights(
     last = {index for fits, places in classes.items() for index in fits[: sum(at > end for at in places)]}
     for fits, places in classes.items():
         wanted = [forward[index] for index in reversed(fits)]
-        _name_class(run, places, wanted, ready)
+        _name_class(run, places, wanted, ready, path)
         late = [at for at in places if at > end and run.labels[at].component != "unattributed"]
         mixed = {run.labels[at].component for at in late}
         if len(mixed) > 1 and last != {*range(len(last))}:
@@ -70,7 +72,7 @@ def _forms_beside(
     """The same of an MLP alone, where each gradient of its weights stands beside that of what they multiply
     in one way only: a head can be stored as layers are not (GPT-2's)."""
     mlp = {at: product for at, product in path.items() if product.label.component in _MLP}
-    near = {way: _neighbours(run, mlp, way) for way in (-1, 1)}
+    near = {way: _neighbours(run, mlp, left, way) for way in (-1, 1)}
     fits = {
         (way, form): [at for at, product in found.items() if left.get(at) == product.wgrads[form]]
         for way, found in near.items()
@@ -80,12 +82,20 @@ def _forms_beside(
     return (whole[0],) if len(whole) == 1 else None
 
 
-def _neighbours(run: Run, path: dict[int, NamedProduct], way: int) -> dict[int, NamedProduct]:
-    """Per product right before (-1) or right behind (1) one of the path, that one."""
+def _neighbours(
+    run: Run, path: Mapping[int, NamedProduct], left: Collection[int], way: int
+) -> dict[int, NamedProduct]:
+    """Per product right before (-1) or right behind (1) one of the path, that one; as many in a row as there
+    are of the path in a row stand in the same order."""
     rows = [at for at in range(len(run)) if size_of(run, at) is not None]
-    index = {at: number for number, at in enumerate(rows)}
-    places = {at: index[at] + way for at in path}
-    return {rows[place]: path[at] for at, place in places.items() if 0 <= place < len(rows)}
+    groups = [[*group] for _, group in groupby(rows, lambda at: (at in path, at in left))]
+    out: dict[int, NamedProduct] = {}
+    for group, beside in pairwise(groups[::way]):
+        if len(group) == len(beside):
+            out |= {other: path[at] for at, other in zip(group, beside, strict=True) if at in path}
+        elif group[::way][-1] in path:
+            out[beside[::way][0]] = path[group[::way][-1]]
+    return out
 
 
 def _next_to_path(
@@ -99,7 +109,7 @@ def _next_to_path(
     before, behind = (
         {
             at: product
-            for at, product in _neighbours(run, path, way).items()
+            for at, product in _neighbours(run, path, left, way).items()
             if left.get(at) in [product.wgrads[form] for form in stored[product.label.component]]
         }
         for way in (-1, 1)
@@ -110,13 +120,17 @@ def _next_to_path(
 
 
 def _name_class(
-    run: Run, places: list[int], wanted: list[NamedProduct], ready: dict[tuple[object, ...], int]
+    run: Run,
+    places: list[int],
+    wanted: list[NamedProduct],
+    ready: dict[tuple[object, ...], int],
+    path: Collection[int],
 ) -> None:
     components = {product.label.component for product in wanted}
     in_order = len(places) == len(wanted) and all(
         at > ready.get(_key(product), -1) for at, product in zip(places, wanted, strict=True)
     )
-    if in_order:
+    if in_order and _agree(run, dict(zip(places, wanted, strict=True)), sorted(path)):
         for at, product in zip(places, wanted, strict=True):
             run.labels[at] = product.named("wgrad")
     elif len(components) == 1:
@@ -126,6 +140,23 @@ def _name_class(
     else:
         for at in places:
             run.labels[at] = Label("unattributed", candidates=tuple(sorted(components)), role="wgrad")
+
+
+def _agree(run: Run, weights: dict[int, NamedProduct], path: list[int]) -> bool:
+    """Where some are put off by a layer or more: are as many of them between the same two gradients of
+    activations those of the same weights?"""
+    ends = [run.labels[at] for at in path]
+    seen: dict[tuple[str, str, int], set[tuple[str, ...]]] = {}
+    late = set()
+    for place, inside in groupby(weights, lambda at: bisect(path, at)):
+        labels = [weights[at].label for at in inside]
+        if 0 < place < len(path):
+            around = ends[place - 1], ends[place]
+            key = (around[0].component, around[1].component, len(labels))
+            seen.setdefault(key, set()).add(tuple(sorted(label.component for label in labels)))
+            if not {label.layer for label in labels} <= {label.layer for label in around}:
+                late.add(key)
+    return all(len(seen[key]) == 1 for key in late)
 
 
 def _key(product: NamedProduct) -> tuple[object, ...]:
