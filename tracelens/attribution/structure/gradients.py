@@ -194,7 +194,9 @@ class _Between:
         if not kind.tensors or len(kind.tensors[0]) < 2:
             return None
         partial = kind.tensors[0]
-        if prod(partial) >= self._most(at) or partial in self.weights:
+        rows, wide = prod(partial[:-1]), partial[-1]
+        whole = rows in self.tokens - self.hidden and any(wide in pair for pair in self.weights)
+        if whole or prod(partial) >= self._most(at) or partial in self.weights:
             return None
         reduces = kind.name in ("sum", "to", "_to_copy", "copy_") or kind.name.startswith("triton_")
         near = _NEAR * (1 + (partial[:2] == (1, 1)))  # a sum of that form is put off with the next
@@ -337,6 +339,8 @@ class _Between:
             given = tuple(t for t in given if prod(t) < self._most(at) and t[-1] > 1)
         widths = {size for t in given for size in t if size > 1}
         stations = self._summed_at(at, widths)
+        if stations == [len(self.run)]:
+            return Label("embedding")  # behind the first normalization
         behind = range(at - 1, max(-1, at - _NEAR), -1)
         ahead = range(at + 1, min(len(self.run), at + _NEAR))
         for place in stations or (*behind, *ahead):
@@ -379,15 +383,15 @@ class _Between:
         if stop == len(self.run) and before is not None and before.role == "wgrad":
             start = at - 1  # of weights that are put off to the end, each with its bias
         fits = [place for place in (start, stop) if self._gives(place) in widths]
-        if len(fits) < 2:
+        if not fits or (len(fits) == 1 and stop < len(self.run)):
             return fits
         last = next(place for place in range(at - 1, -1, -1) if self.run.kinds[place].what in ("gemm", "bmm"))
-        made, next_ = self.run.labels.get(last), self.run.labels[stop]
-        if made is not None and made.role == "wgrad" and made.component == next_.component:
+        made, next_ = self.run.labels.get(last), self.run.labels.get(stop)
+        if made is not None and next_ is not None and (made.role, made.component) == ("wgrad", next_.component):
             return [stop]
         between = (self.run.labels.get(place) for place in range(last + 1, at))
         through = any(label is not None and label.component == "norm" for label in between)
-        return [stop if through else start]
+        return [stop] if through else [start]
 
     def _of_norm(self, kind: Kind, layer: int | None) -> Label | None:
         """A step of a norm that reads its statistics or makes the gradient of its weight."""
