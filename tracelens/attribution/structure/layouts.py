@@ -16,6 +16,7 @@ from statistics import median
 
 from tracelens.attribution.names import kernel_component
 from tracelens.attribution.structure.grammars import GROUPED
+from tracelens.attribution.structure.put_off import by_kernel
 from tracelens.attribution.structure.readings import EXPERTS
 from tracelens.attribution.structure.returns import OPEN, normalizes, read_gaps, unbends
 from tracelens.attribution.structure.runs import Label, Run
@@ -153,7 +154,7 @@ def _label_products(
             way = ahead.going_back(beside=True)
         _of_activations(run, places, way)
         weights = [at for at in products if layouts.get(at) == _WGRAD]
-        _of_weights(run, weights, way, keys, busy)
+        _of_weights(run, weights, [*zip(edges, places, way, strict=False)], keys, busy)
         _of_head(run, products, way, layouts, keys)
     else:
         weights = [at for at in products if layouts.get(at) == _WGRAD]
@@ -199,13 +200,13 @@ def _can_be(component: str, said: str) -> bool:
 def _of_weights(
     run: Run,
     weights: list[int],
-    way: list[list[Label]],
+    gaps: list[tuple[int, list[int], list[Label]]],
     keys: Mapping[int, object],
     busy: Mapping[int, int],
 ) -> None:
     """Name the gradients of weights, where they are as many in all, in an order that the kernels confirm: of
     the parts that their times and their neighbours do not gainsay."""
-    whole = [label for labels in way for label in labels]
+    whole = [label for _, _, labels in gaps for label in labels]
     kernels = [keys.get(at) for at in weights]
     longest = sorted(range(len(weights)), key=lambda index: -busy.get(weights[index], 0))[:_PLACES]
     orders = [*_orders(whole, longest), *_orders([label for label in whole if label != OPEN], longest)]
@@ -224,7 +225,7 @@ def _of_weights(
             run.labels.update({at: replace(label, role="wgrad") for at, label in named})
             return
     found = _beside(run, weights, keys) or {at: replace(x, role="wgrad") for at, x in (own or {}).items()}
-    run.labels |= found | run.labels
+    run.labels |= by_kernel(run, weights, gaps, keys, busy) | found | run.labels
 
 
 def _beside_own(run: Run, weights: Mapping[int, Label]) -> dict[int, Label] | None:

@@ -82,15 +82,18 @@ def _biases(run: Run, start: int) -> None:
 def _biases_ahead(run: Run, start: int) -> None:
     """Sums over the tokens right before the gradients of a product, behind a core or a normalization: of that
     product's bias, where a compiler has it sum as soon as it can."""
+    label, following = None, dict[int, Label | None]()
     rows = run.products(start)
+    for at in reversed(rows):
+        found = run.labels.get(at)
+        label = label if found is not None and found.role == "wgrad" else found
+        following[at] = label if label is not None and label.role is not None else None
     for before, at in pairwise([start, *rows]):
-        label = run.labels.get(at)
-        if label is None or label.role is None:
-            continue
+        own = following[at]
         group = [*takewhile(lambda place: _is_bias(run, place), range(at - 1, before, -1))]
         ahead = run.kinds[min(group) - 1] if group else None
-        if ahead is not None and (ahead.what == "core" or ahead.tags >= _NORM):
-            run.labels |= {place: Label(label.component, label.layer) for place in group} | run.labels
+        if own is not None and ahead is not None and (ahead.what == "core" or ahead.tags >= _NORM):
+            run.labels |= {place: Label(own.component, own.layer) for place in group} | run.labels
 
 
 def _is_bias(run: Run, at: int) -> bool:

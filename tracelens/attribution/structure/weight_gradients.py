@@ -3,11 +3,11 @@ multiply, then those of one size in the order of the path."""
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Collection, Mapping
 from itertools import groupby, pairwise
 
 from tracelens.attribution.structure.products import NamedProduct, Size, size_of
+from tracelens.attribution.structure.put_off import agree
 from tracelens.attribution.structure.runs import Label, Run
 
 _MOSTLY = 0.9  # of the gradients of activations have that of the weight next to them
@@ -130,7 +130,7 @@ def _name_class(
     in_order = len(places) == len(wanted) and all(
         at > ready.get(_key(product), -1) for at, product in zip(places, wanted, strict=True)
     )
-    if in_order and _agree(run, dict(zip(places, wanted, strict=True)), sorted(path)):
+    if in_order and agree(run, {at: x.label for at, x in zip(places, wanted, strict=True)}, sorted(path)):
         for at, product in zip(places, wanted, strict=True):
             run.labels[at] = product.named("wgrad")
     elif len(components) == 1:
@@ -140,23 +140,6 @@ def _name_class(
     else:
         for at in places:
             run.labels[at] = Label("unattributed", candidates=tuple(sorted(components)), role="wgrad")
-
-
-def _agree(run: Run, weights: dict[int, NamedProduct], path: list[int]) -> bool:
-    """Where some are put off by a layer or more: are as many of them between the same two gradients of
-    activations those of the same weights?"""
-    ends = [run.labels[at] for at in path]
-    seen: dict[tuple[str, str, int], set[tuple[str, ...]]] = {}
-    late = set()
-    for place, inside in groupby(weights, lambda at: bisect(path, at)):
-        labels = [weights[at].label for at in inside]
-        if 0 < place < len(path):
-            around = ends[place - 1], ends[place]
-            key = (around[0].component, around[1].component, len(labels))
-            seen.setdefault(key, set()).add(tuple(sorted(label.component for label in labels)))
-            if not {label.layer for label in labels} <= {label.layer for label in around}:
-                late.add(key)
-    return all(len(seen[key]) == 1 for key in late)
 
 
 def _key(product: NamedProduct) -> tuple[object, ...]:

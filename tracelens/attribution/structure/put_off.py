@@ -1,0 +1,186 @@
+"""Gradients of weights that a compiler puts off, in a backward without shapes: told by their kernels.
+
+A part of a layer has one kernel in all layers, and the gradients of one kernel follow each other as those of
+activations do. So a distribution of the parts over the kernels says which each is; those are possible in which
+each kernel has as many as its parts have, takes about as long as the gradients of activations of the same
+products, and none comes before what it is made from. Where all that are possible agree, that is an answer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, pairwise
+from statistics import median
+
+from tracelens.attribution.structure.runs import Label, Run
+
+_OPEN = "unattributed"
+_UP = ("mlp.up", "mlp.gate")
+_SLOWER = 2  # one gradient of a product than the other, at most
+_SLOWER_BY = 1.5  # the next of another size
+_MOST_TRIES = 20_000
+
+_Part = tuple[str, int]  # a component, and which of its products in a layer
+
+
+@dataclass(frozen=True)
+class _Product:
+    order: int
+    label: Label
+    ready: int  # the position before which its output has no gradient yet
+
+
+def agree(run: Run, weights: Mapping[int, Label], path: Sequence[int]) -> bool:
+    """Where some gradients of weights are put off by a layer or more: are as many of them between the same two
+    stations of the ``path`` those of the same weights?"""
+    ends = [run.labels[at] for at in path]
+    seen: dict[tuple[str, str, int], set[tuple[str, ...]]] = {}
+    late = set()
+    for place, inside in groupby(weights, lambda at: bisect(path, at)):
+        labels = [weights[at] for at in inside]
+        if 0 < place < len(path):
+            around = ends[place - 1], ends[place]
+            key = (around[0].component, around[1].component, len(labels))
+            seen.setdefault(key, set()).add(tuple(sorted(label.component for label in labels)))
+            if not {label.layer for label in labels} <= {label.layer for label in around}:
+                late.add(key)
+    return all(len(seen[key]) == 1 for key in late)
+
+
+def by_kernel(
+    run: Run,
+    weights: Sequence[int],
+    gaps: Sequence[tuple[int, list[int], list[Label]]],
+    keys: Mapping[int, object],
+    busy: Mapping[int, int],
+) -> dict[int, Label]:
+    """What gradients of weights are, where all possible distributions agree.
+
+    ``gaps`` are by stretch between cores: where it begins, its gradients of activations, and the products of the
+    forward there, reversed. ``busy`` is in nanoseconds.
+    """
+    products = [*_products(gaps)]
+    parts: dict[_Part, list[_Product]] = {}  # those of one part, one in each layer
+    index: Counter[tuple[str, int | None]] = Counter()
+    for product in products:
+        own = (product.label.component, product.label.layer)
+        parts.setdefault((own[0], index[own]), []).append(product)
+        index[own] += 1
+    classes = _classes(weights, keys, busy)
+    if len(products) != len(weights) or len(classes) < 2:
+        return {}
+    usual = _usual(run, busy)
+    times = {key: median(busy.get(at, 0) for at in places) for key, places in classes.items()}
+    fits = {
+        part: [
+            key
+            for key, places in classes.items()
+            if len(places) >= len(own) and _as_long(times[key], usual.get(part[0]))
+        ]
+        for part, own in parts.items()
+    }
+    inside = {at for core in run.cores for at in (core.first, core.last)}
+    path = [at for at, label in sorted(run.labels.items()) if label.role == "dgrad" or at in inside]
+    found: list[dict[int, Label]] = []
+    for given in _distributions(parts, fits, {key: len(at) for key, at in classes.items()}):
+        named = _in_order(given, parts, classes)
+        if named is not None and agree(run, named, path):
+            found.append(named)
+    if not found:
+        return {}
+    same = {at: x for at, x in found[0].items() if all(one[at].component == x.component for one in found)}
+    return {at: replace(label, role="wgrad") for at, label in same.items() if label.component != _OPEN}
+
+
+def _classes(
+    weights: Sequence[int], keys: Mapping[int, object], busy: Mapping[int, int]
+) -> dict[object, list[int]]:
+    """Those of one kernel; a persistent one is launched alike for all sizes, which its times tell apart."""
+    out: dict[object, list[int]] = {}
+    for key in {keys.get(at) for at in weights}:
+        own = sorted((at for at in weights if keys.get(at) == key), key=lambda at: busy.get(at, 0))
+        longer = (busy.get(at, 0) > _SLOWER_BY * busy.get(before, 0) for before, at in pairwise(own))
+        for at, size in zip(own, accumulate(longer, initial=0), strict=True):
+            out.setdefault((key, size), []).append(at)
+    return {key: sorted(places) for key, places in out.items()}
+
+
+def _products(gaps: Sequence[tuple[int, list[int], list[Label]]]) -> Iterator[_Product]:
+    order = 0
+    for begin, places, labels in gaps:
+        ready, known = begin, len(places) == len(labels)
+        for number, label in enumerate(labels):
+            before = labels[number - 1] if number else None
+            if known and before is not None and not _beside(before, label):
+                ready = places[number - 1]
+            yield _Product(order, label, ready)
+            order += 1
+
+
+def _beside(one: Label, other: Label) -> bool:
+    """Do they share an input, so that their gradients come in any order?"""
+    return one.component == other.component or {one.component, other.component} <= {*_UP}
+
+
+def _usual(run: Run, busy: Mapping[int, int]) -> dict[str, float]:
+    """How long the gradients of activations of a component take."""
+    times: dict[str, list[int]] = {}
+    for at, label in run.labels.items():
+        if label.role == "dgrad":
+            times.setdefault(label.component, []).append(busy.get(at, 0))
+    return {component: median(own) for component, own in times.items()}
+
+
+def _as_long(time: float, usual: float | None) -> bool:
+    return not usual or not time or max(time, usual) <= _SLOWER * min(time, usual)
+
+
+def _distributions(
+    parts: Mapping[_Part, list[_Product]], fits: Mapping[_Part, list[object]], room: dict[object, int]
+) -> list[dict[_Part, object]]:
+    """The parts over the kernels, each kernel as often as it ran; none where there are too many to try."""
+    out: list[dict[_Part, object]] = []
+    left, given, tries = [*parts], dict[_Part, object](), 0
+
+    def give(number: int) -> None:
+        nonlocal tries
+        tries += 1
+        if number == len(left):
+            out.append(dict(given))
+            return
+        part = left[number]
+        many, before = len(parts[part]), (part[0], part[1] - 1)
+        # of a layer's parts of one component in one order only
+        alike = before in given and given[before] in fits[part] and len(parts[before]) == many
+        for key in fits[part][fits[part].index(given[before]) if alike else 0 :]:
+            if room[key] >= many and tries <= _MOST_TRIES:
+                room[key] -= many
+                given[part] = key
+                give(number + 1)
+                del given[part]
+                room[key] += many
+
+    give(0)
+    return out if tries <= _MOST_TRIES else []
+
+
+def _in_order(
+    given: Mapping[_Part, object],
+    parts: Mapping[_Part, list[_Product]],
+    classes: Mapping[object, list[int]],
+) -> dict[int, Label] | None:
+    """Each kernel's gradients in the order of their products; None where one would come too early."""
+    wanted: dict[object, list[_Product]] = {}
+    for part, key in given.items():
+        wanted.setdefault(key, []).extend(parts[part])
+    out: dict[int, Label] = {}
+    for key, places in classes.items():
+        own = sorted(wanted.get(key, ()), key=lambda product: product.order)
+        for at, product in zip(places, own, strict=True):
+            if at < product.ready:
+                return None
+            out[at] = product.label
+    return dict(sorted(out.items()))
