@@ -23,7 +23,7 @@ _SLOWER = 2  # one gradient of a product than the other, at most
 _SLOWER_BY = 1.5  # the next of another size
 _MOST_TRIES = 20_000
 
-_Part = tuple[str, int]  # a component, and which of its products in a layer
+_Part = tuple[str, object, int]  # a component, the kernel of its other gradient, which of these in a layer
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class _Product:
     order: int
     label: Label
     ready: int  # the position before which its output has no gradient yet
+    path: int | None  # where the gradient of its activations stands
 
 
 def agree(run: Run, weights: Mapping[int, Label], path: Sequence[int]) -> bool:
@@ -63,22 +64,15 @@ def by_kernel(
     forward there, reversed. ``busy`` is in nanoseconds.
     """
     products = [*_products(gaps)]
-    parts: dict[_Part, list[_Product]] = {}  # those of one part, one in each layer
-    index: Counter[tuple[str, int | None]] = Counter()
-    for product in products:
-        own = (product.label.component, product.label.layer)
-        parts.setdefault((own[0], index[own]), []).append(product)
-        index[own] += 1
     classes = _classes(weights, keys, busy)
     if len(products) != len(weights) or len(classes) < 2:
         return {}
-    usual = _usual(run, busy)
-    times = {key: median(busy.get(at, 0) for at in places) for key, places in classes.items()}
+    parts = _parts(products, _classes([at for _, places, _ in gaps for at in places], keys, busy))
     fits = {
         part: [
             key
             for key, places in classes.items()
-            if len(places) >= len(own) and _as_long(times[key], usual.get(part[0]))
+            if len(places) >= len(own) and _as_long([product.path for product in own], places, busy)
         ]
         for part, own in parts.items()
     }
@@ -116,7 +110,7 @@ def _products(gaps: Sequence[tuple[int, list[int], list[Label]]]) -> Iterator[_P
             before = labels[number - 1] if number else None
             if known and before is not None and not _beside(before, label):
                 ready = places[number - 1]
-            yield _Product(order, label, ready)
+            yield _Product(order, label, ready, places[number] if known else None)
             order += 1
 
 
@@ -125,17 +119,23 @@ def _beside(one: Label, other: Label) -> bool:
     return one.component == other.component or {one.component, other.component} <= {*_UP}
 
 
-def _usual(run: Run, busy: Mapping[int, int]) -> dict[str, float]:
-    """How long the gradients of activations of a component take."""
-    times: dict[str, list[int]] = {}
-    for at, label in run.labels.items():
-        if label.role == "dgrad":
-            times.setdefault(label.component, []).append(busy.get(at, 0))
-    return {component: median(own) for component, own in times.items()}
+def _parts(products: list[_Product], kernels: Mapping[object, list[int]]) -> dict[_Part, list[_Product]]:
+    """Those of one part of a layer, one in each layer."""
+    own = {at: key for key, places in kernels.items() for at in places}
+    out: dict[_Part, list[_Product]] = {}
+    seen: Counter[tuple[object, ...]] = Counter()
+    for product in products:
+        kind = (product.label.component, own.get(product.path) if product.path is not None else None)
+        out.setdefault((*kind, seen[*kind, product.label.layer]), []).append(product)
+        seen[*kind, product.label.layer] += 1
+    return out
 
 
-def _as_long(time: float, usual: float | None) -> bool:
-    return not usual or not time or max(time, usual) <= _SLOWER * min(time, usual)
+def _as_long(path: list[int | None], places: list[int], busy: Mapping[int, int]) -> bool:
+    """Do both gradients of some products take about as long, as far as that is known?"""
+    known = [busy.get(at, 0) for at in path if at is not None]
+    both = [median(times) for times in (known, [busy.get(at, 0) for at in places]) if times]
+    return len(both) < 2 or not min(both) or max(both) <= _SLOWER * min(both)
 
 
 def _distributions(
@@ -152,7 +152,7 @@ def _distributions(
             out.append(dict(given))
             return
         part = left[number]
-        many, before = len(parts[part]), (part[0], part[1] - 1)
+        many, before = len(parts[part]), (*part[:2], part[2] - 1)
         # of a layer's parts of one component in one order only
         alike = before in given and given[before] in fits[part] and len(parts[before]) == many
         for key in fits[part][fits[part].index(given[before]) if alike else 0 :]:
