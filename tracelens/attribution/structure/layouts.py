@@ -215,6 +215,8 @@ def _of_weights(
         for wanted in orders
         if len(wanted) == len(weights) and _alike(kernels, wanted)
     ]
+    told = by_kernel(run, weights, gaps, keys, busy)
+    fits = [found for found in fits if all(found[at].component == x.component for at, x in told.items())]
     own: dict[int, Label] | None = {}
     # one place late each part is the same kernel in all layers, too, but not as long as it should be
     for found in sorted(fits, key=lambda found: len(_other_times(run, found, busy))):
@@ -225,7 +227,7 @@ def _of_weights(
             run.labels.update({at: replace(label, role="wgrad") for at, label in named})
             return
     found = _beside(run, weights, keys) or {at: replace(x, role="wgrad") for at, x in (own or {}).items()}
-    run.labels |= by_kernel(run, weights, gaps, keys, busy) | found | run.labels
+    run.labels |= told | found | run.labels
 
 
 def _beside_own(run: Run, weights: Mapping[int, Label]) -> dict[int, Label] | None:

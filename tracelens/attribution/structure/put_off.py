@@ -86,7 +86,26 @@ def by_kernel(
     if not found:
         return {}
     same = {at: x for at, x in found[0].items() if all(one[at].component == x.component for one in found)}
-    return {at: replace(label, role="wgrad") for at, label in same.items() if label.component != _OPEN}
+    steady = {at for places in classes.values() for at in _steady(run, same, places, path)}
+    return {at: replace(label, role="wgrad") for at, label in same.items() if at in steady}
+
+
+def _steady(run: Run, named: Mapping[int, Label], places: list[int], path: list[int]) -> list[int]:
+    """Which of those of one kernel stand as others of their part do: at the ends of a program its order changes,
+    and of several parts the order is all that tells one from the other."""
+    known = [at for at in places if at in named and named[at].component != _OPEN]
+    if len({named[at].component for at in places if at in named}) < 2:
+        return known
+    ends = ["", *(run.labels[at].component for at in path), ""]
+    groups = [(place, [*group]) for place, group in groupby(places, lambda at: bisect(path, at))]
+    around = [(ends[place], ends[place + 1], len(group)) for place, group in groups]
+    return [
+        at
+        for own, (_, group) in zip(around, groups, strict=True)
+        if around.count(own) > 1
+        for at in group
+        if at in known
+    ]
 
 
 def _classes(

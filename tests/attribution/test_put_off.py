@@ -1,0 +1,98 @@
+"""Gradients of weights that a compiler puts off, without shapes: what their kernels and their times say."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.attribution.test_unshaped_backward import (
+    CORE,
+    DGRAD,
+    DOWN,
+    NORM,
+    OUTPUT,
+    QUERIES,
+    UP,
+    WGRAD,
+    _backward,
+    _fused,
+)
+from tracelens.attribution.structure.backward_cores import find_backward_cores
+from tracelens.attribution.structure.layouts import Ahead, label_by_layout
+from tracelens.attribution.structure.put_off import by_kernel
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.unshaped import label_unshaped
+
+LAYERS = 3
+SQUARE = [OUTPUT, *3 * [QUERIES]]
+#: an MLP's, an output's before its core, and three behind that; the wider gradient of a weight one layer late
+GRADIENTS = [DOWN, UP, NORM, OUTPUT, CORE, *3 * [QUERIES], NORM]
+BIAS = _fused("red_fused_sum_view")
+
+
+def _step(weights: list[list[str]]) -> tuple[Run, dict[int, str]]:
+    """A backward with gradients of ``weights`` behind so many units of a layer, and which those are."""
+    kinds: list[Kind] = []
+    of: dict[int, str] = {}
+    for layer in range(LAYERS + 1):
+        for number, unit in enumerate([*GRADIENTS, None]):
+            for name in weights[number] if number < len(weights) else ():
+                late = name.startswith("late ")
+                if layer - late in range(LAYERS):
+                    of[len(kinds)] = name.removeprefix("late ")
+                    kinds.append(WGRAD)
+            if unit is not None and layer < LAYERS:
+                kinds.append(unit if isinstance(unit, Kind) else DGRAD)
+    return _backward(*kinds), of
+
+
+def _labelled(run: Run, of: dict[int, str], keys: dict[str, int], busy: dict[str, int]) -> dict[int, str]:
+    run.cores = find_backward_cores(run, [])
+    gradients = [name for name in GRADIENTS if isinstance(name, str)]
+    path = [at for at, kind in enumerate(run.kinds) if kind is DGRAD]
+    layouts: dict[int, str | None] = dict.fromkeys(path, "NN") | dict.fromkeys(of, "NT")
+    names = dict(zip(path, LAYERS * gradients, strict=True)) | of
+    ahead: list[list[Label]] = [[]]
+    for layer in range(LAYERS):
+        ahead[-1] += [Label(QUERIES, layer)] * 3
+        ahead.append([Label(OUTPUT, layer), Label(UP, layer), Label(DOWN, layer)])
+    kernels: dict[int, object] = {at: (keys.get(name, 0), at in of) for at, name in names.items()}
+    label_by_layout(run, 0, Ahead(ahead, False), layouts, kernels, {at: busy[name] for at, name in names.items()})
+    return {at: label.component for at, label in run.labels.items() if at in of}
+
+
+TIMES = {DOWN: 40, UP: 40, OUTPUT: 10, QUERIES: 10}
+LATE = [["late " + UP, DOWN], [], [], [], [], SQUARE]  # the output's behind its core
+
+
+@pytest.mark.parametrize("keys", [{DOWN: 1, UP: 2}, {DOWN: 1}, {UP: 1}])
+def test_weights_put_off_are_told_by_their_kernels_where_one_distribution_is_left(keys: dict[str, int]) -> None:
+    run, of = _step(LATE)
+    assert _labelled(run, of, keys, TIMES) == of
+
+
+def test_a_persistent_kernel_is_launched_alike_for_all_sizes_and_takes_as_long_as_each_has_to_do() -> None:
+    run, of = _step(LATE)
+    found = _labelled(run, of, {}, TIMES)
+    assert found == of
+    assert _labelled(*_step(LATE), {}, dict.fromkeys(TIMES, 10)) == {}
+
+
+def test_of_two_distributions_that_are_possible_what_both_say_is_said() -> None:
+    run, of = _step([[], [], [DOWN, UP], [], [], SQUARE])
+    found = _labelled(run, of, {DOWN: 1, UP: 2}, TIMES)
+    assert found == {at: name for at, name in of.items() if name in SQUARE}
+
+
+def test_more_gradients_of_weights_than_products_are_not_told() -> None:
+    run, of = _step(LATE)
+    gaps = [(0, [1], [Label(DOWN, 0)])]
+    assert by_kernel(run, [*of], gaps, dict.fromkeys(of, 1), {}) == {}
+
+
+def test_sums_behind_a_core_are_of_the_queries_whatever_weight_follows() -> None:
+    run = _backward(DGRAD, CORE, BIAS, WGRAD, DGRAD)
+    labels = {0: (OUTPUT, "dgrad"), 1: ("attention.core", None), 3: (OUTPUT, "wgrad"), 4: (QUERIES, "dgrad")}
+    run.labels = {at: Label(name, 0, role=role) for at, (name, role) in labels.items()}  # type: ignore[arg-type]
+    label_unshaped(run, 0)
+    assert run.labels[2].component == QUERIES
