@@ -387,7 +387,11 @@ class _Between:
             return fits
         last = next(place for place in range(at - 1, -1, -1) if self.run.kinds[place].what in ("gemm", "bmm"))
         made, next_ = self.run.labels.get(last), self.run.labels.get(stop)
-        if made is not None and next_ is not None and (made.role, made.component) == ("wgrad", next_.component):
+        if (
+            made is not None
+            and next_ is not None
+            and (made.role, made.component) == ("wgrad", next_.component)
+        ):
             return [stop]
         between = (self.run.labels.get(place) for place in range(last + 1, at))
         through = any(label is not None and label.component == "norm" for label in between)

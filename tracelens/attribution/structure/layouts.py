@@ -364,7 +364,7 @@ def _alike(kernels: list[object], labels: list[Label]) -> bool:
         # in a layer in any order: those of one input have theirs as it comes
         own = {layer: tuple(sorted(found[layer], key=repr)) for layer in sorted(found)}
         stages.append([[*same] for _, same in groupby(own, key=own.__getitem__)])
-        several |= {*own.values()}
+        several |= {kernel for kernels in own.values() for kernel in kernels}
     opens = {stage[0] for of_part in stages for stage in of_part[1:] if len(stage) > 1}
     alone = [stage[0] for of_part in stages if len(of_part) > 1 for stage in of_part if len(stage) == 1]
     return len(several) > 1 and len(layers) > 1 and opens.issuperset(alone)

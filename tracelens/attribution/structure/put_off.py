@@ -1,9 +1,9 @@
 """Gradients of weights that a compiler puts off, in a backward without shapes: told by their kernels.
 
-A part of a layer has one kernel in all layers, and the gradients of one kernel follow each other as those of
-activations do. So a distribution of the parts over the kernels says which each is; those are possible in which
-each kernel has as many as its parts have, takes about as long as the gradients of activations of the same
-products, and none comes before what it is made from. Where all that are possible agree, that is an answer.
+A part of a layer has one kernel in all layers, and the gradients of one kernel follow each other as those
+of activations do. So a distribution of the parts over the kernels says which each is; those are possible in
+which each kernel has as many as its parts have, takes about as long as the gradients of activations of the
+same products, and none comes before what it is made from. What all that are possible agree on is said.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class _Product:
 
 
 def agree(run: Run, weights: Mapping[int, Label], path: Sequence[int]) -> bool:
-    """Where some gradients of weights are put off by a layer or more: are as many of them between the same two
-    stations of the ``path`` those of the same weights?"""
+    """Where some gradients of weights are put off by a layer or more: are as many of them between the same
+    two stations of the ``path`` those of the same weights?"""
     ends = [run.labels[at] for at in path]
     seen: dict[tuple[str, str, int], set[tuple[str, ...]]] = {}
     late = set()
@@ -60,8 +60,8 @@ def by_kernel(
 ) -> dict[int, Label]:
     """What gradients of weights are, where all possible distributions agree.
 
-    ``gaps`` are by stretch between cores: where it begins, its gradients of activations, and the products of the
-    forward there, reversed. ``busy`` is in nanoseconds.
+    ``gaps`` are by stretch between cores: where it begins, its gradients of activations, and the products of
+    the forward there, reversed. ``busy`` is in nanoseconds.
     """
     products = [*_products(gaps)]
     classes = _classes(weights, keys, busy)
@@ -91,8 +91,8 @@ def by_kernel(
 
 
 def _steady(run: Run, named: Mapping[int, Label], places: list[int], path: list[int]) -> list[int]:
-    """Which of those of one kernel stand as others of their part do: at the ends of a program its order changes,
-    and of several parts the order is all that tells one from the other."""
+    """Which of those of one kernel stand as others of their part do: at the ends of a program its order
+    changes, and of several parts the order is all that tells one from the other."""
     known = [at for at in places if at in named and named[at].component != _OPEN]
     if len({named[at].component for at in places if at in named}) < 2:
         return known
