@@ -115,3 +115,16 @@ def test_sums_behind_a_core_are_of_the_queries_whatever_weight_follows() -> None
     run.labels = {at: Label(name, 0, role=role) for at, (name, role) in labels.items()}  # type: ignore[arg-type]
     label_unshaped(run, 0)
     assert run.labels[2].component == QUERIES
+
+
+@pytest.mark.parametrize(
+    ("second", "found"), [([_fused("per_fused_add_mul_native_layer_norm_backward_sum_view")], DOWN), ([], "")]
+)
+def test_a_scale_and_a_norm_summed_in_one_kernel_are_of_no_bias(second: list[Kind], found: str) -> None:
+    """A layer's scale, as DINOv2 has it; a bias alone has a second stage of its own behind it."""
+    sums = _fused("red_fused_add_mul_native_layer_norm_backward_sum_view")
+    run = _backward(DGRAD, WGRAD, sums, *second, DGRAD)
+    labels = {0: (QUERIES, "dgrad"), 1: (DOWN, "wgrad"), len(run) - 1: (UP, "dgrad")}
+    run.labels = {at: Label(name, 0, role=role) for at, (name, role) in labels.items()}  # type: ignore[arg-type]
+    label_unshaped(run, 0)
+    assert (run.labels[2].component if 2 in run.labels else "") == found

@@ -73,7 +73,7 @@ def _biases(run: Run, start: int) -> None:
         kind = run.kinds[at]
         # nothing is summed ahead of the head's
         behind = before is not None and (before.role == "wgrad" or before.component == "logits")
-        if before is not None and behind and kind.name not in stages and _sums(kind) and not _scales(kind):
+        if before is not None and behind and kind.name not in stages and _sums(kind) and not _scales(run, at):
             run.labels[at] = Label(before.component, before.layer)
             if _is_second_stage(run, at + 1):
                 run.labels[at + 1] = run.labels[at]
@@ -98,17 +98,23 @@ def _biases_ahead(run: Run, start: int) -> None:
 
 def _is_bias(run: Run, at: int) -> bool:
     """A sum of no product, or its second stage."""
-    kind = run.kinds[at - 1 if _is_second_stage(run, at) else at]
-    return at not in run.labels and _sums(kind) and not _scales(kind) and not kind.tags >= _NORM
+    first = at - 1 if _is_second_stage(run, at) else at
+    own = _sums(run.kinds[first]) and not run.kinds[first].tags >= _NORM
+    return at not in run.labels and own and not _scales(run, first)
 
 
 def _sums(kind: Kind) -> bool:
     return kind.what == "fused" and "sum" in kind.tags and not kind.name.startswith("triton_poi")
 
 
-def _scales(kind: Kind) -> bool:
-    """Is it a sum of products, as the gradients of scales are?"""
-    return "mul" in _ops(kind) and not may_unbend(kind) and not _ops(kind) & NORM_BACKWARD
+def _scales(run: Run, at: int) -> bool:
+    """Is it a sum of products, as the gradients of scales are? What is named after a normalization multiplies
+    there; but sums of several, which no second stage of its own follows, are those of a scale and a norm."""
+    kind = run.kinds[at]
+    if "mul" not in _ops(kind) or may_unbend(kind):
+        return False
+    several = kind.name.startswith("triton_red") and not _is_second_stage(run, at + 1)
+    return several or not _ops(kind) & NORM_BACKWARD
 
 
 def _ops(kind: Kind) -> frozenset[str]:
