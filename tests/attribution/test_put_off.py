@@ -128,3 +128,13 @@ def test_a_scale_and_a_norm_summed_in_one_kernel_are_of_no_bias(second: list[Kin
     run.labels = {at: Label(name, 0, role=role) for at, (name, role) in labels.items()}  # type: ignore[arg-type]
     label_unshaped(run, 0)
     assert (run.labels[2].component if 2 in run.labels else "") == found
+
+
+@pytest.mark.parametrize("name", ["gelu_gelu_backward_sum_view", "sum_view"])
+def test_a_second_stage_apart_from_its_first_is_of_the_same(name: str) -> None:
+    first, second = _fused("red_fused_gelu_gelu_backward_sum_view"), _fused(f"per_fused_{name}")
+    run = _backward(DGRAD, WGRAD, first, DGRAD, NORM, WGRAD, second, DGRAD)
+    labels = {1: (UP, "wgrad"), 3: (UP, "dgrad"), 5: (OUTPUT, "wgrad"), 7: (OUTPUT, "dgrad")}
+    run.labels = {at: Label(part, 0, role=role) for at, (part, role) in labels.items()}  # type: ignore[arg-type]
+    label_unshaped(run, 0)
+    assert run.labels[6].component == (OUTPUT if name == "sum_view" else UP)

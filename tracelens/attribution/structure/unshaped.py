@@ -24,6 +24,7 @@ _OF_HALVES = frozenset({"cat", "slice_backward"})  # of heads: gradients put tog
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no biases but of queries
 _CONVOLVED = frozenset({_CENTRED, "convolution_backward"})
+_NEAR = 8  # units: how far a second stage stands behind its first, at most
 _STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
 _LOSS = frozenset({"loss", "loss_backward"})
 _ONLY_SCALES = _STEP_OF_NORM | {"add"}
@@ -68,6 +69,8 @@ def _biases(run: Run, start: int) -> None:
     """A sum over the tokens right behind the gradient of a weight is the gradient of that product's bias, as
     autograd makes them."""
     stages = {run.kinds[at].name for at in range(start, len(run)) if _is_second_stage(run, at)}
+    late = {at: first for at in range(start, len(run)) if (first := _first_stage(run, at)) is not None}
+    stages |= {run.kinds[at].name for at in late}
     for at in range(start + 1, len(run)):
         before = run.labels.get(at - 1)
         kind = run.kinds[at]
@@ -77,6 +80,19 @@ def _biases(run: Run, start: int) -> None:
             run.labels[at] = Label(before.component, before.layer)
             if _is_second_stage(run, at + 1):
                 run.labels[at + 1] = run.labels[at]
+    run.labels |= {at: run.labels[first] for at, first in late.items() if first in run.labels} | run.labels
+
+
+def _first_stage(run: Run, at: int) -> int | None:
+    """Of a second stage that does not stand right behind its first, that one: a large reduction of the same
+    name shortly before, which has none."""
+    kind = run.kinds[at]
+    if not kind.name.startswith("triton_per") or not _sums(kind) or _is_second_stage(run, at):
+        return None
+    for place in range(at - 1, max(-1, at - _NEAR), -1):
+        if run.kinds[place].name.startswith("triton_red") and _ops(run.kinds[place]) == _ops(kind):
+            return None if _is_second_stage(run, place + 1) else place
+    return None
 
 
 def _biases_ahead(run: Run, start: int) -> None:
