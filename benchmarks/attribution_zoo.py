@@ -14,7 +14,8 @@ them with attention) that no list held, in the order of a hash, those that could
 --third`` is one half of all else of `transformers` that can be recorded, drawn by hash; with ``--held`` the
 other half; of `timm` one model of each module, and ``--fourth`` another one of each. ``--fresh --libraries``
 is a list of 41 models of the six libraries no list held, in the order of a hash
-(benchmarks/libraries/more.py). ``--no-shapes`` judges recordings without shapes, ``--compiled``
+(benchmarks/libraries/more.py), with ``--second`` one of 23 models of the packages of their authors
+(benchmarks/libraries/originals.py). ``--no-shapes`` judges recordings without shapes, ``--compiled``
 those of `transformers` under torch.compile (half a minute each), which hold no names, ``--setup`` those of
 `transformers` as people train them (benchmarks/setups.py). ``--recorded DIR`` judges what
 ``benchmarks.gpu.hub`` recorded on a GPU.
@@ -156,11 +157,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
     if given.third and (given.libraries or given.second or not given.fresh):
-        parser.error("--third goes with --fresh and --vision: there is one list of libraries")
+        parser.error("--third goes with --fresh and --vision: of libraries there are two lists")
     if given.fourth and not (given.fresh and given.vision):
         parser.error("--fourth goes with --fresh --vision")
-    if given.second and given.libraries:
-        parser.error("--second goes with transformers and --vision: there is one list of libraries")
     source = next((name for name in ("frameworks", "libraries", "vision") if getattr(given, name)), "hub")
     record, everyone = _source("compiled" if given.compiled else source)
     if given.setup:

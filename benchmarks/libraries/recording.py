@@ -22,11 +22,22 @@ from torch.nn import functional
 
 from benchmarks.hub.recording import Marks, Recorded, recorded
 from benchmarks.hub.values import _unseen, held
-from benchmarks.libraries import models, more, more_truth, truth
+from benchmarks.libraries import models, more, more_truth, originals, originals_truth, truth
 from benchmarks.libraries.models import EXPERTS
 from tests.kept import kept, of_package, sources
 
-_PACKAGES = {"open_clip": "open_clip_torch", "vit_pytorch": "vit-pytorch", "x_transformers": "x-transformers"}
+_LISTS: tuple[tuple[Any, Any], ...] = ((more, more_truth), (originals, originals_truth))
+_PACKAGES = {
+    "whisper": "openai-whisper",
+    "esm": "fair-esm",
+    "clip": "clip-anytorch",
+    "olmo_core": "ai2-olmo-core",
+}
+_PACKAGES |= {
+    "open_clip": "open_clip_torch",
+    "vit_pytorch": "vit-pytorch",
+    "x_transformers": "x-transformers",
+}
 
 
 class LibraryMarks(Marks):
@@ -76,7 +87,7 @@ def answered(name: str) -> Iterator[None]:
         if name.startswith("x_transformers"):
             home = import_module("x_transformers.x_transformers")
             stack.enter_context(mock.patch.object(home, "autocast", lambda *_, **__: nullcontext()))
-        if name.startswith("diffusers"):
+        if name.startswith(("diffusers", "olmo_core")):
             stack.enter_context(mock.patch.object(torch, "autocast", lambda *_, **__: nullcontext()))
         library = stack.enter_context(torch.library._scoped_library("aten", "IMPL"))
         library.impl("nonzero", chosen, "Meta", allow_override=True)
@@ -85,7 +96,7 @@ def answered(name: str) -> Iterator[None]:
 
 
 def _recorded(name: str) -> Recorded:
-    home, table = (more, more_truth) if name in more.NAMES else (models, truth)
+    home, table = next((x for x in _LISTS if name in x[0].NAMES), (models, truth))
     with answered(name):
         built = home.build(name)
         return recorded(name, built.model, built.loss, table.truth_of, LibraryMarks)
