@@ -1,7 +1,7 @@
 """What each piece of the models of ``originals.py`` is for, by their own names of classes and attributes.
 
-Rows as in ``more_truth.py``: the end of a place, the function, the truth and the source. They were written from
-the sources before any recording was attributed.
+Rows as in ``more_truth.py``: the end of a place, the function, the truth and the source. They were
+written from the sources before any recording was attributed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,13 @@ _IN = r"(/.*)?"
 _ANY = ".*"
 _PRODUCT = r"linear|addmm|matmul|mm|__matmul__"
 #: Products, by the class around and the attribute.
-_ATTENDS = r"(\w*Attention|_EmformerAttention|SABlock|LocalMHA|Multi[hH]eadAttention)\[[^]]*\](/Sequential\[\w+\])?/\w+"
+_ATTENDS = r"(\w*Attention|SABlock|LocalMHA)\[[^]]*\](/Sequential\[\w+\])?/\w+"
 _ROWS = (
+    Row(r"\w*Rotary\w*\[\w*\]|FixedPositionalEmbedding\[\w*\]", _ANY, "attention.rope embedding",
+        "their names"),
+    Row(r"(TextDecoder|PerceiverIO|MEGABYTE|Linformer\w*|PerformerLM|LMHead|LocalTransformer|\w*)\[\w*\]/\w+"
+        r"\[(to_logits|logits|classification_head|head)\]" + _IN, _ANY, "logits other norm", "their names"),
+    Row(r"Sequential\[(to_logits|classification_head)\]" + _IN, _ANY, "logits other norm", "their names"),
     # attention, in all of them
     Row(rf"{_ATTENDS}\[(to_q|to_k|to_v|to_kv|to_qkv|qkv|[qkv]_proj|query|key|value|w_[qkv]|emb_to_\w+)\]",
         _PRODUCT, "attention.qkv", "their names"),
@@ -28,16 +33,20 @@ _ROWS = (
     Row(r"(Parallel\w+|CrossAttention)\[\w*\]/Sequential\[ff(_out)?\]/Linear\[[12]\]", _PRODUCT, "mlp.down",
         "palm_pytorch.py: ff_out; coca_pytorch.py: ff of CrossAttention, [0] is the way up"),
     Row(r"CrossAttention\[\w*\]/Sequential\[ff\]/Linear\[0\]", _PRODUCT, _GATED, "coca_pytorch.py"),
-    Row(r"(Parallel\w+|CrossAttention)\[\w*\]/Sequential\[ff(_out)?\]" + _IN, _ANY, "mlp.activation mlp.other",
+    Row(r"(Parallel\w+|CrossAttention)\[\w*\]/Sequential\[ff(_out)?\]" + _IN, _ANY,
+        "mlp.activation mlp.other",
         "coca_pytorch.py"),
     # MLPs
     Row(r"ResidualAttentionBlock\[\w*\]/Sequential\[mlp\]/Linear\[(0|c_fc)\]", _PRODUCT, "mlp.up",
         "whisper/model.py; clip/model.py"),
-    Row(r"ResidualAttentionBlock\[\w*\]/Sequential\[mlp\]/Linear\[(2|c_proj)\]", _PRODUCT, "mlp.down", "both"),
+    Row(r"ResidualAttentionBlock\[\w*\]/Sequential\[mlp\]/Linear\[(2|c_proj)\]", _PRODUCT, "mlp.down",
+        "both"),
     Row(r"Sequential\[mlp\]" + _IN, _ANY, "mlp.activation mlp.other", "both"),
     Row(r"(TransformerLayer|FeedForwardNetwork)\[\w*\]/Linear\[fc1\]", _PRODUCT, "mlp.up", "esm/modules.py"),
-    Row(r"(TransformerLayer|FeedForwardNetwork)\[\w*\]/Linear\[fc2\]", _PRODUCT, "mlp.down", "esm/modules.py"),
-    Row(r"MLPBlock\[\w*\]/Linear\[lin(ear)?1\]", _PRODUCT, "mlp.up", "segment_anything: common.py; monai: mlp.py"),
+    Row(r"(TransformerLayer|FeedForwardNetwork)\[\w*\]/Linear\[fc2\]", _PRODUCT, "mlp.down",
+        "esm/modules.py"),
+    Row(r"MLPBlock\[\w*\]/Linear\[lin(ear)?1\]", _PRODUCT, "mlp.up",
+        "segment_anything: common.py; monai: mlp.py"),
     Row(r"MLPBlock\[\w*\]/Linear\[lin(ear)?2\]", _PRODUCT, "mlp.down", "both"),
     Row(r"Transformer(En|De)coderLayer\[\w*\]/Linear\[linear1\]", _PRODUCT, "mlp.up", "torch.nn"),
     Row(r"Transformer(En|De)coderLayer\[\w*\]/Linear\[linear2\]", _PRODUCT, "mlp.down", "torch.nn"),
@@ -60,19 +69,20 @@ _ROWS = (
         "all of them"),
     Row(r"Sequential\[pos_ff\]" + _IN, _ANY, "mlp.activation mlp.other", "emformer.py"),
     Row(r"GEGLU\[\w*\]", _ANY, "mlp.activation mlp.other", "ft_transformer.py"),
-    Row(r"Transformer\[\w*\]/Sequential\[[\w.]*\]/GELU\[\w*\]", _ANY, "mlp.activation mlp.other", "megabyte.py"),
-    Row(r"TransformerLayer\[\w*\]", "gelu|mul|div|erf|add", "mlp.activation mlp.other residual", "esm/modules.py"),
+    Row(r"Transformer\[\w*\]/Sequential\[[\w.]*\]/GELU\[\w*\]", _ANY, "mlp.activation mlp.other",
+        "megabyte.py"),
+    Row(r"TransformerLayer\[\w*\]", "gelu|mul|div|erf|add", "mlp.activation mlp.other residual",
+        "esm/modules.py"),
     Row(r"Transformer(En|De)coderLayer\[\w*\]", "relu|gelu", "mlp.activation mlp.other", "torch.nn"),
     # heads and embeddings
-    Row(r"(TextDecoder|PerceiverIO|MEGABYTE|Linformer\w*|PerformerLM|LMHead|LocalTransformer|\w*)\[\w*\]/\w+"
-        r"\[(to_logits|w_out|logits|classification_head|head)\]" + _IN, _ANY, "logits other norm", "their names"),
-    Row(r"Sequential\[(to_logits|classification_head)\]" + _IN, _ANY, "logits other norm", "their names"),
-    Row(r"PerformerLM\[\w*\]/Linear\[to_out\]", _PRODUCT, "logits", "performer_pytorch.py"),
+    Row(r"LMHead\[lm_head\]/\w+\[w_out\]", _PRODUCT, "logits", "olmo_core/nn/lm_head.py"),
+    Row(r"PerformerLM\[\w*\]/Linear\[to_out\]", _PRODUCT, "logits other", "performer_pytorch.py"),
     Row(r"RobertaLMHead\[lm_head\]" + _IN, _ANY, "logits other norm", "esm/modules.py"),
     Row(r"TextDecoder\[\w*\]", _PRODUCT, "logits", "whisper/model.py: x @ token_embedding.T"),
     Row(r"PaLM|Sequential", _PRODUCT, "logits", "palm_pytorch.py: tied"),
     Row(r"Sequential\[\]/Linear\[\w+\]", _PRODUCT, "logits", "of the last in a row"),
-    Row(r"CoCa\[\w*\](/EmbedToLatents\[\w*\]/Linear\[\w*\])?", _ANY, "loss logits embedding other", "coca_pytorch.py"),
+    Row(r"CoCa\[\w*\](/EmbedToLatents\[\w*\]/Linear\[\w*\])?", _ANY, "loss logits embedding other",
+        "coca_pytorch.py"),
     Row(r"CLIP\[\w*\](/VisionTransformer\[visual\])?", _PRODUCT, "logits other embedding", "clip/model.py"),
     Row(r"ContactPredictionHead\[\w*\]" + _IN, _ANY, "logits other attention.*", "esm/modules.py"),
     Row(r"PatchMerging(V2)?\[\w*\]/Linear\[reduction\]", _PRODUCT, "embedding other", "swin_unetr.py"),
@@ -81,11 +91,14 @@ _ROWS = (
     Row(r"\w*(Embed\w*|Embedder|NumericalEmbedder)\[[\w.]*\]" + _IN, _ANY, "embedding other", "their names"),
     # state between and convolutions
     Row(r"(ConformerConvModule|_ConvolutionModule)\[\w*\]" + _IN, _ANY, "other norm residual", "conformer"),
-    Row(r"(Unetr\w*|Unet\w*|UnetOutBlock)\[\w*\]" + _IN, _ANY, "other norm residual logits", "monai: unetr_block.py"),
-    Row(r"\w*HyperConnections?\w*\[[\w.]*\]" + _IN, _ANY, "residual other norm", "hyper_connections"),
-    Row(r"\w*Rotary\w*\[\w*\]|FixedPositionalEmbedding\[\w*\]", _ANY, "attention.rope embedding", "their names"),
-    Row(r"DynamicPositionBias\[\w*\]" + _IN, _ANY, "attention.other embedding mlp.* other", "local_attention"),
-    Row(r"AudioEncoder\[\w*\](/Conv1d\[\w*\])?", "gelu|conv1d|permute", "embedding other", "whisper/model.py"),
+    Row(r"(Unetr\w*|Unet\w*|UnetOutBlock)\[\w*\]" + _IN, _ANY, "other norm residual logits",
+        "monai: unetr_block.py"),
+    Row(r"\w*HyperConnections?\w*\[[\w.]*\](/RMSNorm\[\w*\])?", _ANY, "residual other norm",
+        "hyper_connections"),
+    Row(r"DynamicPositionBias\[\w*\]" + _IN, _ANY, "attention.other embedding mlp.* other",
+        "local_attention"),
+    Row(r"AudioEncoder\[\w*\](/Conv1d\[\w*\])?", "gelu|conv1d|permute", "embedding other",
+        "whisper/model.py"),
 )  # fmt: skip
 _ATTENTION = re.compile(r"(\w*Attention|SABlock|LocalMHA|FastAttention|ParallelTransformerBlock)$")
 _PLAIN = re.compile(
@@ -107,11 +120,15 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "dropout"
     own = place.classes[-1]
     if function in _NORMS or function == "instance_norm" or _PLAIN.fullmatch(own):
-        return "norm other" if own.startswith(("Batch", "Group", "Instance")) else "norm"
+        return (
+            "norm other" if own.startswith(("Batch", "Group", "Instance")) or own.endswith("2d") else "norm"
+        )
     where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
     for row in _ROWS:
         if re.search(f"(^|/)({row.where})$", where) and re.fullmatch(row.function, function):
             return row.truth
+    if equal and own == "ParallelTransformerBlock":
+        return "residual attention.* mlp.*"  # of both ways' results
     if place.within(_ATTENTION) >= 0:
         if function in _BATCHED and place.within(_OF_FEATURES) >= 0:
             return "attention.*"  # of features, or of a sequence made shorter

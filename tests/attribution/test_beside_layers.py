@@ -237,3 +237,15 @@ def test_a_cast_or_a_layout_behind_a_norm_of_queries_stays_open(tmp_path: Path) 
     norm = ("copy_", "pow", "mean", "add", "rsqrt", "mul", "copy_", "mul")
     rows = [*(_row("norm", name) for name in norm), _row("", "copy_")]
     _found(tmp_path, 3 * [*ATTENTION[:2], *rows, *ATTENTION[2:], ADD, *MLP, ADD], shapes=False)
+
+
+@pytest.mark.parametrize(("wide", "found"), [(3 * HIDDEN + 2 * 1024, True), (3 * HIDDEN, False)])
+def test_the_way_into_an_mlp_can_be_of_the_product_that_makes_the_queries(wide: int, found: bool) -> None:
+    """PaLM-pytorch, palm_pytorch.py: ParallelTransformerBlock."""
+    norm, _, *core, out, add, behind = _attention()
+    bent = [_unit("silu", (_ROWS, 1024), what="activation"), _unit("mul", (_ROWS, 1024), (_ROWS, 1024))]
+    layer = [norm, _gemm(_ROWS, wide, HIDDEN), *core, out, *bent, _gemm(_ROWS, HIDDEN, 1024), add, add]
+    labels = _labelled(*layer, *layer, behind)
+    parts = ["mlp.activation", "mlp.activation", "mlp.down"]
+    assert (labels[6:9] == parts) is found
+    assert labels[5] == "attention.output"

@@ -26,11 +26,13 @@ ROLES = {
     "rope": "rotary_emb LlamaRotaryEmbedding RotaryEmbedding rope Rotary apply_rotary_emb",
     "attention": "self_attn attn attention LlamaAttention LlamaSdpaAttention CausalSelfAttention "
     "BertSelfAttention MultiheadAttention Qwen3MoeAttention Qwen2MoeSdpaAttention "
-    "OlmoeAttention DotProductAttention mha encoder_attn MLA ChannelAttention SpatialReductionAttention",
+    "OlmoeAttention DotProductAttention mha encoder_attn MLA ChannelAttention SpatialReductionAttention "
+    "LocalMHA",
     "mlp": "mlp feed_forward LlamaMLP GPT2MLP FeedForward ffn LayerNormMLP MLP DenseReluDense "
     "T5DenseGatedActDense",
     "qkv": "q_proj k_proj v_proj c_attn wq wk wv in_proj query key value query_key_value linear_qkv "
-    "qkv_proj Wqkv to_q q_a_proj kv_b_proj qkv wq_a wkv_b QKVParallelLinear",
+    "qkv_proj Wqkv to_q q_a_proj kv_b_proj qkv wq_a wkv_b QKVParallelLinear w_q w_qkv "
+    "emb_to_key_value",
     "attention_output": "o_proj out_proj wo linear_proj BertSelfOutput to_out",
     "mlp_gate": "gate_proj wi_0",
     "mlp_up": "up_proj c_fc fc1 fc_in w3 dense_h_to_4h linear_fc1 wi_1 lin1",
@@ -40,7 +42,9 @@ ROLES = {
     "KimiLinearDeltaAttention",
     "mixer": "ShortConv RwkvSelfAttention",
     "stem": "Wav2Vec2NoLayerNormConvLayer feature_extractor ResNetStage BottleneckBlock SplitAttn "
-    "ChannelAttn LightSpatialAttn SelectiveKernelAttn Modulation txt_mod eh_proj",
+    "ChannelAttn LightSpatialAttn SelectiveKernelAttn Modulation txt_mod eh_proj "
+    "ConformerConvModule _ConvolutionModule",
+    "residual": "HyperConnections ManifoldConstrainedHyperConnections",
     "mlp_down": "down_proj fc2 fc_out w2 dense_4h_to_h linear_fc2 lin2",
     "gate_up": "gate_up_proj",
     "router": "router MixtralTopKRouter TopKGate",
@@ -425,6 +429,9 @@ def test_a_sum_inside_an_activation_or_a_product_is_no_residual(modules: str, co
         ("DFineMLPPredictionHead", "nonlinearity", "logits"),
         ("Swin2SRIntermediate.Linear", None, "mlp.up"),  # its bias
         ("Block.Mlp.LinearNorm.Linear", "linear", "mlp.other"),
+        ("Transformer.HyperConnections", "bmm", "residual"),  # the ways from stream to stream
+        ("Transformer.HyperConnections.Sequential.Linear", "linear", None),  # the layer whose result it adds
+        ("Transformer.HyperConnections.Sequential.GEGLU", "activation", None),
     ],
 )
 def test_a_module_says_no_more_than_its_operator_can_be(

@@ -65,6 +65,7 @@ _PLAIN_ROLE = {
     "norm": "norm",
     "rope": "attention.rope",
     "dropout": "dropout",
+    "residual": "residual",
     "mixer": "other",
     "stem": "other",
     "router": "moe.router",
@@ -283,6 +284,8 @@ def _of_role(
     if role == "layer" and s.outer is None and not inner and s.path is not None:
         # of a layer called after its attention: masks, windows, what is pooled by
         return "attention.other" if element_role(s.path.elements[-1].text) == "attention" else None
+    if role == "residual" and inner:
+        return None  # the layer whose result it adds
     if role == "embedding" and "attention" in outer:
         return "attention.other"  # of positions, to one another
     if role == "embedding" and "layer" in inner:

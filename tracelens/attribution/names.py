@@ -139,6 +139,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "^optim(izer)?$",
     ),
     ("communication", r"^(fsdp::|nccl|c10d|all_?reduce|all_gather|reduce_scatter)"),
+    ("residual", r"hyper_?connections?$"),  # several streams, and the ways between (arXiv 2409.19606)
     (
         "norm",
         r"(?<!with)norm\d*$",
@@ -167,6 +168,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "qkv",
         r"^(q|k|v|qkv|kv|qk|query|key|value|query_key_value|wqkv|wq|wk|wv)(_?(proj|linear|lin))?$",
         r"^(c_attn|in_proj|linear_qkv|attn_in|to_[qkv]|to_qkv|to_kv|qkv_\w+|\w+_qkv)$",
+        r"^(w_(q|k|v|qkv|kv)|emb_to_(query|key_value))$",  # Olmo-core; emformer.py of torchaudio
         r"^(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|qkv.?proj\w*|w(q|kv|qkv)_[ab]|qkvparallellinear)$",
     ),
     (
@@ -182,7 +184,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("mlp_down", r"^(down_proj|fc2|fc_out|lin2|linear2|dense_4h_to_h|linear_fc2|ffn_down|w2)$"),
     # gates of channels or of a picture's places: timm/layers/split_attn.py, selective_kernel.py, cbam.py
     ("stem", r"^(split|selective_?kernel|(light)?(channel|spatial))attn$"),
-    ("attention", "attention", "attn(?!block)", "^mha$", "mla$", "multihead", "^sa$", "^gpsa$", "^xca$"),
+    ("attention", "attention", "attn(?!block)", "mha$", "mla$", "multihead", "^sa$", "^gpsa$", "^xca$"),
     (
         "activation",
         r"^(act|act_fn|silu\w*|\w*activation(_fn)?)$",
@@ -222,7 +224,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("bert_output", r"^(?!.*self)\w*output$"),
     (
         "stem",
-        r"conv(olution)?_?(layer|block|stem)(_\d+)?$",
+        r"conv(olution)?_?(layer|block|stem|module)(_\d+)?$",
         "feature_?(extractor|encoder)$",
         r"^resnet_?stage$|^bottleneckblock$",
         # what is said of time and text, for all tokens (AdaLN): torchtitan/models/flux/model/layers.py

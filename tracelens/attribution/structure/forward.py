@@ -17,7 +17,7 @@ from tracelens.attribution.structure.blocks import BlockWalk
 from tracelens.attribution.structure.cores import of_distances
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.queries import Queries
-from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.attribution.structure.walk import FEW, activates, convolves_bent, embeds, pairs
 from tracelens.gemm import GemmShape
@@ -76,13 +76,35 @@ class Forward(Queries, BlockWalk):
                 run.labels[at] = Label(component, self.layer)
             stop = following.first if following else len(run)
             here = [at for at in products if core.last < at < stop]
-            rest = self._output(here, core)
+            rest = self._back_beside(self._output(here, core), core)
             makes = self._taken(self._makes_queries(rest, following), following) if following else []
             self._mlps([at for at in rest if at not in set(makes)], stop=makes[0] if makes else stop)
             self._whole_mixture(core.last + 1, makes[0] if makes else stop)
             if following:
                 self._begin_attention()
                 self._name_queries(makes, following, rest)
+
+    def _back_beside(self, products: list[int], core: Core) -> list[int]:
+        """The way back from an MLP whose way in is of the product that makes the queries, keys and values: it
+        takes what is activated behind the output, and is made as wide there (PaLM, arXiv 2204.02311; ViT-22B,
+        arXiv 2302.05442). The products that are left."""
+        run, labels = self.run, self.run.labels
+        out = max((at for at, label in labels.items() if label.component == "attention.output"), default=-1)
+        ways = [at for at in labels if at < core.first and labels[at].component == "attention.qkv"]
+        shapes = [run.shape(at) for at in (max(ways, default=-1), out, *products[:1]) if at >= 0]
+        if out < core.last or len(shapes) < 3 or None in shapes:
+            return products
+        way, own, down = (shape for shape in shapes if shape is not None)
+        between = run.kinds[out + 1 : products[0]]
+        beside = any(map(activates, between)) and not any(
+            kind.what == "norm" or adds(kind) for kind in between
+        )
+        if not beside or down.n != self.hidden or way.n <= own.k + down.k or not way.m == own.m == down.m:
+            return products
+        labels.update(dict.fromkeys(range(out + 1, products[0]), Label("mlp.activation", self.layer)))
+        labels[products[0]] = Label("mlp.down", self.layer)
+        self.after_mlp = True
+        return products[1:]
 
     def _begin_attention(self) -> None:
         """Self-attention opens a layer; a second attention before its MLP is cross-attention in the same."""
