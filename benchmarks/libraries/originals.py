@@ -38,7 +38,13 @@ from benchmarks.libraries.models import (
 
 NAMES = Path(__file__).parents[1].joinpath("fresh", "libraries_2.txt").read_text().split()
 #: What olmo_core asks for to fetch files.
-_CLOUDS = ("google", "google.api_core", "google.api_core.exceptions", "google.api_core.retry", "google.auth")
+_CLOUDS: tuple[str, ...] = (
+    "google",
+    "google.api_core",
+    "google.api_core.exceptions",
+    "google.api_core.retry",
+    "google.auth",
+)
 _CLOUDS += ("google.auth.exceptions", "google.cloud", "google.cloud.storage", "google.cloud.exceptions")
 _CLOUDS += (
     "boto3",

@@ -249,3 +249,17 @@ def test_the_way_into_an_mlp_can_be_of_the_product_that_makes_the_queries(wide: 
     parts = ["mlp.activation", "mlp.activation", "mlp.down"]
     assert (labels[6:9] == parts) is found
     assert labels[5] == "attention.output"
+
+
+def test_a_product_without_a_shape_among_others_is_no_output() -> None:
+    """An einsum with a weight: hyper_connections, as tab_transformer_pytorch has them."""
+    layer = [*_attention()[:6], _unit("einsum", (*TOKENS, 4, HIDDEN), (HIDDEN, 5), what="gemm"), *_mlp(1024)]
+    assert _labelled(*layer, *layer)[5:7] == ["attention.output", None]
+
+
+def test_a_weight_is_prepared_between_a_length_and_what_it_weighs() -> None:
+    stream, row = (*TOKENS, HIDDEN), (*TOKENS, 1)
+    steps = [("linalg_vector_norm", stream), ("clamp", row), ("div", stream, stream), ("mul", stream)]
+    norm = [_unit(name, *tensors) for name, *tensors in steps]  # type: ignore[arg-type]
+    weighs = [_unit("add", (HIDDEN,)), _unit("mul", stream, (HIDDEN,))]  # gamma + 1
+    assert written_norms(_run(*norm, *weighs)) == {*range(6)}

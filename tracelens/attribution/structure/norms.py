@@ -62,10 +62,11 @@ def by_length(run: Run, root: int) -> set[int]:
     end = next((at for at in places if _weighs(kinds[at], whole, weights_of(whole))), root)
     if end == root and len(whole) == 3:  # by one number, as the stream alone is
         end = max((at for at in places if _is_scaled(run, at, root, whole)), default=root)
-    if end == root or any(kind.name not in _TO_LENGTH for kind in kinds[root + 1 : end]):
+    prepares = [kind.tensors == (whole[-1:],) for kind in kinds[:end]]  # the weight
+    steps = zip(kinds[root + 1 : end], prepares[root + 1 :], strict=True)
+    if end == root or any(kind.name not in _TO_LENGTH and not weight for kind, weight in steps):
         return set()
-    first = root - 1 if root and kinds[root - 1].tensors == (whole[-1:],) else root  # the weight, prepared
-    return {*range(first, end + 1)}
+    return {*range(root - (root > 0 and prepares[root - 1]), end + 1)}
 
 
 def _by_response(run: Run, root: int) -> set[int]:

@@ -288,8 +288,10 @@ class Queries(Walk):
             shape = run.shape(at)
             if run.kinds[at].name in GROUPED:
                 break  # experts: the layer's attention is behind
-            if shape is None:  # no shapes anywhere: the first product behind a core takes its output
-                return index
+            if shape is None:
+                if not any(map(run.shape, here)):
+                    return index  # no shapes anywhere: the first product behind a core takes its output
+                continue
             if fits and (at > edge or (shape.n, shape.k) != self._sizes(here[fits[0]])):
                 break
             if fits and shape == run.shape(here[fits[-1]]) and self._is_added(here[fits[-1]], at):
