@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tests.trace.tools import op
 from tracelens.accounting.model import model_dims
 from tracelens.attribution import find_calls
 from tracelens.words import COMPONENTS
@@ -224,3 +226,36 @@ def test_a_cast_back_behind_a_weight_that_was_cast_is_of_the_norm(tmp_path: Path
     layer = [*norm, QUERIES, CORE, OUTPUT, *norm, ADD, *norm, UP, GELU, DOWN, *norm, ADD]
     ends = [*norm, mm("logits", TOKENS, 1000, WIDTH), _row("loss", "cross_entropy_loss")]
     _found(tmp_path, [*(3 * layer), *ends])
+
+
+def test_a_product_is_as_large_as_it_is_whatever_lays_out_its_operands(tmp_path: Path) -> None:
+    """An einsum that copies its operands, which takes longer than to multiply them."""
+    heads = [BATCH, HEADS, LENGTH, 64]
+    copies = [_row("attention.scores", "copy_", heads)] * 2
+    scores = [*copies, replace(_batched("attention.scores", BATCH * HEADS, LENGTH, LENGTH, 64), us=5)]
+    weighs = _row("attention.softmax", "_softmax", [BATCH, HEADS, LENGTH, LENGTH])
+    values = [replace(copies[0], right="attention.values")]
+    values += [_batched("attention.values", BATCH * HEADS, LENGTH, 64, LENGTH)]
+    rows = 2 * [NORM, QUERIES, *scores, weighs, *values, OUTPUT, ADD, *MLP, ADD]
+    events = written(rows)
+    for at, row in enumerate(rows):
+        if row.op == "aten::bmm":
+            first = at - (2 if row.right == "attention.scores" else 1)
+            events.append(op("aten::einsum", ts=9 + 100 * first, dur=100 * (at - first) + 15))
+    trace, _, found = attributed(tmp_path, events)
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    assert [COMPONENTS[found.component[at]] for at in order] == [row.right for row in rows]
+
+
+def test_between_two_convolutions_over_a_sequence_nothing_is_of_an_mlp(tmp_path: Path) -> None:
+    """torchaudio/models/conformer.py, _ConvolutionModule: as wide as the stream."""
+    wide, map_ = [BATCH, 2 * WIDTH, WIDTH], [BATCH, WIDTH, WIDTH]  # as long as it is wide, too
+    conv = _row("other", "convolution", map_, [2 * WIDTH, WIDTH, 1])
+    each = _row("other", "convolution", map_, [WIDTH, 1, 31])
+    gate = [
+        _row("other", "copy_", wide, wide),
+        _row("other", "sigmoid", map_),
+        _row("other", "mul", map_, map_),
+    ]
+    layer = [NORM, QUERIES, CORE, OUTPUT, ADD, NORM, conv, *gate, each, ADD, *MLP, ADD]
+    _found(tmp_path, 2 * layer)

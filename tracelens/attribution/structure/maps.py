@@ -109,7 +109,7 @@ def label_maps(run: Run, hidden: int | None) -> None:
     ``hidden``, the width of the residual stream, is that of no map: patches are embedded by a convolution.
     """
     _label_mlps(run)
-    around = {*_around(run, hidden), *_between_convolutions(run), *_to_pooling(run)}
+    around = {*_around(run, hidden), *_between_convolutions(run), *_to_pooling(run), *_of_sequences(run)}
     found = (around - {*_beside_attention(run)}) | {*_behind_all(run)}
     normed = written_norms(run) if found else set()
     for at in found:
@@ -211,6 +211,18 @@ def _between_convolutions(run: Run) -> Iterator[int]:
             first = next(bare, at)
             between = range(first, first + 1) if run.kinds[first].what == "activation" else range(0)
         yield from between
+
+
+def _of_sequences(run: Run) -> Iterator[int]:
+    """From one convolution over a sequence to the next, as wide as the stream or not, and pointwise alone: in
+    the module of a Conformer (arXiv 2005.08100)."""
+    pointwise = ("activation", "elementwise", "copy", "norm")
+    places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution"]
+    for at, behind in pairwise(places):
+        between = range(at + 1, behind)
+        both = [{len(t) for t in run.kinds[place].tensors if len(t) >= 3} == {3} for place in (at, behind)]
+        if all(both) and all(run.kinds[place].what in pointwise for place in between):
+            yield from between
 
 
 def _to_pooling(run: Run) -> Iterator[int]:

@@ -80,7 +80,7 @@ class Units:
     kind: NodeArray
     node: NodeArray  # host node; -1: a kernel without an operator
     launch: NodeArray  # row of Trace.launches of its first kernel; -1
-    kernel: NodeArray  # row of its longest kernel; -1: none of its own (a view that has a backward)
+    kernel: NodeArray  # its longest, a product first; -1: none of its own (a view that has a backward)
     of_kernel: NodeArray  # per kernel: its unit
     of_node: NodeArray  # per host node: the unit it belongs to, or the first that it encloses; -1
     last_of_node: NodeArray  # the same, the last that it encloses
@@ -107,7 +107,9 @@ def find_units(trace: Trace, links: Links, names: KernelNames, rule: NodeArray, 
     behind = behind[behind >= 0]
     views = np.setdiff1d(behind[_enclosed(links, at, np.arange(len(at)))[0][behind] < 0], at)
 
-    order = np.lexsort((trace.kernels.ts_ns, -trace.kernels.dur_ns))
+    # what lays out the operands of a product can take longer than it, and has not its shape
+    multiplies = np.isin(look_up(rule, kernel_op), [_RULE[name] for name in (*_PRODUCTS, "core")])
+    order = np.lexsort((trace.kernels.ts_ns, -trace.kernels.dur_ns, ~multiplies))
     keys, first = np.unique(key[order], return_index=True)
     longest = order[first]
     position = np.searchsorted(keys, key)
