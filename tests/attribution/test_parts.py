@@ -259,3 +259,20 @@ def test_between_two_convolutions_over_a_sequence_nothing_is_of_an_mlp(tmp_path:
     ]
     layer = [NORM, QUERIES, CORE, OUTPUT, ADD, NORM, conv, *gate, each, ADD, *MLP, ADD]
     _found(tmp_path, 2 * layer)
+
+
+@pytest.mark.parametrize("longest", [5, 50])
+def test_a_linear_layer_can_run_as_a_product_for_each_sample(tmp_path: Path, longest: int) -> None:
+    """Of rows that lie apart, with its bias added behind: in a public trace of Segment Anything."""
+    wide = 3 * WIDTH
+    queries = [_batched("attention.qkv", BATCH, LENGTH, wide, WIDTH)]
+    queries += [replace(_row("attention.qkv", "add_", [BATCH, LENGTH, wide], [wide]), us=longest)]
+    rows = 2 * [NORM, *queries, CORE, OUTPUT, ADD, *MLP, ADD]
+    events = written(rows)
+    given = {"Input Dims": [STREAM, [wide, WIDTH], [wide]]}
+    for at, row in enumerate(rows):
+        if row.op == "aten::bmm":
+            events.append(op("aten::linear", ts=9 + 100 * at, dur=115, **given))
+    trace, _, found = attributed(tmp_path, events)
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    assert [COMPONENTS[found.component[at]] for at in order] == [row.right for row in rows]

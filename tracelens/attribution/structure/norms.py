@@ -63,8 +63,7 @@ def by_length(run: Run, root: int) -> set[int]:
     if end == root and len(whole) == 3:  # by one number, as the stream alone is
         end = max((at for at in places if _is_scaled(run, at, root, whole)), default=root)
     prepares = [kind.tensors == (whole[-1:],) for kind in kinds[:end]]  # the weight
-    steps = zip(kinds[root + 1 : end], prepares[root + 1 :], strict=True)
-    if end == root or any(kind.name not in _TO_LENGTH and not weight for kind, weight in steps):
+    if end == root or any(kinds[p].name not in _TO_LENGTH and not prepares[p] for p in range(root + 1, end)):
         return set()
     return {*range(root - (root > 0 and prepares[root - 1]), end + 1)}
 

@@ -190,7 +190,7 @@ def _kinds(
     """One Kind per distinct (operator, inputs, innermost operator, inputs, kernel name and depth)."""
     ops = trace.ops
     inner = look_up(links.kernel_op, kernel)  # rows of Trace.ops, which are nodes
-    leaf = np.where(inner >= 0, _leaf(links, rule)[np.maximum(inner, 0)] if len(rule) else -1, -1)
+    leaf = np.where(inner >= 0, _leaf(trace, links, rule)[np.maximum(inner, 0)] if len(rule) else -1, -1)
     columns = np.stack(
         [
             look_up(ops.name, node),
@@ -228,9 +228,12 @@ def _depths(trace: Trace, names: KernelNames, kernel: NodeArray) -> IntArray:
     return depth
 
 
-def _leaf(links: Links, rule: NodeArray) -> NodeArray:
-    """Per node the innermost product or attention operator around it."""
-    return links.forest.nearest(np.isin(rule, [_RULE["linear"], _RULE["bmm"], _RULE["core"]]))
+def _leaf(trace: Trace, links: Links, rule: NodeArray) -> NodeArray:
+    """Per node the innermost product or attention operator around it; of a linear layer that runs as a
+    product for each sample, as rows do that lie apart, the layer."""
+    found = links.forest.nearest(np.isin(rule, [_RULE["linear"], _RULE["bmm"], _RULE["core"]]))
+    layer = links.forest.nearest(trace.symbols.where("aten::linear".__eq__)[links.name])
+    return np.where((look_up(rule, found) == _RULE["bmm"]) & (layer >= 0), layer, found)
 
 
 def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, rule: int, idle: bool) -> Kind:
