@@ -276,3 +276,11 @@ def test_a_linear_layer_can_run_as_a_product_for_each_sample(tmp_path: Path, lon
     trace, _, found = attributed(tmp_path, events)
     order = trace.kernels.ts_ns.argsort(kind="stable")
     assert [COMPONENTS[found.component[at]] for at in order] == [row.right for row in rows]
+
+
+def test_a_cast_of_a_map_right_before_a_loss_is_of_either(tmp_path: Path) -> None:
+    """monai's UNETR, whose last map a script casts and compares with zeros."""
+    map_ = [BATCH, 14, 96, 96]
+    ends = [_row("other", "convolution", [BATCH, 48, 96, 96], [14, 48, 1, 1]), _row("other", "relu", map_)]
+    ends += [_row("", "copy_", map_, map_), _row("", "fill_", map_), _row("loss", "mse_loss", map_, map_)]
+    _found(tmp_path, [*2 * [NORM, QUERIES, CORE, OUTPUT, ADD, *MLP, ADD], *ends])

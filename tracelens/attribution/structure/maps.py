@@ -110,7 +110,7 @@ def label_maps(run: Run, hidden: int | None) -> None:
     """
     _label_mlps(run)
     around = {*_around(run, hidden), *_between_convolutions(run), *_to_pooling(run), *_of_sequences(run)}
-    found = (around - {*_beside_attention(run)}) | {*_behind_all(run)}
+    found = (around - {*_beside_attention(run)} - {*_at_losses(run)}) | {*_behind_all(run)}
     normed = written_norms(run) if found else set()
     for at in found:
         kind = run.kinds[at]
@@ -246,6 +246,16 @@ def _beside_attention(run: Run) -> Iterator[int]:
                     if run.kinds[place].what in _ENDS:
                         break
                     yield place
+
+
+def _at_losses(run: Run) -> Iterator[int]:
+    """Casts right before a loss, and right behind its gradient: as much of it as of the map."""
+    for at in range(len(run)):
+        if loses(run, at):
+            for way in (range(at - 1, -1, -1), range(at + 1, len(run))):
+                yield from takewhile(
+                    lambda p: run.kinds[p].what == "copy" or run.kinds[p].name == "fill_", way
+                )
 
 
 def _spaces(kind: Kind) -> Iterator[tuple[int, int, Dims]]:
