@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.attribution.test_compiled_gradients import _fused, _gemm, _run
+from tests.attribution.test_compiled_gradients import _core, _fused, _gemm, _run
 from tests.attribution.test_compiled_towers import _unfused
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.backward_cores import find_backward_cores
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.gradients import label_gradients
+from tracelens.attribution.structure.maps import label_maps
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 
@@ -109,3 +110,22 @@ def test_as_many_rows_as_another_model_has_tokens_are_no_partial_sums() -> None:
     run = _run("backward", MLP_BACK[1], norm, sums, SQUARE)
     run.labels = {0: Label(UP, 0, role="dgrad"), 3: Label(OUTPUT, 0, role="dgrad")}
     assert _sums(run, forward, 2) == OUTPUT
+
+
+def test_a_scale_of_heads_that_is_bent_is_of_no_norm() -> None:
+    """transformers models/timesfm2_5/modeling_timesfm2_5.py: a softplus of a number for each of a head's."""
+    bent = _fused("red_fused__to_copy_mul_softplus_softplus_backward_sum", (16,), (1, 1, 1, 16, 8), (16,))
+    run = _run("backward", _core(TOKENS, 64), bent, SQUARE)
+    run.cores = find_cores(run)
+    run.labels = {0: Label("attention.core", 0), 2: Label(QUERIES, 0, role="dgrad")}
+    assert _sums(run, _forward(1), 1) == "attention.other"
+
+
+def test_a_softmax_between_two_convolutions_is_of_no_map() -> None:
+    """transformers models/mobilevitv2/modeling_mobilevitv2.py: separable attention."""
+    map_, weight = (4, 96, 4, 32), (96, 96, 1, 1)
+    conv = Kind("convolution", "convolution", tensors=(map_, weight))
+    fused = [_fused(f"per_fused_{name}_convolution_mul", map_, map_) for name in ("_softmax", "add")]
+    run = _run("forward", conv, *fused, conv, fused[1], conv)
+    label_maps(run, HIDDEN)
+    assert [at for at, label in run.labels.items() if label.component == "other"] == [4]

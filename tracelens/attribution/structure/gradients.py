@@ -14,6 +14,7 @@ from math import prod
 
 from tracelens.attribution.structure.norms import is_affine
 from tracelens.attribution.structure.products import products_of
+from tracelens.attribution.structure.returns import may_unbend
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.serving import SERVING, operands
 from tracelens.attribution.structure.units import Dims, Kind
@@ -302,7 +303,7 @@ class _Between:
             own = self._of_sum(at, kind)
             few = self._most(at) // min(self.hidden)
             sums = [t for t in kind.tensors if len(t) > 1 and prod(t) < few * self._head_of(t)]
-            if own is None and "sum" in kind.tags and sums:
+            if own is None and "sum" in kind.tags and sums and not may_unbend(kind):
                 return Label("norm", layer)  # its weight, one number for each of a head's
             return own or Label("attention.other", layer)
         return None

@@ -240,7 +240,9 @@ def _beside_attention(run: Run) -> Iterator[int]:
     """Between a convolution and a product of two activations, or its softmax: of either of the two; and what
     stands beside a linear layer that is written as a convolution, as masks do."""
     for at, kind in enumerate(run.kinds):
-        if kind.what in ("bmm", "core", "softmax") or (kind.what == "gemm" and kind.name.startswith("conv")):
+        attends = kind.what in ("bmm", "core", "softmax") or kind.tags & {"softmax", "softmax_backward"}
+        if attends or (kind.what == "gemm" and kind.name.startswith("conv")):
+            yield at
             for way in (range(at - 1, -1, -1), range(at + 1, len(run))):
                 for place in way:
                     if run.kinds[place].what in _ENDS:
