@@ -85,9 +85,17 @@ def by_kernel(
             found.append(named)
     if not found:
         return {}
-    same = {at: x for at, x in found[0].items() if all(one[at].component == x.component for one in found)}
+    same = {at: label for at in found[0] if (label := _common([one[at] for one in found])) is not None}
     steady = {at for places in classes.values() for at in _steady(run, same, places, path)}
     return {at: replace(label, role="wgrad") for at, label in same.items() if at in steady}
+
+
+def _common(labels: list[Label]) -> Label | None:
+    """What all say, and without a layer where that differs."""
+    first = labels[0]
+    if any(label.component != first.component for label in labels):
+        return None
+    return first if len({label.layer for label in labels}) == 1 else replace(first, layer=None)
 
 
 def _steady(run: Run, named: Mapping[int, Label], places: list[int], path: list[int]) -> list[int]:
@@ -113,7 +121,7 @@ def _classes(
 ) -> dict[object, list[int]]:
     """Those of one kernel; a persistent one is launched alike for all sizes, which its times tell apart."""
     out: dict[object, list[int]] = {}
-    for key in {keys.get(at) for at in weights}:
+    for key in dict.fromkeys(keys.get(at) for at in weights):
         own = sorted((at for at in weights if keys.get(at) == key), key=lambda at: busy.get(at, 0))
         longer = (busy.get(at, 0) > _SLOWER_BY * busy.get(before, 0) for before, at in pairwise(own))
         for at, size in zip(own, accumulate(longer, initial=0), strict=True):
