@@ -32,8 +32,6 @@ _PACKAGES = {
     "esm": "fair-esm",
     "clip": "clip-anytorch",
     "olmo_core": "ai2-olmo-core",
-}
-_PACKAGES |= {
     "open_clip": "open_clip_torch",
     "vit_pytorch": "vit-pytorch",
     "x_transformers": "x-transformers",

@@ -17,6 +17,7 @@ from tracelens.attribution.structure.blocks import BlockWalk
 from tracelens.attribution.structure.cores import of_distances
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.queries import Queries
+from tracelens.attribution.structure.returns import OPEN
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.attribution.structure.walk import FEW, activates, convolves_bent, embeds, pairs
@@ -89,20 +90,24 @@ class Forward(Queries, BlockWalk):
         takes what is activated behind the output, and is made as wide there (PaLM, arXiv 2204.02311; ViT-22B,
         arXiv 2302.05442). The products that are left."""
         run, labels = self.run, self.run.labels
-        out = max((at for at, label in labels.items() if label.component == "attention.output"), default=-1)
-        ways = [at for at in labels if at < core.first and labels[at].component == "attention.qkv"]
-        shapes = [run.shape(at) for at in (max(ways, default=-1), out, *products[:1]) if at >= 0]
-        if out < core.last or len(shapes) < 3 or None in shapes:
+        stop = products[0] if products else core.last
+        named = (at for at in range(core.last + 1, stop) if at in labels)
+        out = next((at for at in named if labels[at].component == "attention.output"), None)
+        made = next((at for at in range(core.first - 1, -1, -1) if run.kinds[at].what == "gemm"), None)
+        if out is None or made is None or labels.get(made, OPEN).component != "attention.qkv":
+            return products
+        shapes = [run.shape(at) for at in (made, out, stop)]
+        if None in shapes:
             return products
         way, own, down = (shape for shape in shapes if shape is not None)
-        between = run.kinds[out + 1 : products[0]]
+        between = run.kinds[out + 1 : stop]
         beside = any(map(activates, between)) and not any(
             kind.what == "norm" or adds(kind) for kind in between
         )
         if not beside or down.n != self.hidden or way.n <= own.k + down.k or not way.m == own.m == down.m:
             return products
-        labels.update(dict.fromkeys(range(out + 1, products[0]), Label("mlp.activation", self.layer)))
-        labels[products[0]] = Label("mlp.down", self.layer)
+        labels.update(dict.fromkeys(range(out + 1, stop), Label("mlp.activation", self.layer)))
+        labels[stop] = Label("mlp.down", self.layer)
         self.after_mlp = True
         return products[1:]
 
