@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -37,13 +38,18 @@ def render_html(report: Report, *, generated_at: str | None = None) -> str:
     published schema and holds the longest rows and the findings that are told in full.
     """
     report = with_verdict(report)
-    limit = limits.PageLimits()
-    while True:
-        page = _render(Page(report, limits.rows(report, limit), limit), generated_at)
-        smaller = limit.tighter()
-        if smaller is None or len(page.encode("utf-8", "replace")) <= limits.BUDGET:
-            return page
-        limit = smaller
+
+    @cache
+    def page(limit: limits.PageLimits) -> str:
+        return _render(Page(report, limits.rows(report, limit), limit), generated_at)
+
+    def fits(limit: limits.PageLimits) -> bool:
+        return len(page(limit).encode("utf-8", "replace")) <= limits.BUDGET
+
+    first, *smaller = limits.PageLimits().all()
+    if fits(first):
+        return page(first)
+    return page(smaller[bisect_left(smaller[:-1], True, key=fits)])
 
 
 def _render(page: Page, generated_at: str | None) -> str:

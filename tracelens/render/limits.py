@@ -29,8 +29,12 @@ class PageLimits:
     whole: int = WHOLE
     lines: int = LINES
 
-    def tighter(self) -> PageLimits | None:
-        """Return the next smaller page: what explains goes before what is a result; None at the smallest."""
+    def all(self) -> list[PageLimits]:
+        """Return these and all smaller ones, the largest first: what explains goes before results."""
+        smaller = self._tighter()
+        return [self] if smaller is None else [self, *smaller.all()]
+
+    def _tighter(self) -> PageLimits | None:
         if self.derived > FEWEST_DERIVED:
             return replace(self, derived=max(FEWEST_DERIVED, self.derived // 2))
         if self.listed > FEWEST_LISTED:

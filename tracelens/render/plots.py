@@ -123,7 +123,7 @@ class Plots:
             title="Roofline: TFLOP/s of each GEMM against what the GPU allows",
             note="achieved TFLOP/s against FLOP per byte, each operand counted once; larger marks take more"
             f" time, ◆ has a finding{piled}{dashed}{rest}",
-            description=roofs.words(report, report.gemms),
+            description=roofs.words(roof),
             body=standing(drawing("roofline", roof, True), 0, 12 - roof.frame.top, inside="roofline"),
             height=roof.frame.height - roof.frame.top + 10,
         )

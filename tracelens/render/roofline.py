@@ -155,11 +155,8 @@ def roofline(report: Report, shown: list[GemmRow], *, frame: Frame = WIDE) -> Ro
     )  # fmt: skip
 
 
-def words(report: Report, shown: list[GemmRow]) -> str:
+def words(roof: Roofline) -> str:
     """What the figure shows, for who does not see it."""
-    roof = roofline(report, shown)
-    if roof is None:
-        return ""
     most = max(roof.points, key=lambda one: one.r)
     count = f"{len(roof.points)} row{'' if len(roof.points) == 1 else 's'}"
     return f"Roofline: {count} under {roof.roofs[0].label}. Most time: {most.title}."
@@ -337,7 +334,7 @@ def _content(page: Page) -> Content | None:
         "open": page.report.summary.limited_by == "shapes" and bool(page.report.findings),
         "roof": figure,
         "small_roof": roofline(page.report, page.rows, frame=NARROW),
-        "roof_words": words(page.report, page.rows),
+        "roof_words": words(figure),
     }
 
 

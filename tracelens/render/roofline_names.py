@@ -8,11 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 Anchor = Literal["start", "end", "middle"]
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Circle = tuple[float, float, float]  # x, y, radius
 Line = tuple[float, float, float, float]  # from x, y to x, y
+Array = NDArray[np.float64]
 
 SAME = 2.0  # user units: marks with centres so near lie upon each other, and one name is for all of them
 CLEARER = 3.0  # a name beside its mark is nearer to it than to any other by at least so much
@@ -54,29 +58,37 @@ class Names:
         own = self.marks[at]
         others = [one for one in self.marks if math.dist(one[:2], own[:2]) > SAME]
         width = self.character * len(name)
-        beside = [*_beside(own, width)]
-        lines = [*_at_a_line(own, width, _away(own, others))]
+        beside = self._clear([*_beside(own, width)], own, others)
+        lines = self._clear([*_at_a_line(own, width, _away(own, others))], own, others)
         strict, usual = [*self.bounds, *self.dashed], self.bounds
         for places, under, crossed in (
             (beside, strict, ()), (beside, usual, ()),
             (lines, strict, usual), (lines, usual, usual), (lines if over_bounds else [], usual, ()),
         ):  # fmt: skip
             for place in places:
-                if self._clear(place, own, others) and self._free(place, under, crossed):
+                if self._free(place, under, crossed):
                     self._keep(place)
                     return place
         return None
 
-    def _clear(self, place: Place, own: Circle, others: Sequence[Circle]) -> bool:
-        """Inside, and nobody takes it for the name of another mark."""
-        box = place.box
+    def _clear(self, places: list[Place], own: Circle, others: Sequence[Circle]) -> list[Place]:
+        """Those inside that nobody takes for the name of another mark."""
         left, top, right, bottom = self.area
-        if box[0] <= left or box[2] >= right or box[1] <= top or box[3] >= bottom:
-            return False
-        if place.line is None:
-            return all(gap(box, one) >= gap(box, own) + CLEARER for one in others)
-        line = place.line
-        return all(gap(box, one) >= _least(box, one) and _beyond(line, one) > one[2] + 1 for one in others)
+        inside = [
+            one
+            for one in places
+            if one.box[0] > left and one.box[2] < right and one.box[1] > top and one.box[3] < bottom
+        ]
+        if not others or not inside:
+            return inside
+        boxes, marks = np.array([one.box for one in inside]), np.array(others)
+        gaps = _gaps(boxes, marks)
+        if inside[0].line is None:
+            clear = gaps >= _gaps(boxes, np.array([own])) + CLEARER
+        else:
+            lines = np.array([one.line for one in inside])
+            clear = (gaps >= _least(boxes, marks)) & (_beyond(lines, marks) > marks[:, 2] + 1)
+        return [one for one, fine in zip(inside, clear.all(axis=1), strict=True) if fine]
 
     def _free(self, place: Place, under: Sequence[Box], crossed: Sequence[Box]) -> bool:
         """Nothing lies below the name, and its line meets nothing on its way."""
@@ -161,23 +173,33 @@ def meet(one: Box, other: Box) -> bool:
 
 def gap(box: Box, mark: Circle) -> float:
     """How far a mark's edge is from a box; negative where it reaches into it."""
-    x, y, r = mark
-    return math.hypot(max(box[0] - x, 0.0, x - box[2]), max(box[1] - y, 0.0, y - box[3])) - r
+    return float(_gaps(np.array([box]), np.array([mark]))[0, 0])
 
 
-def _least(box: Box, mark: Circle) -> float:
-    """How far another mark has to be from a name with a line: farther where the name seems to begin at it."""
-    level = abs((box[1] + box[3]) / 2 - mark[1]) < mark[2] + 4
-    return BEFORE if level else APART
+def _gaps(boxes: Array, marks: Array) -> Array:
+    """How far each mark's edge (a column) is from each box (a row); negative where it reaches into it."""
+    x, y, r = marks.T
+    left, top, right, bottom = boxes.T[:, :, None]
+    across = np.maximum(np.maximum(left - x, x - right), 0.0)
+    gaps: Array = np.hypot(across, np.maximum(np.maximum(top - y, y - bottom), 0.0)) - r
+    return gaps
 
 
-def _beyond(line: Line, mark: Circle) -> float:
-    """How near a line comes to a mark's centre."""
-    ax, ay, bx, by = line
+def _least(boxes: Array, marks: Array) -> Array:
+    """How far a mark is to be from another's name with a line: farther where that seems to begin at it."""
+    middle = (boxes[:, 1] + boxes[:, 3])[:, None] / 2
+    least: Array = np.where(np.abs(middle - marks[:, 1]) < marks[:, 2] + 4, BEFORE, APART)
+    return least
+
+
+def _beyond(lines: Array, marks: Array) -> Array:
+    """How near each line (a row) comes to each mark's centre."""
+    ax, ay, bx, by = lines.T[:, :, None]
     dx, dy = bx - ax, by - ay
-    part = ((mark[0] - ax) * dx + (mark[1] - ay) * dy) / (dx * dx + dy * dy)
-    part = min(1.0, max(0.0, part))
-    return math.hypot(ax + part * dx - mark[0], ay + part * dy - mark[1])
+    x, y, _ = marks.T
+    part = np.clip(((x - ax) * dx + (y - ay) * dy) / (dx * dx + dy * dy), 0.0, 1.0)
+    near: Array = np.hypot(ax + part * dx - x, ay + part * dy - y)
+    return near
 
 
 def _steps(line: Line) -> list[Box]:
