@@ -15,8 +15,10 @@ them with attention) that no list held, in the order of a hash, those that could
 other half; of `timm` one model of each module, and ``--fourth`` another one of each. ``--fresh --libraries``
 is a list of 41 models of the six libraries no list held, in the order of a hash
 (benchmarks/libraries/more.py), with ``--second`` one of 23 models of the packages of their authors
-(benchmarks/libraries/originals.py). ``--no-shapes`` judges recordings without shapes, ``--compiled``
-those of `transformers` under torch.compile (half a minute each), which hold no names, ``--setup`` those of
+(benchmarks/libraries/originals.py), with ``--third`` and ``--fourth`` of further packages: models of text
+(texts.py), and of pictures, sound, series and molecules (senses.py). ``--no-shapes`` judges recordings
+without shapes, ``--compiled`` those of `transformers` under torch.compile (half a minute each), which hold
+no names, ``--setup`` those of
 `transformers` as people train them (benchmarks/setups.py). ``--recorded DIR`` judges what
 ``benchmarks.gpu.hub`` recorded on a GPU.
 ``-v`` lists what is wrong and what is open, by truth, what was found and operator.
@@ -151,15 +153,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--held", action="store_true", help="judge what was set aside")
     parser.add_argument("--fresh", action="store_true", help="judge the list of benchmarks/fresh")
     parser.add_argument("--second", action="store_true", help="with --fresh: the second list there")
-    parser.add_argument("--third", action="store_true", help="with --fresh: half of the third list there")
-    parser.add_argument("--fourth", action="store_true", help="with --fresh --vision: the fourth list there")
+    parser.add_argument(
+        "--third", action="store_true", help="with --fresh: the third list there, of transformers half"
+    )
+    parser.add_argument("--fourth", action="store_true", help="with --fresh: the fourth list there")
     parser.add_argument("-v", action="store_true", help="list what is wrong and what is open")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
-    if given.third and (given.libraries or given.second or not given.fresh):
-        parser.error("--third goes with --fresh and --vision: of libraries there are two lists")
-    if given.fourth and not (given.fresh and given.vision):
-        parser.error("--fourth goes with --fresh --vision")
+    if given.third and (given.second or not given.fresh):
+        parser.error("--third goes with --fresh, alone")
+    if given.fourth and not (given.fresh and (given.vision or given.libraries)):
+        parser.error("--fourth goes with --fresh --vision or --fresh --libraries")
     source = next((name for name in ("frameworks", "libraries", "vision") if getattr(given, name)), "hub")
     record, everyone = _source("compiled" if given.compiled else source)
     if given.setup:
@@ -172,7 +176,7 @@ def main(arguments: list[str] | None = None) -> None:
         kind = source if source in ("libraries", "vision") else "hub"
         which = kind + "_2" * given.second + "_3" * given.third + "_4" * given.fourth
         chosen = FRESH.joinpath(f"{which}.txt").read_text().split()
-    if given.third and not given.vision:
+    if given.third and source == "hub":
         chosen = [name for name in chosen if held_half(name) == given.held]
     logging.disable(logging.WARNING)
     rows: dict[str, dict[str, Any]] = {}

@@ -1,5 +1,5 @@
 """Training steps of `transformers` models as people set them up: with checkpoints, with low-rank adapters,
-with attention written out.
+with attention written out, under autocast.
 
 The recorder is that of ``benchmarks/hub``. Adapters are those of `peft`, where it is installed.
 """
@@ -19,10 +19,19 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.hub.models import ways
 from benchmarks.hub.recording import Marks, Recorded, loss_of, recorded
 from benchmarks.hub.truth import Place, truth_of
+from benchmarks.mixed_precision import MixedMarks
 from tests.kept import kept, of_package, sources
 from tests.zoo.capture import Capture
 
-SETUPS = ("checkpointed", "reentrant", "adapters", "few-adapters", "checkpointed-adapters", "eager")
+SETUPS = (
+    "checkpointed",
+    "reentrant",
+    "adapters",
+    "few-adapters",
+    "checkpointed-adapters",
+    "eager",
+    "autocast",
+)
 _ADAPTER = "lora_"
 _BASE = "base_layer"  # of huggingface/peft src/peft/tuners/lora/layer.py
 
@@ -45,16 +54,19 @@ def _recorded(name: str, setup: str) -> Recorded:
         for model, batch in ways(name):
             try:
                 _set_up(model, setup)
+                if setup == "autocast":
+                    batch = {key: _long(value) for key, value in batch.items()}
                 truth = _of_adapted if "adapters" in setup else truth_of
-                return recorded(name, model, partial(loss_of, model, batch), truth, partial(_marks, captures))
+                marks = partial(_marks, captures, MixedMarks if setup == "autocast" else Marks)
+                return recorded(name, model, partial(loss_of, model, batch), truth, marks)
             except Exception as error:  # what a model asks of its library
                 failed = failed or error
     raise failed or LookupError("no model is made for the configuration")
 
 
-def _marks(captures: list[Capture], capture: Capture, truth: Callable[..., str]) -> Marks:
+def _marks(captures: list[Capture], kind: type[Marks], capture: Capture, truth: Callable[..., str]) -> Marks:
     captures.append(capture)
-    return Marks(capture, truth)
+    return kind(capture, truth)
 
 
 def _marked(captures: list[Capture]) -> Callable[..., Any]:
@@ -77,6 +89,9 @@ def _set_up(model: Any, setup: str) -> None:
     if setup == "eager":
         model.set_attn_implementation("eager")
         return
+    if setup == "autocast":
+        model.to(torch.float32)
+        return
     if not setup.endswith("adapters"):
         model.gradient_checkpointing_enable({"use_reentrant": setup == "reentrant"})
         return
@@ -90,6 +105,12 @@ def _set_up(model: Any, setup: str) -> None:
         peft.get_peft_model(model, config, low_cpu_mem_usage=True)  # in place
     for parameter in model.parameters():
         parameter.data = parameter.data.to(model.dtype)
+
+
+def _long(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.to(torch.float32)
+    return value
 
 
 def _of_adapted(place: Place, function: str, *, weighted: bool, equal: bool) -> str:

@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 
 @cache
-def sources(*folders: str) -> str:
-    """A digest of the Python source and data below ``folders`` of this checkout, but for kept recordings."""
+def sources(*places: str) -> str:
+    """A digest of these files of this checkout and of all below these folders, but for kept recordings."""
     digest = hashlib.sha256()
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*")):
+    for place in places:
+        for path in sorted([ROOT / place, *(ROOT / place).rglob("*")]):
             if path.is_file() and path.suffix not in (".pyc", ".xz"):
                 digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     return digest.hexdigest()

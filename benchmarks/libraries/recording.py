@@ -22,16 +22,26 @@ from torch.nn import functional
 
 from benchmarks.hub.recording import Marks, Recorded, recorded
 from benchmarks.hub.values import _unseen, held
-from benchmarks.libraries import models, more, more_truth, originals, originals_truth, truth
+from benchmarks.libraries import (
+    models,
+    more,
+    more_truth,
+    originals,
+    originals_truth,
+    texts,
+    texts_truth,
+    truth,
+)
 from benchmarks.libraries.models import EXPERTS
 from tests.kept import kept, of_package, sources
 
-_LISTS: tuple[tuple[Any, Any], ...] = ((more, more_truth), (originals, originals_truth))
+_LISTS: tuple[tuple[Any, Any], ...] = ((more, more_truth), (originals, originals_truth), (texts, texts_truth))
 _PACKAGES = {
     "whisper": "openai-whisper",
     "esm": "fair-esm",
     "clip": "clip-anytorch",
     "olmo_core": "ai2-olmo-core",
+    "onmt": "OpenNMT-py",
     "open_clip": "open_clip_torch",
     "vit_pytorch": "vit-pytorch",
     "x_transformers": "x-transformers",
@@ -68,7 +78,16 @@ def record_library(name: str) -> Recorded:
     """A recording of ``LIBRARY/NAME``, made once and kept."""
     package = name.partition("/")[0]
     made = f"{of_package('torch')} {of_package(_PACKAGES.get(package, package))} "
-    made += sources("tests/zoo", "tests/synthetic", "benchmarks/hub", "benchmarks/libraries")
+    parts = (
+        "recording",
+        "models",
+        "truth",
+        "more_truth",
+        *(x.__name__.rpartition(".")[2] for x in _home(name)),
+    )
+    made += sources(
+        "tests/zoo", "tests/synthetic", "benchmarks/hub", *(f"benchmarks/libraries/{x}.py" for x in parts)
+    )
     return kept("libraries", name, made, lambda: _recorded(name))
 
 
@@ -93,8 +112,13 @@ def answered(name: str) -> Iterator[None]:
         yield
 
 
+def _home(name: str) -> tuple[Any, Any]:
+    """What builds it, and its truth."""
+    return next((x for x in _LISTS if name in x[0].NAMES), (models, truth))
+
+
 def _recorded(name: str) -> Recorded:
-    home, table = next((x for x in _LISTS if name in x[0].NAMES), (models, truth))
+    home, table = _home(name)
     with answered(name):
         built = home.build(name)
         return recorded(name, built.model, built.loss, table.truth_of, LibraryMarks)

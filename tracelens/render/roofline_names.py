@@ -88,7 +88,7 @@ class Names:
         else:
             lines = np.array([one.line for one in inside])
             clear = (gaps >= _least(boxes, marks)) & (_beyond(lines, marks) > marks[:, 2] + 1)
-        return [one for one, fine in zip(inside, clear.all(axis=1), strict=True) if fine]
+        return [one for one, fine in zip(inside, np.all(clear, axis=1).tolist(), strict=True) if fine]
 
     def _free(self, place: Place, under: Sequence[Box], crossed: Sequence[Box]) -> bool:
         """Nothing lies below the name, and its line meets nothing on its way."""
