@@ -28,6 +28,8 @@ from benchmarks.libraries import (
     more_truth,
     originals,
     originals_truth,
+    senses,
+    senses_truth,
     texts,
     texts_truth,
     truth,
@@ -35,8 +37,14 @@ from benchmarks.libraries import (
 from benchmarks.libraries.models import EXPERTS
 from tests.kept import kept, of_package, sources
 
-_LISTS: tuple[tuple[Any, Any], ...] = ((more, more_truth), (originals, originals_truth), (texts, texts_truth))
+_LISTS: tuple[tuple[Any, Any], ...] = (
+    (more, more_truth),
+    (originals, originals_truth),
+    (texts, texts_truth),
+    (senses, senses_truth),
+)
 _PACKAGES = {
+    "aurora": "microsoft-aurora",
     "whisper": "openai-whisper",
     "esm": "fair-esm",
     "clip": "clip-anytorch",
