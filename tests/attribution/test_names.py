@@ -27,7 +27,7 @@ ROLES = {
     "attention": "self_attn attn attention LlamaAttention LlamaSdpaAttention CausalSelfAttention "
     "BertSelfAttention MultiheadAttention Qwen3MoeAttention Qwen2MoeSdpaAttention "
     "OlmoeAttention DotProductAttention mha encoder_attn MLA ChannelAttention SpatialReductionAttention "
-    "LocalMHA",
+    "LocalMHA RelPosMHAXL MultiScaleRetention",
     "mlp": "mlp feed_forward LlamaMLP GPT2MLP FeedForward ffn LayerNormMLP MLP DenseReluDense "
     "T5DenseGatedActDense",
     "qkv": "q_proj k_proj v_proj c_attn wq wk wv in_proj query key value query_key_value linear_qkv "
@@ -477,11 +477,12 @@ def test_samples_of_a_grid_are_of_pictures_or_of_deformable_attention() -> None:
     assert op_rule("aten::grid_sampler_2d") is None
 
 
-def _roles(*modules: str) -> list[str | None]:
+def _roles(*modules: str, choosing: str = "", bending: str = "") -> list[str | None]:
     """What the last element of each of these dotted modules is, of which the first holds all others."""
     elements = [tuple(Element(p, element_role(p), None, False) for p in name.split(".")) for name in modules]
     outers = [modules.index(name.rpartition(".")[0]) if "." in name else -1 for name in modules]
-    return [path.roles()[-1] for path in _by_what_they_hold([Path(e, "") for e in elements], outers)]
+    runs = ({modules.index(name)} if name else set() for name in (choosing, bending))
+    return [path.roles()[-1] for path in _by_what_they_hold([Path(e, "") for e in elements], outers, *runs)]
 
 
 def test_a_module_called_attention_with_an_mlp_of_its_own_is_a_layer() -> None:
@@ -495,3 +496,65 @@ def test_one_product_in_attention_is_no_mlp_whatever_it_is_called() -> None:
     """transformers models/levit/modeling_levit.py, MLPLayerWithBN."""
     assert _roles("LevitAttention", "LevitAttention.MLPLayer", "LevitAttention.MLPLayer.Linear")[1] is None
     assert _roles("LevitLayer", "LevitLayer.MLPLayer", "LevitLayer.MLPLayer.Linear")[1] == "mlp"
+
+
+def _attention(name: str) -> tuple[str, str, str]:
+    return name, f"{name}.Linear", f"{name}.LoraLinear"
+
+
+def test_a_module_called_attention_that_holds_several_is_a_layer() -> None:
+    """sam2/modeling/memory_attention.py, MemoryAttentionLayer: of itself and of a memory, and an MLP. Modules
+    of one product make queries, keys and values (labml_nn: PrepareForMultiHeadAttention)."""
+    held = _attention("A_Attention.RoPEAttention"), _attention("A_Attention.CrossAttention")
+    assert _roles("A_Attention", *held[0])[0] == "attention"
+    assert _roles("A_Attention", *held[0], *held[1])[:2] == ["layer", "attention"]
+    makes = ("A_Attention.PrepareForAttention", "A_Attention.PrepareForAttention.Linear")
+    more = ("A_Attention.PrepareAttention", "A_Attention.PrepareAttention.Linear")
+    assert _roles("A_Attention", *makes, *more)[0] == "attention"
+
+
+def test_a_layer_called_attention_bends_by_a_function() -> None:
+    """torch.nn.functional.relu between its own two products, no module."""
+    held = (*_attention("A_Attention.Attention"), "A_Attention.Linear", "A_Attention.LoraLinear")
+    assert _roles("A_Attention", *held)[0] == "attention"
+    assert _roles("A_Attention", *held, bending="A_Attention")[0] == "layer"
+
+
+def test_a_mixture_with_an_mlp_beside_it_is_a_layer() -> None:
+    """st_moe_pytorch.py, SparseMoEBlock: an Expert before and behind, and the mixture itself."""
+    mixture = ("MoEBlock", "MoEBlock.MoE", "MoEBlock.MoE.Experts")
+    assert _roles(*mixture) == ["moe", "moe", "experts"]
+    assert _roles(*mixture, "MoEBlock.Expert") == ["layer", "moe", "experts", "mlp"]
+
+
+@pytest.mark.parametrize(("choosing", "role"), [("SwitchFeedForward", "moe"), ("", "mlp")])
+def test_an_mlp_that_chooses_among_mlps_is_a_mixture(choosing: str, role: str) -> None:
+    """labml_nn/transformers/switch/__init__.py, SwitchFeedForward."""
+    held = [f"SwitchFeedForward.{name}" for name in ("FeedForward", "OtherFeedForward")]
+    assert _roles("SwitchFeedForward", *held, choosing=choosing)[0] == role
+
+
+def test_a_module_called_a_norm_that_holds_one_and_a_block_is_none() -> None:
+    """dalle_pytorch/transformer.py, PreNorm around PreShiftToken around the attention; an adaptive norm holds
+    a norm and a product of its own."""
+    held = ("PreNorm", "PreNorm.LayerNorm", "PreNorm.PreShiftToken")
+    assert _roles(*held)[0] == "norm"
+    assert _roles(*held, "PreNorm.PreShiftToken.Attention")[0] is None
+    assert _roles("AdaLayerNorm", "AdaLayerNorm.LayerNorm", "AdaLayerNorm.Linear")[0] == "norm"
+
+
+@pytest.mark.parametrize(("apart", "component"), [(True, "moe.dispatch"), (False, "moe.experts")])
+def test_a_batched_product_beside_experts_sends_tokens(apart: bool, component: str) -> None:
+    """arXiv 2006.16668: tokens times who goes where. Experts that are no module are such products, too."""
+    where = replace(situation("layer.moe", inner="bmm"), experts=True, beside_experts=apart)
+    decision = decide(where)
+    assert decision is not None
+    assert decision.component == component
+
+
+@pytest.mark.parametrize(("vocabulary", "component"), [("weight", "logits"), ("none", "other")])
+def test_the_vocabulary_is_a_head_in_a_model_without_attention(vocabulary: str, component: str) -> None:
+    where = replace(situation("lm_head"), vocabulary=vocabulary, transformer=False)
+    decision = decide(where)
+    assert decision is not None
+    assert decision.component == component

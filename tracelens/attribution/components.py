@@ -31,6 +31,7 @@ class Situation:
         False  # an addition of two activations of the same shape; None: one without shapes
     )
     vocabulary: str = "none"  # "weight": a GEMM with the token table's shape; "logits": works on logits
+    beside_experts: bool = False  # the mixture around it keeps its experts in a module of their own
     experts: bool = False  # experts are named somewhere in the trace, and a choice of them too
     beside_convolution: bool = False  # the module around it, or around its own, holds convolutions
 
@@ -103,7 +104,7 @@ _ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
 _PRODUCT = re.compile(r"((?i:lora))?(Linear|Conv1D)(?!\w*Att)")
 #: In attention, too, of an MLP beside it (transformer_flux2.py of huggingface/diffusers).
 _GATED_MLP = re.compile(r"(swi|ge|re)_?glu", re.IGNORECASE)
-_TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
+_TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "residual")
 
 
 def is_part(component: str) -> bool:
@@ -116,7 +117,8 @@ def decide(situation: Situation) -> Decision | None:
     decision = _decide(situation)
     if decision is None or situation.transformer or decision.component.startswith("moe."):
         return decision  # what says that it is of a mixture of experts is, whatever else there is
-    if is_part(decision.component):
+    classes = decision.component == "logits" and situation.vocabulary == "none"
+    if classes or is_part(decision.component):
         return Decision("other", decision.evidence)  # no attention anywhere: this is no transformer's MLP
     return decision
 
@@ -312,8 +314,8 @@ def _of_activation(s: Situation, outer: tuple[str | None, ...]) -> str | None:
 
 def _among_experts(s: Situation, role: str) -> str | None:
     """In a mixture of experts: its products, its choices and its moves; the rest by its place."""
-    if s.inner == "dispatch":
-        return "moe.dispatch"
+    if s.inner == "dispatch" or (s.inner == "bmm" and role == "moe" and s.beside_experts):
+        return "moe.dispatch"  # by an index, or by a product with who goes where (arXiv 2006.16668)
     if s.inner in ("topk", "softmax"):
         return "moe.router"
     if s.inner == "bmm" or (role == "experts" and (s.inner == "linear" or s.outer in _ACTIVATIONS)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +30,7 @@ _MODULE_IN_RANGE = [re.compile(pattern) for pattern, _ in MODULE_IN_RANGE]
 #: ``SwiGLU`` is an MLP, ``AttentionRope`` attention).
 _PRODUCT = re.compile(r"\w*Linear(4bit|8bitLt)?|Conv1D")
 _HOLDS = {"activation": "mlp", "rope": "attention"}
+_BLOCKS = ("moe", "experts", "mlp")
 _RANGES = [(role, re.compile(pattern)) for role, pattern, _ in RANGES]
 
 
@@ -69,6 +71,7 @@ class Paths:
     mlp: npt.NDArray[np.int32]  # per node: the outermost MLP around it; -1
     closure: BoolArray  # per node: an optimizer's step that runs the model inside; on no path
     with_experts: frozenset[int]  # paths that end in a module with experts or a router inside it
+    beside_experts: frozenset[int]  # paths that end in a mixture whose experts are a module of their own
 
 
 def find_paths(trace: Trace, links: Links) -> Paths:
@@ -105,7 +108,14 @@ def find_paths(trace: Trace, links: Links) -> Paths:
             marked[marks == code] = len(paths)
             outers.append(-1)
             paths.append(_extend(None, texts[code], named=True))
-    paths = _by_what_they_hold(paths, outers)
+
+    def running(*rules: str) -> set[int]:
+        runs = links.is_op & texts.where(lambda t: op_rule(t) in rules)[links.name]
+        return {of_context[int(node)] for node in np.unique(nearest[runs])}
+
+    choosing = running("softmax", "topk")
+    choosing |= {outers[at] for at in choosing if at >= 0}
+    paths = _by_what_they_hold(paths, outers, choosing, running("activation"))
     lookup = np.full(len(wanted) + 1, -1, np.int32)
     for node, path in of_context.items():
         lookup[node] = path  # -1 writes the last place, which stays -1
@@ -118,26 +128,40 @@ def find_paths(trace: Trace, links: Links) -> Paths:
         mlp=links.forest.outermost(_blocks(paths, of_context, above, "mlp", len(wanted))),
         closure=closure,
         with_experts=_with_experts(paths, outers),
+        beside_experts=frozenset(
+            outer for path, outer in zip(paths, outers, strict=True) if _last_role(path) == "experts"
+        ),
     )
 
 
-def _by_what_they_hold(paths: list[Path], outers: list[int]) -> list[Path]:
+def _by_what_they_hold(
+    paths: list[Path], outers: list[int], choosing: set[int], bending: set[int]
+) -> list[Path]:
     """A module called after its activation or its rotation that has linear layers is an MLP, or attention;
-    one called attention that holds attention and an MLP is a layer; one called an MLP in attention that holds
-    one product alone is that product (LeViT's, with its normalization)."""
+    one called attention that holds attention and an MLP is a layer, and so is one called a mixture that holds
+    a mixture and an MLP; one called an MLP in attention that holds one product alone is that product (of
+    LeViT, with its normalization); one called a norm that holds one, and a block, is none (``PreNorm``); one
+    called an MLP that holds some and is ``choosing`` is a mixture. ``bending``: what runs an activation by
+    itself."""
     products = Counter(
         outers[at] for at, path in enumerate(paths) if _PRODUCT.fullmatch(path.elements[-1].text)
     )
-    bends = {outer for outer, path in zip(outers, paths, strict=True) if _last_role(path) == "activation"}
+    paths = [_of_products(path) if products[at] else path for at, path in enumerate(paths)]
+    bends = bending | {
+        outer for outer, path in zip(outers, paths, strict=True) if _last_role(path) == "activation"
+    }
     layers = _layers_of_attention(paths, outers, products, bends)
+    blocks = dict.fromkeys(layers, "layer") | _around_mlps(paths, outers, choosing)
+    normed = {outer for path, outer in zip(paths, outers, strict=True) if _last_role(path) == "norm"}
+    around = {outer for outer, inside in _holders(paths, outers) if inside in ("attention", "mlp")}
     found: list[Path] = []
     for at, path in enumerate(paths):
         before = found[outers[at]].elements if outers[at] >= 0 else ()
         *words, last = path.elements[len(before) :]
-        if products[at] and last.role in _HOLDS:
-            last = replace(last, role=_HOLDS[last.role])
-        if at in layers:
-            last = replace(last, role="layer")
+        if at in blocks:
+            last = replace(last, role=blocks[at])
+        if at in normed & around and last.role == "norm":
+            last = replace(last, role=None)
         attends = any(element.role == "attention" for element in before)
         if attends and last.role == "mlp" and products[at] == 1 and at not in bends:
             last = replace(last, role=None)
@@ -145,11 +169,26 @@ def _by_what_they_hold(paths: list[Path], outers: list[int]) -> list[Path]:
     return found
 
 
+def _of_products(path: Path) -> Path:
+    """What a module with products is, whatever it is called after."""
+    *before, last = path.elements
+    return Path((*before, replace(last, role=_HOLDS.get(last.role or "", last.role))), path.module)
+
+
+def _holders(paths: list[Path], outers: list[int]) -> Iterator[tuple[int, str]]:
+    """Every path around another, with the role of that."""
+    for at, path in enumerate(paths):
+        outer = outers[at]
+        while outer >= 0:
+            yield outer, _last_role(path)
+            outer = outers[outer]
+
+
 def _layers_of_attention(
     paths: list[Path], outers: list[int], products: Counter[int], bends: set[int]
 ) -> set[int]:
-    """Modules called attention that hold a module of that name and, beside it, an MLP: one by its name, a
-    nameless one with two products and an activation, or these themselves."""
+    """Modules called attention that hold one with products and, beside it, a further one or an MLP: one by
+    its name, a nameless one with two products and an activation, or these themselves."""
     roles = [_last_role(path) for path in paths]
     around: list[int] = []  # per path the nearest module of attention outside it
     for outer in outers:
@@ -161,7 +200,35 @@ def _layers_of_attention(
         if role == "mlp" or (not role and products[at] > 1 and at in bends)
     }
     mlps |= {at for at in attends & bends if products[at] > 1}
+    makes = Counter[int]()
+    for at, count in products.items():
+        makes[at if roles[at] == "attention" else around[at]] += count
+    several = Counter(around[at] for at, count in makes.items() if at >= 0 and count > 1)
+    mlps |= {at for at, count in several.items() if count > 1}
     return (attends & mlps) - {-1}
+
+
+def _around_mlps(paths: list[Path], outers: list[int], choosing: set[int]) -> dict[int, str]:
+    """What modules are by the mixtures of experts and MLPs that they hold, up to the next of them.
+
+    One called a mixture that holds a mixture and, beside it, an expert or an MLP is a layer, and that is an
+    MLP; one called an MLP that holds several, and is ``choosing``, is a mixture.
+    """
+    roles = [_last_role(path) for path in paths]
+    held: dict[int, list[int]] = {}
+    around: list[int] = []
+    for at, outer in enumerate(outers):
+        around.append(outer if outer < 0 or roles[outer] in _BLOCKS else around[outer])
+        if roles[at] in _BLOCKS:
+            held.setdefault(around[at], []).append(at)
+    found: dict[int, str] = {}
+    for at, inside in held.items():
+        beside = [one for one in inside if roles[one] != "moe"]
+        if at >= 0 and roles[at] == "moe" and beside and len(beside) < len(inside):
+            found |= {at: "layer"} | dict.fromkeys(beside, "mlp")
+        elif at in choosing and roles[at] == "mlp" and [roles[one] for one in inside].count("mlp") > 1:
+            found[at] = "moe"
+    return found
 
 
 def _closures(trace: Trace, links: Links) -> BoolArray:

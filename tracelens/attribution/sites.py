@@ -71,6 +71,7 @@ def decide_sites(
     position, count, before_activation, after_activation = _in_mlp(links, paths, rule, outermost)
     residual = _residual(trace, links, rule)
     residual[_followed_by_linear(links, paths, rule, outermost)] = 0  # a stream is added behind the output
+    residual[_before_the_way_back(links, paths, rule)] = 0
     experts = _experts(paths, rule)
     convolves = _convolves(paths, rule)
     nodes = np.flatnonzero(wanted & links.is_op).astype(np.int32)
@@ -158,6 +159,7 @@ def _situation(
         after_core=after_core,
         linears_after=site["linears_after"],
         holds_experts=path >= 0 and path in paths.with_experts,
+        beside_experts=path in paths.beside_experts,
         transformer=transformer,
         order_in_mlp=(site["position"], site["count"]) if site["position"] >= 0 else None,
         after_activation=after_activation,
@@ -304,6 +306,17 @@ def _in_mlp(
         column[home[inner]] for column in (position, count, before, after)
     )
     return position, count, before, after
+
+
+def _before_the_way_back(links: Links, paths: Paths, rule: IntArray) -> BoolArray:
+    """Per node: is it in an MLP, between two of its products? An activation written out adds there."""
+    linear = (rule == _RULE_CODE["linear"]) & (paths.mlp >= 0)
+    first = np.full(len(rule) + 1, np.iinfo(np.int64).max)
+    last = np.full(len(rule) + 1, np.iinfo(np.int64).min)
+    np.minimum.at(first, paths.mlp[linear], links.ts_ns[linear])
+    np.maximum.at(last, paths.mlp[linear], links.ts_ns[linear])
+    between: BoolArray = (first[paths.mlp] < links.ts_ns) & (links.ts_ns < last[paths.mlp])
+    return between
 
 
 def _residual(trace: Trace, links: Links, rule: IntArray) -> IntArray:
