@@ -96,10 +96,10 @@ class MixedMarks(Marks):
             stack.enter_context(mock.patch.object(torch, "autocast", mode.switch()))
             stack.enter_context(mock.patch.object(torch, "is_autocast_enabled", lambda *_: mode.on))
             stack.enter_context(mock.patch.object(torch, "get_autocast_dtype", lambda *_: torch.bfloat16))
-            super().__enter__()
+            super().__enter__()  # type: ignore[no-untyped-call]
             self._opened = stack.pop_all()
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        super().__exit__(*raised)
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
         self._opened.close()

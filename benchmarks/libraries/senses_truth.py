@@ -227,10 +227,11 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     if function == "scaled_dot_product_attention":
         return _FUSED
     own = place.classes[-1]
+    on_maps = " other" if "Unet" in place.classes else ""  # no stream of tokens
     if function == "dropout" or own.startswith("Dropout"):
         return "dropout"
     if function in _NORMS or _PLAIN.fullmatch(own):
-        return "norm other" if own.startswith(("Batch", "Group")) else "norm"
+        return "norm other" if own.startswith(("Batch", "Group")) else f"norm{on_maps}"
     where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
     for row in _ROWS:
         if re.search(f"(^|/)({row.where})$", where) and re.fullmatch(row.function, function + "=" * equal):
@@ -244,4 +245,4 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return _in_attention(function, seen=place.seen, weighted=weighted)
     if function in _CONVOLUTIONS:
         return "other embedding"
-    return "residual" if equal else ""
+    return f"residual{on_maps}" if equal else ""

@@ -253,11 +253,12 @@ def test_an_mlp_of_convolutions_beside_attention_on_maps(tmp_path: Path) -> None
         scores,
         _batched("attention.values", ALL, SIZE * SIZE, HEAD, SIZE * SIZE),
     ]
-    output, added = _convolution("other", MAP, [WIDTH, WIDTH, 1, 1]), _row("residual", "add", MAP, MAP)
+    output = _convolution("attention.output", MAP, [WIDTH, WIDTH, 1, 1])
+    added = _row("residual", "add", MAP, MAP)
     mlp = [
         _convolution("mlp.up", MAP, [4 * WIDTH, WIDTH, 1, 1]),
         _row("mlp.activation", "gelu", wide),
         _convolution("mlp.down", wide, [WIDTH, 4 * WIDTH, 1, 1]),
     ]
-    makes = _convolution("other", MAP, [3 * WIDTH, WIDTH, 1, 1])
+    makes = _convolution("attention.qkv", MAP, [3 * WIDTH, WIDTH, 1, 1])
     _found(tmp_path, 3 * [*norm, makes, *core, output, added, *norm, *mlp, added])

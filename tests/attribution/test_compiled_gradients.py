@@ -249,6 +249,18 @@ def test_two_attentions_of_one_sequence_share_their_queries(own: bool) -> None:
     assert (0 in run.labels) is not own
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_keys_of_windows_around_are_made_with_the_queries(whole: bool) -> None:
+    """simple_hierarchical_transformer.py: a local core takes more keys than queries, one product made all;
+    what HierarchicalMerge brought onto the stream before makes none."""
+    own = _gemm(TOKENS, (3 if whole else 2) * HIDDEN, HIDDEN)
+    run = _run("forward", _gemm(TOKENS, HIDDEN, 16), Kind("norm", "layer_norm"), own, _core(TOKENS, 64, 32))
+    run.cores = find_cores(run)
+    run.labels[2] = Label("attention.qkv")
+    label_ahead(run)
+    assert (0 in run.labels) is not whole
+
+
 @pytest.mark.parametrize(("times", "found"), [(8, "norm"), (2, "loss")])
 def test_numbers_of_batches_are_counted_behind_the_loss(times: int, found: str) -> None:
     """Batch normalizations under torch.compile: sums of numbers, and no losses that are added up."""

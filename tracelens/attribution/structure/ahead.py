@@ -19,11 +19,21 @@ def label_ahead(run: Run) -> None:
         if alone and rows not in (None, core.tokens) and core.heads and core.key_dim and core.value_dim:
             heads = core.kv_heads or core.heads
             keys = {heads * core.key_dim, heads * core.value_dim, heads * (core.key_dim + core.value_dim)}
+            if _width(run, before, core.first) >= core.heads * core.key_dim + max(keys):
+                before = core.last
+                continue  # it has all: its keys are of the sequence of its queries, and of some around
             layer = run.labels[core.first].layer if core.first in run.labels else None
             made = _made(run, core, before, rows, keys)
             made += _made(run, core, before, core.tokens, {core.heads * core.key_dim})
             run.labels |= {at: Label("attention.qkv", layer) for at in made}
         before = core.last
+
+
+def _width(run: Run, start: int, stop: int) -> int:
+    """How wide the queries, keys and values are together that have a name."""
+    named = {at for at, label in run.labels.items() if label.component == "attention.qkv"}
+    shapes = (run.shape(at) for at in run.products(start, stop) if at in named)
+    return sum(shape.n for shape in shapes if shape is not None)
 
 
 def _made(run: Run, core: Core, before: int, rows: int | None, widths: set[int]) -> list[int]:

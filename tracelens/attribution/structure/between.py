@@ -118,11 +118,15 @@ class _Placed(Places):
                 for at, label in zip(self.gap, self._all("attention.other"), strict=True)
             ]
         if self.before in ("attention.core", "attention.values") and self.after in cores:
-            # one sample behind the other
-            lays = all(
-                self.run.kinds[at].what == "copy" or self.run.kinds[at].name in VIEWS for at in self.gap
-            )
-            return self._all("attention.other") if lays else None
+            # one sample behind the other, or what is attended to in two ways
+            kinds = [self.run.kinds[at] for at in self.gap]
+            if all(kind.what == "copy" or kind.name in VIEWS for kind in kinds):
+                return self._all("attention.other")
+            if not all(
+                kind.tensors and self.hidden not in {t[-1] for t in kind.tensors if t} for kind in kinds
+            ):
+                return None
+            return [(at, self._before_core(at, rotates=rotates(kinds))) for at in self.gap]
         biased = self.before in ("attention.scores", "attention.softmax") and self.after == cores[0]
         weighs_first = self.core is not None and self.run.kinds[self.core.first].what == "softmax"
         takes = ("attention.qkv", *cores, *["attention.softmax"] * weighs_first)
@@ -207,9 +211,14 @@ class _Placed(Places):
 
     def _in_mlp(self) -> list[tuple[int, Label]] | None:
         ends = self.after == "mlp.down" or (self.after is None and self.run.phase == "recompute")
-        if _goes_up(self.product_before) and (_goes_up(self.product_after) or ends):
-            return self._all("mlp.activation")
-        return None
+        if not _goes_up(self.product_before) or not (_goes_up(self.product_after) or ends):
+            return None
+        kinds, mixes = self.run.kinds, set[int]()  # a convolution over places, and its bias
+        for at in self.gap:
+            if kinds[at].what == "convolution" or (at - 1 in mixes and kinds[at].name in ("add", "add_")):
+                mixes.add(at)
+        named = self._all("mlp.activation")
+        return [(at, Label("mlp.other", self.layer) if at in mixes else label) for at, label in named]
 
     def _in_experts(self) -> list[tuple[int, Label]] | None:
         if self.before == "moe.router":
@@ -316,7 +325,7 @@ class _Placed(Places):
         if kind.name in ("cos", "sin") or kind.what == "bmm" or self._makes_waves(at):
             if self.rotated:
                 return None if self._of_samples(at) else Label("attention.rope")
-            added = any(self._is_residual(p) for p in self.gap if p > at)
+            added = any(self._is_residual(p) for p in reversed(self.gap) if p > at)
             return Label("embedding") if added else None
         if "embedding" in kind.tags:
             parts = ("embedding", "norm") if "norm" in kind.tags else ()
@@ -331,12 +340,11 @@ class _Placed(Places):
             return Label("embedding") if self._onto_stream(at) else None
         if self.before == self.after == "embedding":
             return Label("embedding")
-        if (
-            (kind.what == "copy" or kind.name in VIEWS)
-            and self.after != "embedding"
-            and any(self._is_norm(p) for p in self.gap if p < at)
-        ):
-            return None
+        laid = kind.what == "copy" or kind.name in VIEWS
+        samples = {(len(t), t[0]) for t in kind.tensors if t}  # a table of positions is for all of them
+        of_layer = laid or (len(samples) == 1 and max(samples)[0] > 2)
+        if self.after != "embedding" and at in self.behind_norms and of_layer:
+            return None  # of the first layer
         if not kind.tensors:
             return Label("embedding") if self._sums_lookups(at) and not self._counts_batches(at) else None
         if kind.what == "fused" and len(kind.tensors) == 1:

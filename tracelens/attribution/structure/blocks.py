@@ -219,9 +219,23 @@ class BlockWalk(Walk):
         self.after_mlp = True
         layer = max(self.layer, 0)
         experts = self._experts_of(rest, router, stop)
+        sends = self._sends(at, [p for p in rest if p < stop])
         places = [*experts, *filter(self._gates_tokens, gates)]
         run.labels |= {p: Label("moe.experts", layer) for p in places} | {at: Label("moe.router", layer)}
-        return rest[len(experts) :]
+        run.labels |= dict.fromkeys(sends, Label("moe.dispatch", layer))
+        return [p for p in rest[len(experts) :] if p not in sends]
+
+    def _sends(self, router: int, behind: list[int]) -> list[int]:
+        """Products with who goes where: tokens to their places at experts, and back (arXiv 2006.16668)."""
+        made = self.run.shape(router)
+        shapes = [(at, shape) for at in behind if (shape := self.run.shape(at)) and shape.n == self.hidden]
+        if made is None or not shapes:
+            return []
+        there, first = shapes[0]
+        back = next(
+            (at for at, s in shapes[1:] if (s.batch, s.m, s.k) == (first.batch, first.k, first.m)), None
+        )
+        return [] if back is None or first.batch * first.k != made.m else [there, back]
 
     def _gates_tokens(self, at: int) -> bool:
         """One number for each token, which its shared expert is weighed by?"""

@@ -325,6 +325,15 @@ class Interval:
         return all((shape := self.run.shape(p)) is not None and shape.m == samples for p in blocks)
 
     @cached_property
+    def behind_norms(self) -> set[int]:
+        """Behind a normalization, and no lookup since."""
+        behind, found = False, set[int]()
+        for at in self.gap:
+            behind = "embedding" not in self.run.kinds[at].tags and (behind or self._is_norm(at))
+            found |= {at} if behind else set()
+        return found
+
+    @cached_property
     def last_norm(self) -> int:
         """Where the layers end; what stands behind is a head or what is done with its results."""
         ends = [p for p in self.gap if normalizes(self.run, p, self.hidden)]

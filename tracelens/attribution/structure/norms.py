@@ -69,12 +69,13 @@ def by_length(run: Run, root: int) -> set[int]:
 
 
 def _by_response(run: Run, root: int) -> set[int]:
-    """Global response normalization (arXiv 2301.00808): channels of a map are divided by their length over
-    all places, on average, and weighed, shifted and added to what they were."""
+    """Global response normalization (arXiv 2301.00808): channels of a map, or of a sequence, are divided by
+    their length over all places, on average, and weighed, shifted and added to what they were."""
     whole = next(iter(run.kinds[root].tensors), ())
-    if run.kinds[root].name != "linalg_vector_norm" or len(whole) != 4:
+    if run.kinds[root].name != "linalg_vector_norm" or len(whole) not in (3, 4):
         return set()
-    rows = {(n, 1, 1, whole[3]) for n in (1, whole[0])} | {(whole[0], 1, 1, 1), whole[3:]}
+    ones, width = (1,) * (len(whole) - 2), whole[-1:]
+    rows = {(n, *ones, *width) for n in (1, whole[0])} | {(whole[0], *ones, 1), width}
     at = root + 1
     while at < min(len(run), root + _STEPS) and {*run.kinds[at].tensors} <= rows | {whole}:
         if run.kinds[at].name not in ("mean", "add", "div", "mul"):
@@ -112,7 +113,9 @@ def _weighed(run: Run, start: int, whole: Dims, *, rows: bool = False) -> set[in
     at = start
     while at < len(run) and run.kinds[at].tensors and weights.issuperset(run.kinds[at].tensors):
         at += 1
-    return {*range(start, at + 1)} if at < len(run) and _weighs(run.kinds[at], whole, weights) else set()
+    if at == len(run) or not _weighs(run.kinds[at], whole, weights) or (rows and _turns(run, at)):
+        return set()
+    return {*range(start, at + 1)}
 
 
 def _modulated(run: Run, start: int, whole: Dims) -> set[int]:
@@ -123,7 +126,7 @@ def _modulated(run: Run, start: int, whole: Dims) -> set[int]:
         return set()
     samples, width = whole[0], whole[-1]
     ones = (samples, *(1 for _ in whole[1:-1]), width)
-    small, end, scaled = {(width,), (samples, width), ones}, start, False
+    small, end, scaled, shifted = {(width,), (samples, width), ones}, start, False, False
     for at in range(start, min(len(run), start + _STEPS)):
         kind = run.kinds[at]
         operands = {*kind.tensors} - {()}
@@ -131,12 +134,13 @@ def _modulated(run: Run, start: int, whole: Dims) -> set[int]:
         if kind.what != "copy" and not one_more and not operands <= small:
             full = kind.tensors[:2] == (whole, whole)
             scales, adds_up = kind.name in ("mul", "mul_"), kind.what == "add"
-            if full and adds_up and not (scaled and _goes_to_product(run, at + 1)):
+            if full and adds_up and (shifted or not (scaled and _goes_to_product(run, at + 1))):
                 break
             by_row = whole in operands and set() < operands - {whole} <= small
             if not (scales or adds_up) or not (full or by_row):
                 break
             end, scaled = end if full and scales else at + 1, scaled or scales
+            shifted |= adds_up and not one_more
         elif not operands <= small | {whole}:
             break
     casts = start < end < len(run) and run.kinds[end].what == "copy" and {*run.kinds[end].tensors} == {whole}
@@ -188,6 +192,8 @@ def _start(run: Run, root: int) -> int:
     kinds, start, averaged = run.kinds, root, False
     for at in range(root - 1, max(-1, root - _STEPS), -1):
         kind = kinds[at]
+        if at == root - 1 and _is_weight(kind):
+            continue  # cast for the product with the root (modules/transformer.py of kyutai-labs/moshi)
         if kind.what == "copy":
             return at if averaged and _is_wide(kind) else start
         if kind.name not in _BEFORE or (averaged and (kind.name in ("add", "mul", "sum") or adds(kind))):
@@ -197,6 +203,11 @@ def _start(run: Run, root: int) -> int:
         averaged |= kind.name in ("mean", "var", "var_mean", "std", "pow")
         start = at
     return start if averaged else root
+
+
+def _is_weight(kind: Kind) -> bool:
+    """Is it a cast of one vector, of a value for each channel, in three dimensions?"""
+    return kind.what == "copy" and any(len(t) == 3 and prod(t) == t[-1] > 1 for t in kind.tensors)
 
 
 def _squares(run: Run, at: int) -> bool:
@@ -218,6 +229,8 @@ def _stop(run: Run, start: int, root: int) -> int:
     kinds, stop, products = run.kinds, root + 1, 0
     if of_map := _stop_on_map(run, root):
         return of_map
+    if _is_weight(kinds[root - 1]) and [kind.name for kind in kinds[root + 1 : root + 3]] == ["mul", "mul"]:
+        return root + 3 + any(kind.what == "copy" for kind in kinds[root + 3 : root + 4])
     whole: Dims | None = None  # what is normalized, as it is handed on
     centred = any(kind.name in _CENTRES for kind in kinds[start:root])
     for at in range(root + 1, min(len(run), root + _STEPS)):

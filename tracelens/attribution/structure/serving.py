@@ -6,6 +6,7 @@ from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims
 from tracelens.gemm import GemmShape
 
+_NEAR = 100  # units to the next product, at most
 _BIAS = 3  # units from the first step of a bias to the product that takes it, at most
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 
@@ -53,7 +54,8 @@ def serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | Non
 def _makes_bias(run: Run, at: int) -> Label | None:
     """Puts a bias together of its parts, or clears a part of one that was copied, for the next product."""
     kind, sizes = run.kinds[at], [size for (size,) in run.kinds[at].tensors]
-    taker = next((p for p in range(at + 1, len(run)) if run.kinds[p].what in ("gemm", "bmm", "core")), at)
+    near = range(at + 1, min(at + _NEAR, len(run)))
+    taker = next((p for p in near if run.kinds[p].what in ("gemm", "bmm", "core")), at)
     shape, wide = run.shape(taker), sum(sizes) if kind.name == "cat" else sizes[0]
     if shape is None:
         return None

@@ -201,5 +201,8 @@ def convolves_bent(kinds: Iterable[Kind]) -> bool:
 
 
 def routes(run: Run, at: int) -> bool:
-    kind = run.kinds[at]
+    """Is one chosen of several? The largest of a softmax, too."""
+    before, kind = run.kinds[max(at - 1, 0)], run.kinds[at]
+    if kind.name == "max" and before.what == "softmax" and kind.tensors[:1] == before.tensors[:1]:
+        return True
     return kind.name in ("topk", "sort", "argsort", "argmax", "one_hot") or "router" in kind.tags
