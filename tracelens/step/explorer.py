@@ -26,6 +26,8 @@ _STEPS = 12
 _REACH = 0.25
 #: Values off the 128-byte grid, of each kind.
 _BETWEEN = 8
+#: Of a step with more products curves have half as many values: experts have products of their own each.
+_MANY = 60
 #: Values of a parameter that is counted, not measured in elements.
 _COUNTS = 11
 #: After so many values without a prediction and none with one, the rest is not asked.
@@ -104,7 +106,7 @@ def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
         return Curve(name, now, True, [], [], [], [], why=words.curve_waits(step.busy_frac))
     wanted = [now, *(one.value for one in suggested)]
     grid = _grid(step, name)
-    values = _feasible(step.now, name, {*_values(step.now, name, grid), *wanted})
+    values = _feasible(step.now, name, {*_values(step, name, grid), *wanted})
     answers = _answers(step, name, values, now)
     known = {value: one for value, one in answers.items() if one.then_ms.mid is not None}
     shown = sorted(answers) if len(known) >= _LEAST else []
@@ -211,20 +213,21 @@ def _grid(step: StepModel, name: str) -> _Grid:
     return _Grid(unit, math.lcm(unit, half * ranks), math.lcm(unit, 8 * half * ranks))
 
 
-def _values(now: ModelConfig, name: str, grid: _Grid) -> Iterable[int]:
+def _values(step: StepModel, name: str, grid: _Grid) -> Iterable[int]:
+    now, part = step.now, 2 if len(step.work.products) > _MANY else 1
     value = now.get(name) or 1
     if name in _COUNTED:
         return _counts(now, name, value)
     if name in ("sequence", "tokens"):  # no alignment: a cliff is one row beyond a full tile
         tile = 64 if value < 8192 else 128
-        near = _multiples(value, tile, _STEPS // 2, reach=1.0)
+        near = _multiples(value, tile, _STEPS // 2 // part, reach=1.0)
         return {*near, *(one + 1 for one in near), value - 1, value + 1}
-    full = _multiples(value, grid.full, _STEPS, reach=_REACH)
-    low, high = min([*full, value]), max([*full, value])
+    full = _multiples(value, grid.full, _STEPS // part, reach=_REACH)
+    low, high, between = min([*full, value]), max([*full, value]), _BETWEEN // part
     return {
         *full,
-        *_spread(value, grid.half, low, high, lambda one: one % grid.full != 0),
-        *_spread(value, grid.unit, low, high, lambda one: one % grid.half != 0),
+        *_spread(value, grid.half, (low, high, between), lambda one: one % grid.full != 0),
+        *_spread(value, grid.unit, (low, high, between), lambda one: one % grid.half != 0),
     }
 
 
@@ -235,11 +238,13 @@ def _multiples(value: int, step: int, count: int, *, reach: float) -> list[int]:
     return [at * step for at in range(max(1, middle - span), middle + span + 1)]
 
 
-def _spread(value: int, step: int, low: int, high: int, wanted: Callable[[int], bool]) -> list[int]:
-    """A few multiples of ``step`` that are ``wanted``: the next ones to ``value`` and some over the range."""
+def _spread(value: int, step: int, over: tuple[int, int, int], wanted: Callable[[int], bool]) -> list[int]:
+    """A few multiples of ``step`` that are ``wanted``: the next ones to ``value``, and some ``over`` a range
+    (from, to, how many)."""
     found = set[int]()
-    for at in range(_BETWEEN):
-        place = low + (high - low) * (at + 0.5) / _BETWEEN
+    low, high, count = over
+    for at in range(count):
+        place = low + (high - low) * (at + 0.5) / count
         found.update(_next(round(place / step) * step, step, wanted, (0, 1, -1, 2, -2)))
     found.update(_next(value // step * step, step, wanted, (0, -1, -2)))
     found.update(_next(value // step * step, step, wanted, (1, 2)))
