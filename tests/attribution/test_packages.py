@@ -164,3 +164,10 @@ def test_channels_of_a_sequence_are_divided_by_their_response() -> None:
     ]
     run = _run(_unit("linalg_vector_norm", x), *small, *wide)
     assert {*range(4)} <= written_norms(run)
+
+
+def test_experts_in_what_is_called_a_mixture_need_no_router(tmp_path: Path) -> None:
+    """soft_moe_pytorch/soft_moe.py: tokens are weighed by a softmax, none is chosen."""
+    rows, place = TOKENS // EXPERTS, "layers.0.moe.experts.0"
+    up, down = (mm("moe.experts", rows, n, k, inside=place) for n, k in ((64, WIDTH), (WIDTH, 64)))
+    _found(tmp_path, [*ATTENTION, ADD, up, down, *ATTENTION, ADD])

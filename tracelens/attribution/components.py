@@ -31,6 +31,7 @@ class Situation:
         False  # an addition of two activations of the same shape; None: one without shapes
     )
     vocabulary: str = "none"  # "weight": a GEMM with the token table's shape; "logits": works on logits
+    batched: bool = False  # somewhere in the trace activations are multiplied with activations
     beside_experts: bool = False  # the mixture around it keeps its experts in a module of their own
     experts: bool = False  # experts are named somewhere in the trace, and a choice of them too
     beside_convolution: bool = False  # the module around it, or around its own, holds convolutions
@@ -104,7 +105,7 @@ _ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
 _PRODUCT = re.compile(r"((?i:lora))?(Linear|Conv1D)(?!\w*Att)")
 #: In attention, too, of an MLP beside it (transformer_flux2.py of huggingface/diffusers).
 _GATED_MLP = re.compile(r"(swi|ge|re)_?glu", re.IGNORECASE)
-_TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "residual")
+_TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
 
 
 def is_part(component: str) -> bool:
@@ -117,8 +118,9 @@ def decide(situation: Situation) -> Decision | None:
     decision = _decide(situation)
     if decision is None or situation.transformer or decision.component.startswith("moe."):
         return decision  # what says that it is of a mixture of experts is, whatever else there is
-    classes = decision.component == "logits" and situation.vocabulary == "none"
-    if classes or is_part(decision.component):
+    if decision.component == "logits" and situation.vocabulary == "weight" and situation.batched:
+        return None  # what multiplies activations can be attention that has no softmax
+    if is_part(decision.component):
         return Decision("other", decision.evidence)  # no attention anywhere: this is no transformer's MLP
     return decision
 

@@ -7,7 +7,7 @@ All features are arrays over sites; a decision is made once per distinct combina
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,7 @@ def decide_sites(
     residual[_followed_by_linear(links, paths, rule, outermost)] = 0  # a stream is added behind the output
     residual[_before_the_way_back(links, paths, rule)] = 0
     experts = _experts(paths, rule)
+    batched = bool((rule == _RULE_CODE["bmm"]).any())
     convolves = _convolves(paths, rule)
     nodes = np.flatnonzero(wanted & links.is_op).astype(np.int32)
     vocabulary = _vocabulary(trace, links, rule, nodes)
@@ -99,7 +100,7 @@ def decide_sites(
         codes = np.full(len(distinct), -1, np.int32)
         for at, row in enumerate(distinct.tolist()):
             site = dict(zip(features, row, strict=True))
-            made = decide(_situation(site, paths, transformer, experts, convolves))
+            made = decide(replace(_situation(site, paths, transformer, experts, convolves), batched=batched))
             if made is not None:
                 codes[at] = len(decisions)
                 decisions.append(made)
@@ -114,11 +115,13 @@ def _makes_queries_keys_and_values(paths: Paths, rule: IntArray, outermost: IntA
 
 
 def _experts(paths: Paths, rule: IntArray) -> bool:
-    """Are experts named, and a choice of them too: a router, what moves tokens, or all in one operator?"""
+    """Are experts named, and a choice of them too: a router, what moves tokens, or all in one operator? In a
+    mixture that is called so they are, too."""
     mixture = np.array(
         [bool({"experts", "shared", "moe"} & {*path.roles()}) for path in paths.paths] + [False]
     )
-    chooses = any({"router", "gate"} & {*path.roles()} for path in paths.paths)
+    found = [{*path.roles()} for path in paths.paths]
+    chooses = any({"router", "gate"} & roles or {"moe", "experts"} <= roles for roles in found)
     moves = np.isin(rule, [_RULE_CODE[name] for name in ("topk", "dispatch", "experts")])
     return bool(mixture.any() and (chooses or mixture[paths.of_node[moves]].any()))
 
