@@ -508,6 +508,9 @@ def test_a_module_called_attention_that_holds_several_is_a_layer() -> None:
     held = _attention("A_Attention.RoPEAttention"), _attention("A_Attention.CrossAttention")
     assert _roles("A_Attention", *held[0])[0] == "attention"
     assert _roles("A_Attention", *held[0], *held[1])[:2] == ["layer", "attention"]
+    axes = [f"A_Attention.{name}" for name in ("AxialAttention", "OtherAttention")]  # alphafold2_pytorch.py
+    inner = [part for axis in axes for part in (axis, *_attention(f"{axis}.Attention"))]
+    assert _roles("A_Attention", *inner)[0] == "layer"
     makes = ("A_Attention.PrepareForAttention", "A_Attention.PrepareForAttention.Linear")
     more = ("A_Attention.PrepareAttention", "A_Attention.PrepareAttention.Linear")
     assert _roles("A_Attention", *makes, *more)[0] == "attention"

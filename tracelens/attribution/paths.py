@@ -202,7 +202,9 @@ def _layers_of_attention(
     mlps |= {at for at in attends & bends if products[at] > 1}
     makes = Counter[int]()
     for at, count in products.items():
-        makes[at if roles[at] == "attention" else around[at]] += count
+        while at >= 0:
+            makes[at] += count if roles[at] == "attention" else 0
+            at = around[at]
     several = Counter(around[at] for at, count in makes.items() if at >= 0 and count > 1)
     mlps |= {at for at, count in several.items() if count > 1}
     return (attends & mlps) - {-1}
