@@ -329,7 +329,9 @@ class Interval:
         """Behind a normalization, and no lookup since."""
         behind, found = False, set[int]()
         for at in self.gap:
-            behind = "embedding" not in self.run.kinds[at].tags and (behind or self._is_norm(at))
+            kind = self.run.kinds[at]
+            looks_up = kind.what == "embedding" or "embedding" in kind.tags
+            behind = not looks_up and (behind or self._is_norm(at))
             found |= {at} if behind else set()
         return found
 
