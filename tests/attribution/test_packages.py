@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, mm
+from tests.attribution.rows import Row, attributed, mm, written
 from tests.attribution.test_beside_cores import _convolution
 from tests.attribution.test_parts import (
     ADD,
@@ -32,6 +32,7 @@ from tests.attribution.test_parts import (
 )
 from tests.attribution.test_structure import _run, _unit
 from tracelens.attribution.structure.norms import written_norms
+from tracelens.words import COMPONENTS
 
 EXPERTS, PLACES = 8, 160
 ROUTES = [mm("moe.router", TOKENS, EXPERTS, WIDTH), _row("moe.router", "_softmax", [BATCH, LENGTH, EXPERTS])]
@@ -116,6 +117,15 @@ def test_convolutions_of_one_tap_make_attention_on_maps(tmp_path: Path, linear: 
     _found(tmp_path, 3 * [*block, *made, *block])
 
 
+def test_a_shortcut_before_attention_on_maps_makes_no_queries(tmp_path: Path) -> None:
+    """denoising_diffusion_pytorch.py, ResnetBlock: a convolution of one tap is its shortcut, and is added."""
+    core = Row("attention.core", CORE.op, CORE.kernel, ([2, PLACE, HEADS, 64],) * 3)
+    shortcut = [*_by_place("other", WIDTH, WIDTH), _row("other", "add", MAP, MAP)]
+    makes, output = _by_place("attention.qkv", 3 * WIDTH, WIDTH), _by_place("attention.output", WIDTH, WIDTH)
+    block = [_convolution("other", MAP, [WIDTH, WIDTH, 3, 3]), _row("other", "silu", MAP)]
+    _found(tmp_path, 3 * [*block, *shortcut, *makes, core, *output, *block])
+
+
 def test_a_convolution_inside_an_mlp_is_no_activation(tmp_path: Path) -> None:
     """segmentation_models_pytorch/encoders/mix_transformer.py, DWConv between fc1 and the activation."""
     wide = [BATCH, 4 * WIDTH, 16, 8]
@@ -171,3 +181,24 @@ def test_experts_in_what_is_called_a_mixture_need_no_router(tmp_path: Path) -> N
     rows, place = TOKENS // EXPERTS, "layers.0.moe.experts.0"
     up, down = (mm("moe.experts", rows, n, k, inside=place) for n, k in ((64, WIDTH), (WIDTH, 64)))
     _found(tmp_path, [*ATTENTION, ADD, up, down, *ATTENTION, ADD])
+
+
+@pytest.mark.parametrize(("behind", "count"), [("neg", 0), ("gelu", 1)])
+def test_what_turns_behind_a_norm_is_no_weight_of_it(behind: str, count: int) -> None:
+    """A rotation in 32 bits under autocast: no cast stands between the norm of the heads and its cosines."""
+    heads, table = (64, HEADS, 64), (64, 1, 64)
+    steps = [_unit("pow", heads), _unit("mean", heads), _unit("rsqrt", (64, HEADS, 1))]
+    steps += [_unit("mul", heads, (64, HEADS, 1)), _unit("mul", heads, (64,))]
+    run = _run(*steps, _unit("mul", heads, table), _unit(behind, (64, HEADS, 32)))
+    assert written_norms(run) == {*range(len(steps) + count)}
+
+
+def test_an_activation_written_out_adds_inside_its_mlp(tmp_path: Path) -> None:
+    """transformer_lens: gelu_new(x) = 0.5 x (1 + tanh(x + 0.044715 x^3)), in a module of two products."""
+    layer, wide = "layers.0.mlp", [BATCH, LENGTH, 4 * WIDTH]
+    steps = [replace(_row("", name, wide, wide), inside=layer) for name in ("pow", "add", "tanh", "mul")]
+    up, down = replace(UP, right="", inside=layer), replace(DOWN, right="", inside=layer)
+    rows = [*ATTENTION, ADD, NORM, up, *steps, down, ADD, *ATTENTION, ADD]
+    trace, _, found = attributed(tmp_path, written(rows))
+    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    assert "residual" not in said[rows.index(up) : rows.index(down)]

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import VIEWS
+from tracelens.attribution.structure.units import VIEWS, Kind
 
 _ATTENDS = ("core", "softmax", "bmm")
 _PRODUCTS = 2  # a softmax and at least so many of them are attention, where no operator is
@@ -53,13 +54,14 @@ def _together(run: Run, places: list[int], last: int) -> Iterator[int]:
     yield last
     for before, behind in pairwise(reversed(places[: places.index(last) + 1])):
         between = (run.kinds[at] for at in range(behind + 1, before))
-        if not _is_pointwise(run, behind) or any(not _is_bias(kind.what, kind.name) for kind in between):
+        if not _is_pointwise(run, behind) or not all(map(_is_bias, between)):
             return
         yield behind
 
 
-def _is_bias(what: str, name: str) -> bool:
-    return what in ("add", "copy") or name in VIEWS
+def _is_bias(kind: Kind) -> bool:
+    """Is it a bias or a copy? A sum of two maps is a residual."""
+    return kind.what == "copy" or kind.name in VIEWS or (kind.what == "add" and not adds(kind))
 
 
 def _name(run: Run, at: int, component: str) -> None:
