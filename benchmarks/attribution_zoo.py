@@ -5,23 +5,19 @@ Architectures of `transformers` (benchmarks/hub), or with ``--vision`` of `timm`
 (benchmarks/frameworks), or with ``--libraries`` models of litgpt, torchtune, x-transformers, open_clip,
 vit-pytorch and diffusers (benchmarks/libraries), recorded with shapes, are judged with module names given and
 hidden against the table of the ``truth.py`` there: shares of the judged GPU time that are right, wrong and
-unattributed. A third
-of the names, drawn by hash, is set aside: ``--held`` judges that third alone. ``--fresh`` judges a list that
-was written down before any of it was recorded (benchmarks/fresh): architectures in the order of a hash of
-their names, configurations of others, and families of `timm` that the list had not. ``--fresh --second`` is a
-later list: 15 architectures of `transformers` and 10 models of `timm` (one per module of its source, eight of
-them with attention) that no list held, in the order of a hash, those that could be recorded. ``--fresh
---third`` is one half of all else of `transformers` that can be recorded, drawn by hash; with ``--held`` the
-other half; of `timm` one model of each module, and ``--fourth`` another one of each. ``--fresh --libraries``
-is a list of 41 models of the six libraries no list held, in the order of a hash
-(benchmarks/libraries/more.py), with ``--second`` one of 23 models of the packages of their authors
-(benchmarks/libraries/originals.py), with ``--third`` and ``--fourth`` of further packages: models of text
-(texts.py), and of pictures, sound, series and molecules (senses.py). ``--no-shapes`` judges recordings
-without shapes, ``--compiled`` those of `transformers` under torch.compile (half a minute each), which hold
-no names, ``--setup`` those of
-`transformers` as people train them (benchmarks/setups.py). ``--recorded DIR`` judges what
-``benchmarks.gpu.hub`` recorded on a GPU.
-``-v`` lists what is wrong and what is open, by truth, what was found and operator.
+unattributed. A third of the names, drawn by hash, is set aside: ``--held`` judges that third alone.
+
+``--fresh N`` judges the N-th list that was written down before any of it was recorded (benchmarks/fresh), of
+what none before held. Of `transformers`: 1 and 2 in the order of a hash, 3 one half of all else that can be
+recorded, with ``--held`` the other half. Of `timm` (``--vision``): 1 families, 2 models of modules with
+attention, 3 to 5 one model more of each module. ``--libraries``: 1 of the six libraries (more.py), 2 of
+packages of their authors (originals.py), 3 of packages for text (texts.py), 4 for pictures, sound, series and
+molecules (senses.py).
+
+``--no-shapes`` judges recordings without shapes, ``--compiled`` those of `transformers` under torch.compile
+(half a minute each), which hold no names, ``--setup`` those of `transformers` as people train them
+(benchmarks/setups.py), ``--recorded DIR`` what ``benchmarks.gpu.hub`` recorded on a GPU. ``-v`` lists what is
+wrong and what is open, by truth, what was found and operator.
 """
 
 from __future__ import annotations
@@ -151,19 +147,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--recorded", type=Path, help="judge the recordings of a GPU in this folder")
     parser.add_argument("--no-shapes", action="store_true", help="judge recordings without shapes")
     parser.add_argument("--held", action="store_true", help="judge what was set aside")
-    parser.add_argument("--fresh", action="store_true", help="judge the list of benchmarks/fresh")
-    parser.add_argument("--second", action="store_true", help="with --fresh: the second list there")
     parser.add_argument(
-        "--third", action="store_true", help="with --fresh: the third list there, of transformers half"
+        "--fresh", type=int, nargs="?", const=1, default=0, help="judge this list of benchmarks/fresh"
     )
-    parser.add_argument("--fourth", action="store_true", help="with --fresh: the fourth list there")
     parser.add_argument("-v", action="store_true", help="list what is wrong and what is open")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
-    if given.third and (given.second or not given.fresh):
-        parser.error("--third goes with --fresh, alone")
-    if given.fourth and not (given.fresh and (given.vision or given.libraries)):
-        parser.error("--fourth goes with --fresh --vision or --fresh --libraries")
     source = next((name for name in ("frameworks", "libraries", "vision") if getattr(given, name)), "hub")
     record, everyone = _source("compiled" if given.compiled else source)
     if given.setup:
@@ -174,9 +163,9 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = [name for name in everyone if held(name) == given.held]
     if given.fresh:
         kind = source if source in ("libraries", "vision") else "hub"
-        which = kind + "_2" * given.second + "_3" * given.third + "_4" * given.fourth
-        chosen = FRESH.joinpath(f"{which}.txt").read_text().split()
-    if given.third and source == "hub":
+        lists = FRESH.joinpath(f"{kind}_{given.fresh}.txt" if given.fresh > 1 else f"{kind}.txt")
+        chosen = lists.read_text().split()
+    if given.fresh == 3 and source == "hub":
         chosen = [name for name in chosen if held_half(name) == given.held]
     logging.disable(logging.WARNING)
     rows: dict[str, dict[str, Any]] = {}
