@@ -100,3 +100,13 @@ def test_sharded_and_checkpointed(tmp_path: Path, truth: Truth, words: str) -> N
         assert {"blocks.0.up", "blocks.1.up"} <= set(meta["window"]["recomputed"])
         checkpoints = meta["models"][0]["checkpointing"]
         assert checkpoints == (["blocks.0", "blocks.1"] if "wrapper" in words else [])
+
+
+def test_a_collective_whose_thread_is_late_has_ended_when_the_recording_ends(tmp_path: Path) -> None:
+    """Its thread would write into what the profiler has freed."""
+    done = capture(*TORCHRUN, SCRIPTS / "late.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    events = load(tmp_path / "traces" / "rank0.json.gz")["traceEvents"]
+    reduced = [event for event in events if event.get("name") == "gloo:all_reduce"]
+    assert len(reduced) == 2
+    assert all(event["dur"] >= 10_000 and event["args"].get("finished", True) for event in reduced)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,16 @@ from tracelens.capture.compiled import Compiled, counters
 from tracelens.capture.messages import why
 from tracelens.capture.modules import Model
 from tracelens.capture.ranges import ModuleRanges
+
+
+class _Profile(profile):
+    """Waits for gloo: its thread ends the range of a collective after it has said that it is done, and where
+    the profiler has stopped by then, it writes into freed memory and the training aborts (torch 2.13)."""
+
+    def stop_trace(self) -> None:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            time.sleep(0.05)  # after the last step's range; the thread needs microseconds of it
+        super().stop_trace()
 
 
 class Recorder:
@@ -37,7 +48,7 @@ class Recorder:
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
-        self._profile = profile(
+        self._profile: Any = _Profile(
             activities=activities,
             record_shapes=True,
             # asked for step 0 once, at construction
