@@ -225,3 +225,25 @@ def test_a_bias_added_in_a_module_of_one_product_is_of_that(tmp_path: Path) -> N
     trace, _, found = attributed(tmp_path, [*written(rows, shapes=False), *frames])
     added = trace.kernels.ts_ns.argsort(kind="stable")[len(_attention()) + 2]
     assert COMPONENTS[found.component[added]] == "mlp.up"
+
+
+def test_a_convolution_of_each_channel_is_no_layer_of_an_mlp_on_maps(tmp_path: Path) -> None:
+    """timm models/fastvit.py, ConvMlp: of 7 x 7 places by channel, then two of one place."""
+    maps, wide = [4, 64, 56, 56], [4, 256, 56, 56]
+    mlp = [
+        _row("mlp.other", "conv2d", maps, [64, 1, 7, 7]),
+        _row("mlp.up", "conv2d", maps, [256, 64, 1, 1]),
+        _row("mlp.activation", "gelu", wide),
+        _row("mlp.down", "conv2d", wide, [64, 256, 1, 1]),
+    ]
+    rows = [*_attention(), *mlp]
+    start = 100 * len(_attention())
+    modules = (("Mlp", 0, 3), *(("Conv2d", n, n) for n in (0, 1, 3)), ("GELU", 2, 2))
+    frames = [
+        op(f"nn.Module: {name}_{n}", ts=start + 100 * first + n, dur=100 * (last - first) + 60 - 2 * n)
+        | {"cat": "python_function"}
+        for n, (name, first, last) in enumerate(modules)
+    ]
+    trace, _, found = attributed(tmp_path, [*written(rows), *frames])
+    last = trace.kernels.ts_ns.argsort(kind="stable")[-4:]
+    assert [COMPONENTS[code] for code in found.component[last]] == [row.right for row in mlp]

@@ -6,7 +6,7 @@ All features are arrays over sites; a decision is made once per distinct combina
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,7 +68,10 @@ def decide_sites(
 
     after_core = _after_core(links, paths, rule, innermost)
     linears_after = _linears_after(paths, rule, outermost, after_core)
-    position, count, before_activation, after_activation = _in_mlp(links, paths, rule, outermost)
+    by_channel = _told(trace, links, rule == _RULE_CODE["convolution"], _is_by_channel)
+    position, count, before_activation, after_activation = _in_mlp(
+        links, paths, np.where(by_channel == 1, -1, rule), outermost
+    )
     residual = _residual(trace, links, rule)
     residual[_followed_by_linear(links, paths, rule, outermost)] = 0  # a stream is added behind the output
     residual[_before_the_way_back(links, paths, rule)] = 0
@@ -324,15 +327,16 @@ def _before_the_way_back(links: Links, paths: Paths, rule: IntArray) -> BoolArra
 
 def _residual(trace: Trace, links: Links, rule: IntArray) -> IntArray:
     """1 for additions of two activations of the same shape, three-dimensional or more; -1 without shapes."""
-    out = np.zeros(len(rule), np.int32)
-    nodes = np.flatnonzero(rule == _RULE_CODE["add"])
-    if not len(nodes):
-        return out
+    return _told(trace, links, rule == _RULE_CODE["add"], _adds_activations)
+
+
+def _told(trace: Trace, links: Links, asked: BoolArray, tell: Callable[[list[Any] | None], int]) -> IntArray:
+    """Per node what ``tell`` says of the shapes of its inputs; 0 for those that are not asked for."""
+    out = np.zeros(len(asked), np.int32)
+    nodes = np.flatnonzero(asked)
     codes = trace.ops.inputs[nodes - links.ops_at.start]
-    verdict = {
-        int(code): _adds_activations(trace.details.inputs(int(code)).dims) for code in np.unique(codes)
-    }
-    out[nodes] = [verdict[int(code)] for code in codes]
+    told = {int(code): tell(trace.details.inputs(int(code)).dims) for code in np.unique(codes)}
+    out[nodes] = [told[int(code)] for code in codes]
     return out
 
 
@@ -341,3 +345,9 @@ def _adds_activations(dims: list[Any] | None) -> int:
         return -1 if dims is None else 0
     a, b = dims[0], dims[1]
     return isinstance(a, list) and a == b and len(a) >= 2 and _is_shape(a, len(a))
+
+
+def _is_by_channel(dims: list[Any] | None) -> int:
+    """1 for a convolution of each channel by itself over several places: it mixes those."""
+    weight = dims[1] if dims and len(dims) > 1 else None
+    return int(isinstance(weight, list) and len(weight) > 2 and weight[1] == 1 and max(weight[2:]) > 1)
