@@ -262,3 +262,27 @@ def test_an_mlp_of_convolutions_beside_attention_on_maps(tmp_path: Path) -> None
     ]
     makes = _convolution("attention.qkv", MAP, [3 * WIDTH, WIDTH, 1, 1])
     _found(tmp_path, 3 * [*norm, makes, *core, output, added, *norm, *mlp, added])
+
+
+def test_layers_of_convolutions_between_two_cores_are_no_second_way_to_attend(tmp_path: Path) -> None:
+    """timm models/maxxvit.py, TransformerBlock2d, in a stage before one of linear layers that is wider."""
+    half = WIDTH // 2
+    maps, wide = [BATCH, half, SIZE, SIZE], [BATCH, 2 * WIDTH, SIZE, SIZE]
+    of_heads = ([BATCH, SIZE * SIZE, HEADS, half // HEADS],) * 3
+    norm, added = (
+        _row("norm", "native_layer_norm", [BATCH, SIZE, SIZE, half]),
+        _row("residual", "add", maps, maps),
+    )
+    layer = [
+        norm,
+        _convolution("attention.qkv", maps, [3 * half, half, 1, 1]),
+        Row("attention.core", CORE.op, CORE.kernel, of_heads),
+        _convolution("attention.output", maps, [half, half, 1, 1]),
+        added,
+        norm,
+        _convolution("mlp.up", maps, [2 * WIDTH, half, 1, 1]),
+        _row("mlp.activation", "gelu", wide),
+        _convolution("mlp.down", wide, [half, 2 * WIDTH, 1, 1]),
+        added,
+    ]
+    _found(tmp_path, [*(2 * layer), *_layers(ATTENTION)])

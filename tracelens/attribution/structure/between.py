@@ -122,8 +122,11 @@ class _Placed(Places):
             kinds = [self.run.kinds[at] for at in self.gap]
             if all(kind.what == "copy" or kind.name in VIEWS for kind in kinds):
                 return self._all("attention.other")
-            if not all(
-                kind.tensors and self.hidden not in {t[-1] for t in kind.tensors if t} for kind in kinds
+            if any(
+                kind.what == "convolution"  # a layer on maps
+                or not kind.tensors
+                or self.hidden in {t[-1] for t in kind.tensors if t}
+                for kind in kinds
             ):
                 return None
             return [(at, self._before_core(at, rotates=rotates(kinds))) for at in self.gap]
