@@ -25,7 +25,7 @@ _NO_ATTENTION = (
     r"|ConvAttention$|AttnBlock|^SplitAttn$|^SelectiveKernelAttn$"
 )
 _ATTENTION = re.compile(
-    rf"^(?!.*({_NO_ATTENTION}))(.*Attention|.*Attn|LiteMLA$|SHMA$|XCA$|GPSA$|Attention2d)"
+    rf"^(?!.*({_NO_ATTENTION}))(.*Attention|.*Attn|LiteMLA$|SH[MS]A$|XCA$|GPSA$|Attention2d)"
 )
 #: An attention block whose own convolutions and products are all there is: LowFormer's, CPUBone's.
 _CONV_ATTENTION = re.compile(r"ConvAttention$")
@@ -39,6 +39,10 @@ _OTHER = re.compile(
 #: Biases of scores by the distance of two positions, made by a small MLP.
 _BIAS = re.compile(r"RelPos(Mlp|Bias)|PosEmbedRel")
 _MLP = re.compile(r"Mlp$|^MLP|FFN$|SwiGLU$|GluMlp|ConvMlp|Mlp(?!Head|Classifier)")
+#: CPUBone's, a row of modules without a name (timm's models/cpubone.py, CPUBoneBlock.total).
+_MLP_IN_A_ROW = ("total", "0", "1", "main")
+#: Between a tower and a language model, as in ``benchmarks.hub.truth``.
+_PROJECTOR = re.compile(r"Aligner|Projector")
 _MLP_NAMES = re.compile(r"mlp(_layer|_tokens|_channels)?\d?|ffn\d?|feed_forward")
 _EMBEDDING = re.compile(
     r"PatchEmbed|Stem|ConvEmbedding|^Embedding$|Embed|Downsampl|PatchMerging|PatchEmbedding"
@@ -129,7 +133,8 @@ def _in_mlp(place: Place) -> int:
     by_name = next(
         (i for i in range(len(place.names) - 1, -1, -1) if _MLP_NAMES.fullmatch(place.names[i])), -1
     )
-    return max(place.within(_MLP), by_name)
+    rows = (i for i in range(len(place.names)) if place.names[i : i + 4] == _MLP_IN_A_ROW)
+    return max(place.within(_MLP), by_name, next((i + 3 for i in rows), -1))
 
 
 def _around(place: Place, function: str, *, weighted: bool, equal: bool) -> str:
@@ -142,7 +147,10 @@ def _around(place: Place, function: str, *, weighted: bool, equal: bool) -> str:
         # from one width to the next (PiT's), or of positions by a convolution
         makes = re.search(r"^Pooling$|Pos|CPE", place.classes[other])
         return ("other residual" if equal else "other") + (" embedding" if makes else "")
-    if block > 0:
+    if place.within(_PROJECTOR) >= 0:
+        return "embedding other logits mlp.* norm"
+    at_top = any(_HEAD.fullmatch(name) for name in place.names[1:2])
+    if block > 0 and not at_top:
         if equal and _BLOCK.search(own):
             return "residual other"
         return "other" if convolves or _ACTIVATION.search(own) or (function == "linear" and weighted) else ""

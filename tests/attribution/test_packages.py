@@ -202,3 +202,12 @@ def test_an_activation_written_out_adds_inside_its_mlp(tmp_path: Path) -> None:
     trace, _, found = attributed(tmp_path, written(rows))
     said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
     assert "residual" not in said[rows.index(up) : rows.index(down)]
+
+
+def test_what_counts_the_batches_of_a_norm_is_no_bias_of_queries(tmp_path: Path) -> None:
+    """timm models/levit.py, ConvNorm: num_batches_tracked.add_(1) of BatchNorm2d, behind a convolution."""
+    core = Row("attention.core", CORE.op, CORE.kernel, ([2, PLACE, HEADS, 64],) * 3)
+    counts = [_row("norm", "add_", []), _row("norm", "native_batch_norm", MAP)]
+    makes, output = _by_place("attention.qkv", 3 * WIDTH, WIDTH), _by_place("attention.output", WIDTH, WIDTH)
+    block = [_convolution("other", MAP, [WIDTH, WIDTH, 3, 3]), _row("other", "silu", MAP)]
+    _found(tmp_path, 3 * [*block, *makes, *counts, core, *output, *counts, *block])
