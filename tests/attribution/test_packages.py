@@ -211,3 +211,33 @@ def test_what_counts_the_batches_of_a_norm_is_no_bias_of_queries(tmp_path: Path)
     makes, output = _by_place("attention.qkv", 3 * WIDTH, WIDTH), _by_place("attention.output", WIDTH, WIDTH)
     block = [_convolution("other", MAP, [WIDTH, WIDTH, 3, 3]), _row("other", "silu", MAP)]
     _found(tmp_path, 3 * [*block, *makes, *counts, core, *output, *counts, *block])
+
+
+CLASSES = 1000
+CLASSIFIED = _row("loss", "cross_entropy_loss", [TOKENS, CLASSES])
+
+
+def test_several_heads_are_put_side_by_side_before_the_loss(tmp_path: Path) -> None:
+    """moshi/models/lm.py, LMModel.forward: a head for each codebook, and torch.stack."""
+    one = [BATCH, LENGTH, CLASSES]
+    heads = 3 * [mm("logits", TOKENS, CLASSES, WIDTH), _row("logits", "copy_", [TOKENS, WIDTH])]
+    beside = _row("logits", "cat", [one, one, one])
+    loss = _row("loss", "cross_entropy_loss", [3 * TOKENS, CLASSES])
+    _found(tmp_path, [*2 * [*ATTENTION, ADD, *MLP, ADD], NORM, *heads[:-1], beside, loss])
+
+
+@pytest.mark.parametrize("rows", [TOKENS, 2 * TOKENS])
+def test_a_product_that_a_loss_takes_is_a_head_in_the_middle_too(tmp_path: Path, rows: int) -> None:
+    """moshi/models/lm.py, LMModel.forward: text_linear, then the layers over codebooks, then both losses."""
+    text = mm("logits" if rows == TOKENS else "", TOKENS, 7 * CLASSES, WIDTH)
+    head, layers = mm("logits", TOKENS, CLASSES, WIDTH), 2 * [*ATTENTION, ADD, *MLP, ADD]
+    loss = _row("loss", "cross_entropy_loss", [rows, 7 * CLASSES])
+    _found(tmp_path, [*layers, NORM, text, *layers, NORM, head, CLASSIFIED, loss])
+
+
+def test_a_sum_of_logits_can_be_the_gradient_of_a_bias(tmp_path: Path) -> None:
+    """performer_pytorch.py: to_out behind attention that nothing in the trace tells."""
+    table, logits = [64 * WIDTH, WIDTH], [TOKENS, 64 * WIDTH]
+    embeds = Row("embedding", "aten::embedding", "void vectorized_gather_kernel", (table, [BATCH, LENGTH]))
+    cast, sums = _row("loss", "copy_", logits, logits), _row("", "sum", logits)
+    _found(tmp_path, [embeds, NORM, cast, _row("loss", "_log_softmax", logits), sums])

@@ -152,7 +152,7 @@ def test_what_bends_heads_before_the_convolution_behind_them_is_of_attention(tmp
     bends = [_row("attention.other", "hardswish", maps)]
     norm = _row("norm", "native_batch_norm", maps, [WIDTH])
     makes, output = (
-        [_convolution(part, MAP, [n * WIDTH, WIDTH, 1, 1]), _row(part, "add_"), norm]
+        [_convolution(part, MAP, [n * WIDTH, WIDTH, 1, 1]), _row("norm", "add_"), norm]
         for part, n in (("attention.qkv", 3), ("attention.output", 1))
     )
     rows = [*makes, *core, *bends, *output, _row("residual", "add", MAP, MAP)]

@@ -189,7 +189,8 @@ def _matmuls_of_bmm(links: Links, rule: IntArray) -> IntArray:
 def _vocabulary(trace: Trace, links: Links, rule: IntArray, nodes: IntArray) -> IntArray:
     """Per site: 1 for a GEMM with a weight of the shape of the token table, 2 for other work on logits.
 
-    The token table is the largest table that ``aten::embedding`` reads: (vocabulary, hidden).
+    A sum of logits can be of the loss, and the gradient of the head's bias. The token table is the largest
+    table that ``aten::embedding`` reads: (vocabulary, hidden).
     """
     ops = trace.ops
     tables = [
@@ -209,6 +210,8 @@ def _vocabulary(trace: Trace, links: Links, rule: IntArray, nodes: IntArray) -> 
         for code in np.unique(codes)
     }
     out[:] = [verdict[int(code)] for code in codes]
+    sums = [code for code, name in enumerate(trace.symbols) if name == "aten::sum"]
+    out[np.isin(ops.name[nodes - links.ops_at.start], sums)] = 0
     return out
 
 

@@ -255,11 +255,11 @@ class _Placed(Places):
         filled = (at for at in sure if "embedding_backward" in self.run.kinds[at].tags)  # for the backward
         zeros = {at for at in filled if not loses(self.run, at)}
         sure = [at for at in sure if at > self.last_scaled and at not in zeros]
-        counts = self._counters
-        named = (
-            (at, "norm" if at in counts else "logits" if at <= self.last_of_columns else "loss")
-            for at in sure
-        )
+        counts, last = self._counters, self.last_of_columns
+        kinds = [self.run.kinds[at] for at in self.gap]
+        if self.after == "logits" and all(kind.what == "copy" or kind.name in VIEWS | CUTS for kind in kinds):
+            last = len(self.run)  # to the next of several heads
+        named = ((at, "norm" if at in counts else "logits" if at <= last else "loss") for at in sure)
         return [(at, Label(component)) for at, component in named]
 
     def _in_head(self) -> list[tuple[int, Label]] | None:

@@ -98,12 +98,23 @@ class Interval:
 
     @cached_property
     def last_of_columns(self) -> int:
-        """The last that adds to the product before the gap, or scales it by, one number for each column;
-        without shapes what is added to it first."""
+        """The last that adds to the product before the gap, or scales it by, one number for each column, or
+        puts it beside others of its size; without shapes what is added to it first."""
         columns = (self.product.n,) if self.product else None
         kinds = ((at, self.run.kinds[at]) for at in self.gap)
         own = ((at, kind) for at, kind in kinds if columns in kind.tensors[:2] or self._is_first_sum(at))
-        return max((at for at, kind in own if kind.what == "add" or kind.name in _SCALES), default=-1)
+        last = max((at for at, kind in own if kind.what == "add" or kind.name in _SCALES), default=-1)
+        return max((at for at in self.gap if self._is_beside_others(at)), default=last)
+
+    def _is_beside_others(self, at: int) -> bool:
+        kind = self.run.kinds[at]
+        alike = len(kind.tensors) > 1 and len({*kind.tensors}) == 1
+        return (
+            kind.name == "cat"
+            and alike
+            and self.product is not None
+            and kind.tensors[0][-1:] == (self.product.n,)
+        )
 
     def _is_first_sum(self, at: int) -> bool:
         kind = self.run.kinds[at]

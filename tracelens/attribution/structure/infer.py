@@ -28,6 +28,7 @@ from tracelens.attribution.structure.layouts import forward_order, label_by_layo
 from tracelens.attribution.structure.local import (
     clipping,
     label_between_layers,
+    label_fed,
     label_heads,
     label_local,
     mark_dropouts,
@@ -146,6 +147,7 @@ def infer(
         for stream in apart:  # the layers of another model do not follow those before
             stream.whole.joints |= {stream.give_back()} - {0}
         for rest in rests:
+            label_fed(rest.run)
             rest.give_back()
         for run, forward in _with_forward(twins):
             if not run.labels:

@@ -29,9 +29,10 @@ from tracelens.attribution.structure.grammars import (
 from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import Units
-from tracelens.attribution.structure.walk import FEW
+from tracelens.attribution.structure.walk import FEW, loses
 
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
+_MAPS = ("convolution", "picture")
 _BESIDE_CORES = (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE, SEPARABLE)
 
 
@@ -99,6 +100,22 @@ def label_heads(run: Run) -> None:
     """Name the products whose results losses take; fills ``run.labels``."""
     for found in matches(run, HEAD):
         run.labels.setdefault(found.start, Label("logits"))
+
+
+def label_fed(run: Run) -> None:
+    """Name the products of as many rows and columns as a loss takes, whatever layers run between (the text of
+    a model of speech, arXiv 2410.00037); fills ``run.labels``."""
+    shapes = {at: shape for at in run.products() if (shape := run.shape(at)) is not None}
+    for loss in range(len(run)):
+        taken = next(iter(run.kinds[loss].tensors), ()) if loses(run, loss) else ()
+        made = [
+            at for at, shape in shapes.items() if at < loss and (shape.m, shape.n, shape.batch) == (*taken, 1)
+        ]
+        known = any(at in run.labels and run.labels[at].component == "logits" for at in made)
+        last = next((at for at in reversed(made) if at not in run.labels), None)
+        if last is None or known or any(kind.what in _MAPS for kind in run.kinds[last:loss]):
+            continue
+        run.labels[last] = Label("logits")
 
 
 def clipping(units: Units, phase: Sequence[str]) -> Iterator[int]:
