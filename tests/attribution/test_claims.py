@@ -247,3 +247,30 @@ def test_a_convolution_of_each_channel_is_no_layer_of_an_mlp_on_maps(tmp_path: P
     trace, _, found = attributed(tmp_path, [*written(rows), *frames])
     last = trace.kernels.ts_ns.argsort(kind="stable")[-4:]
     assert [COMPONENTS[code] for code in found.component[last]] == [row.right for row in mlp]
+
+
+def test_an_mlp_in_a_module_called_attention_is_an_mlp(tmp_path: Path) -> None:
+    """coca_pytorch.py, CrossAttention: a feed forward that takes what the queries are made of, beside it."""
+    attention, mlp = _attention(), MLP[1:4]
+    layer = [*attention[:-1], *mlp, attention[-1], attention[-1]]
+    rows = 3 * layer
+    frames = []
+    for start in range(0, len(rows), len(layer)):
+        products = [at for at, row in enumerate(layer) if row.op == "aten::mm"]
+        modules = [("CrossAttention", 0, len(layer) - 2), *(("Linear", at, at) for at in products)]
+        frames += [
+            op(
+                f"nn.Module: {name}_{start + n}",
+                ts=100 * (start + first) + n,
+                dur=100 * (last - first) + 60 - 2 * n,
+            )
+            | {"cat": "python_function"}
+            for n, (name, first, last) in enumerate(modules)
+        ]
+    trace, _, found = attributed(tmp_path, [*written(rows), *frames])
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    parts = [COMPONENTS[found.component[at]] for at in order]
+    assert {*parts[len(attention) - 1 :: len(layer)], *parts[len(attention) + 1 :: len(layer)]} == {
+        "mlp.up",
+        "mlp.down",
+    }
