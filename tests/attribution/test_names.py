@@ -57,7 +57,8 @@ ROLES = {
     "moe": "block_sparse_moe MixtralSparseMoeBlock Qwen2MoeSparseMoeBlock DeepseekV2MoE moe MoELayer",
     "layer": "h layers blocks Block LlamaDecoderLayer BertLayer GPT2Block Qwen2MoeDecoderLayer "
     "TransformerBlock SelfAttnBlock",
-    "embedding": "wte wpe embed_tokens Embedding tok_embeddings word_embeddings BertEmbeddings patch_embed",
+    "embedding": "wte wpe embed_tokens Embedding tok_embeddings word_embeddings BertEmbeddings patch_embed "
+    "DeepseekVLAligner",
     "logits": "lm_head embed_out output_layer BertLMPredictionHead ClassifierHead NormMlpClassifierHead",
     "loss": "CrossEntropyLoss loss criterion",
     "dropout": "Dropout attn_dropout resid_dropout drop",

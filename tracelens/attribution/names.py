@@ -220,7 +220,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "pos_emb",
         "pos(ition)?_?bias$",  # DynamicPositionBias of lucidrains/x-transformers: of scores, in attention
         "patch_?merging",
-        "multi_?modal_?projector$",
+        "multi_?modal_?projector$|aligner$",
     ),
     ("bert_output", r"^(?!.*self)\w*output$"),
     (
