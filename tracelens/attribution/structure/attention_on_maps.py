@@ -12,6 +12,7 @@ from itertools import pairwise
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import VIEWS, Kind
+from tracelens.attribution.structure.walk import counts_batches
 
 _ATTENDS = ("core", "softmax", "bmm")
 _PRODUCTS = 2  # a softmax and at least so many of them are attention, where no operator is
@@ -26,8 +27,9 @@ def label_attention_on_maps(run: Run) -> None:
             continue
         makes = [*_together(run, places, start)]
         ends = [stop] if stop < len(run) and _is_pointwise(run, stop) else []
-        for at in _counters(run, makes[-1], ends[-1] if ends else stop):
-            run.labels.setdefault(at, Label("norm", evidence="local"))
+        for at in range(makes[-1], min(stop + 2, len(run))):
+            if counts_batches(run, at):
+                run.labels.setdefault(at, Label("norm", evidence="local"))
         for at in makes:
             _name(run, at, "attention.qkv")
         for at in ends:
@@ -64,13 +66,6 @@ def _together(run: Run, places: list[int], last: int) -> Iterator[int]:
 def _is_bias(kind: Kind) -> bool:
     """Is it a bias or a copy? A sum of two maps is a residual."""
     return kind.what == "copy" or kind.name in VIEWS or (kind.what == "add" and not adds(kind))
-
-
-def _counters(run: Run, start: int, stop: int) -> Iterator[int]:
-    """What counts the batches that a norm has seen, right before it."""
-    for at, behind in pairwise(range(start + 1, min(stop + 3, len(run)))):
-        if run.kinds[at].name == "add_" and "batch_norm" in run.kinds[behind].name:
-            yield at
 
 
 def _name(run: Run, at: int, component: str) -> None:

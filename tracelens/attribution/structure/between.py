@@ -18,7 +18,7 @@ from tracelens.attribution.structure.positions import Places
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.serving import helps, serves_next, weights_of
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
-from tracelens.attribution.structure.walk import LARGEST_RANK, is_product, loses, name_sum
+from tracelens.attribution.structure.walk import LARGEST_RANK, counts_batches, is_product, loses, name_sum
 from tracelens.gemm.inductor import parse_fused
 
 #: What is added to the stream.
@@ -349,7 +349,7 @@ class _Placed(Places):
         if self.after != "embedding" and at in self.behind_norms and of_layer:
             return None  # of the first layer
         if not kind.tensors:
-            return Label("embedding") if self._sums_lookups(at) and not self._counts_batches(at) else None
+            return Label("embedding") if self._sums_lookups(at) and not counts_batches(self.run, at) else None
         if kind.what == "fused" and len(kind.tensors) == 1:
             return None  # it takes nothing: numbers of positions, of distances between them, zeros
         wide = kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors)
@@ -365,7 +365,7 @@ class _Placed(Places):
             return Label("norm", self.layer)
         if kind.what == "fused":
             return self._fused(at)
-        if self._is_norm(at) or self._counts_batches(at):
+        if self._is_norm(at) or counts_batches(self.run, at):
             return Label("norm", self.next_layer)
         if self.after == "moe.router" and at > self.last_norm:
             return Label("moe.router", self.next_layer)  # its input in more bits, and noise on that

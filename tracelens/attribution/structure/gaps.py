@@ -12,7 +12,7 @@ from tracelens.attribution.structure.heads import per_sample, widths
 from tracelens.attribution.structure.norms import normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
-from tracelens.attribution.structure.walk import loses
+from tracelens.attribution.structure.walk import counts_batches, loses
 from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import parse_fused
 
@@ -62,7 +62,7 @@ class Interval:
         """What a unit is wherever it stands."""
         if self.run.kinds[at].what == "dropout" or self._draws(self.run.kinds[at]):
             return "dropout"
-        if self._counts_batches(at):
+        if counts_batches(self.run, at):
             return "norm"
         if self.run.kinds[at].what == "norm" or at in self.normed or self._scales_rows(at):
             return "norm"
@@ -81,11 +81,6 @@ class Interval:
     def _draws(self, kind: Kind) -> bool:
         """A fused kernel that draws what is dropped, and does nothing else."""
         return {"dropout", "random"} <= kind.tags <= {"dropout", "random", "add"}
-
-    def _counts_batches(self, at: int) -> bool:
-        """A batch normalization adds one to a number before it runs."""
-        kind, behind = self.run.kinds[at], self.run.kinds[at + 1 : at + 2]
-        return kind.what == "add" and not kind.tensors and any("batch_norm" in other.name for other in behind)
 
     @cached_property
     def _counters(self) -> set[int]:
@@ -262,7 +257,7 @@ class Interval:
     def _is_bare_sum(self, at: int) -> bool:
         kind = self.run.kinds[at]
         bare = kind.what == "add" and not kind.tensors
-        return bare and at not in self.normed and not self._counts_batches(at)
+        return bare and at not in self.normed and not counts_batches(self.run, at)
 
     def _scales_sum(self, at: int) -> bool:
         """Without shapes: multiplied right behind a product, and then added to the stream (layer scale)."""

@@ -26,13 +26,13 @@ from tracelens.attribution.structure.grammars import (
     MIXTURES,
     ONE_HOT,
 )
+from tracelens.attribution.structure.maps import MAPS
 from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import Units
 from tracelens.attribution.structure.walk import FEW, loses
 
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
-_MAPS = ("convolution", "picture")
 _BESIDE_CORES = (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE, SEPARABLE)
 
 
@@ -105,17 +105,15 @@ def label_heads(run: Run) -> None:
 def label_fed(run: Run) -> None:
     """Name the products of as many rows and columns as a loss takes, whatever layers run between (the text of
     a model of speech, arXiv 2410.00037); fills ``run.labels``."""
-    shapes = {at: shape for at in run.products() if (shape := run.shape(at)) is not None}
-    for loss in range(len(run)):
-        taken = next(iter(run.kinds[loss].tensors), ()) if loses(run, loss) else ()
-        made = [
-            at for at, shape in shapes.items() if at < loss and (shape.m, shape.n, shape.batch) == (*taken, 1)
-        ]
+    losses = [at for at in range(len(run)) if loses(run, at) and run.kinds[at].tensors]
+    shapes = {at: run.shape(at) for at in run.products()} if losses else {}
+    for loss in losses:
+        taken = (*run.kinds[loss].tensors[0], 1)
+        made = [at for at, s in shapes.items() if at < loss and s and (s.m, s.n, s.batch) == taken]
         known = any(at in run.labels and run.labels[at].component == "logits" for at in made)
         last = next((at for at in reversed(made) if at not in run.labels), None)
-        if last is None or known or any(kind.what in _MAPS for kind in run.kinds[last:loss]):
-            continue
-        run.labels[last] = Label("logits")
+        if last is not None and not known and not any(kind.what in MAPS for kind in run.kinds[last:loss]):
+            run.labels[last] = Label("logits")
 
 
 def clipping(units: Units, phase: Sequence[str]) -> Iterator[int]:

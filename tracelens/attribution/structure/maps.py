@@ -24,11 +24,11 @@ from tracelens.gemm import GemmShape
 _LINEAR = ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "other")
 _ADDITIVE = Label("attention.output", evidence="local")
 _MODULE = 8  # units between two convolutions of one module, at most
-_MAPS = ("convolution", "picture")
+MAPS = ("convolution", "picture")
 _ENDS = ("convolution", "norm", "gemm", "bmm", "core", "softmax", "picture")
 _PRODUCTS = ("gemm", "bmm", "core")
 _OWN = (
-    *_MAPS,
+    *MAPS,
     *_PRODUCTS,
     "norm",
     "softmax",

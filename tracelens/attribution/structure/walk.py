@@ -179,6 +179,12 @@ def loses(run: Run, at: int) -> bool:
     return kind.what in ("loss", "fused_logits_loss") or bool(kind.tags & {"loss", "loss_backward"})
 
 
+def counts_batches(run: Run, at: int) -> bool:
+    """A batch normalization adds one to a number before it runs."""
+    kind, behind = run.kinds[at], run.kinds[at + 1 : at + 2]
+    return kind.what == "add" and not kind.tensors and any("batch_norm" in other.name for other in behind)
+
+
 def activates(kind: Kind) -> bool:
     return kind.what == "activation" or bool(kind.tags & {"activation", "gate"})
 
