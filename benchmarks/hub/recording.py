@@ -219,10 +219,20 @@ class AnyRewriter(Rewriter):
             except (IndexError, KeyError, ValueError, StopIteration, TypeError, ZeroDivisionError):
                 op.children = before
         op.children = self.rewrite(op.children, state)
-        if not op.name.startswith(("aten::", "prims::")) or op.name in VIEWS or _launches(op):
+        ours = not op.name.startswith(("aten::", "prims::"))
+        if ours or op.name in VIEWS or (_launches(op) and not _one(op)):
             return
         op.children = []
         op.launches = [Launch(_streams(op), state)]
+
+
+def _one(op: Op) -> bool:
+    """Has a kernel of its own on a GPU, where the meta device makes several operators of it?"""
+    inside = {child.name for child in op.children if _launches(child)}
+    try:
+        return len(inside) > 1 and torch._C._dispatch_has_kernel_for_dispatch_key(op.name, "CPU")
+    except RuntimeError:  # an operator with overloads only
+        return False
 
 
 def _launches(op: Op) -> bool:
@@ -234,7 +244,7 @@ def _streams(op: Op) -> gpu.Work:
     inputs = op.inputs
     sizes = [s for s in inputs.sizes if isinstance(s, list) and s and all(isinstance(x, int) for x in s)]
     moved = 2 * sum(2 * prod(size) for size in sizes) or 4096
-    name = op.name.rpartition("::")[2]
+    name = op.name.rpartition("::")[2].rstrip("_")
     if "grouped_mm" in name and len(sizes) >= 2:
         rows, width, out = sizes[0][0], sizes[0][-1], sizes[1][-1]
         flops = 2.0 * rows * width * out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +13,12 @@ from tracelens.trace.autograd import EVALUATE
 
 IntArray = npt.NDArray[np.int32]
 _MOST_NODES = 3  # of one operator, beside the first
+#: What an operator that the engine calls is, by its name; "end" is AccumulateGrad.
+_CALLED = re.compile(
+    r"(?P<weight>(T|ToCopy)Backward\d)|(?P<table>Embedding\w*Backward\d)|(?P<product>(Mm|Addmm)Backward\d)"
+    r"|(?P<view>(\w*View|Transpose|Permute|Reshape\w*|Expand|Unsqueeze|Squeeze)Backward\d)|(?P<inner>aten::\w+)"
+)
+_TO_WEIGHT = ("weight", "end")
 
 
 def op_nodes(links: Links) -> IntArray:
@@ -97,11 +105,12 @@ def _receivers(trace: Trace, links: Links, phases: Phases, node: IntArray) -> In
             first[code] = next(iter(trace.details.inputs(code).dims or []), None)
         return first[code]
 
-    # of each operator called by the engine: does it bring a gradient to a weight?
-    to_weight = (
-        phases.accumulates[parent[called]]
-        | trace.symbols.where(lambda text: text in ("TBackward0", "ToCopyBackward0"))[links.name[called]]
-    )
+    named = [_CALLED.fullmatch(text) for text in trace.symbols]
+    of_name = [found.lastgroup or "" if found else "" for found in named]
+    accumulates = phases.accumulates[parent[called]]
+    kinds = [
+        "end" if ends else of_name[code] for ends, code in zip(accumulates, links.name[called], strict=True)
+    ]
     lanes = {
         lane: (int(np.searchsorted(thread, lane)), int(np.searchsorted(thread, lane, "right")))
         for lane in np.unique(links.thread[node[rows]]).tolist()
@@ -109,19 +118,35 @@ def _receivers(trace: Trace, links: Links, phases: Phases, node: IntArray) -> In
     waiting: dict[tuple[int, str], list[int]] = {}
     for row in rows[np.argsort(links.ts_ns[node[rows]], kind="stable")].tolist():
         op = int(node[row])
-        lane = int(links.thread[op])
+        lane, summed = int(links.thread[op]), gradient(op)
         low, high = lanes[lane]
-        at = int(low + np.searchsorted(begin[low:high], links.ts_ns[op], "right"))
-        key = (lane, str(gradient(op)))
-        waiting.setdefault(key, []).append(row)
-        while at < high and to_weight[at]:
-            if gradient(int(called[at])) == gradient(op):
-                waiting.pop(key)  # the sum is a weight's own gradient
-                break
-            at += 1
-        if at < high and not to_weight[at] and gradient(int(called[at])) == gradient(op):
-            out[waiting.pop(key, [])] = called[at]
+        behind = int(low + np.searchsorted(begin[low:high], links.ts_ns[op], "right"))
+        home = next((at for at in range(behind - 1, low, -1) if kinds[at] != "inner"), low)
+        own = summed is None and _of_weight(kinds, home, behind)
+        while not own and behind < high and kinds[behind] in _TO_WEIGHT:
+            own = summed is not None and gradient(int(called[behind])) == summed
+            behind += 1
+        waiting.setdefault((lane, str(summed)), []).append(row)
+        if own:  # the sum is a weight's own gradient
+            waiting.pop((lane, str(summed)))
+        elif behind < high and gradient(int(called[behind])) == summed:
+            # no shapes: the next of several products of one tensor brings a further gradient of it
+            more = _product(kinds, range(home, low - 1, -1)) and _product(kinds, range(behind, high))
+            if summed is not None or not more:
+                out[waiting.pop((lane, str(summed)))] = called[behind]
     return out
+
+
+def _of_weight(kinds: list[str], home: int, behind: int) -> bool:
+    """Without shapes: does what is added beside this operator of the engine go to a weight?"""
+    return kinds[home] == "table" or (kinds[home] == "weight" and kinds[behind : behind + 1] == ["end"])
+
+
+def _product(kinds: list[str], places: range) -> bool:
+    """Is the first of these operators that is no view, nor brings a gradient to a weight, a product?"""
+    return (
+        next((kinds[at] for at in places if kinds[at] not in ("view", "inner", *_TO_WEIGHT)), "") == "product"
+    )
 
 
 def _parents_but_ranges(trace: Trace, links: Links, phases: Phases) -> IntArray:

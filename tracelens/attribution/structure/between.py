@@ -16,7 +16,7 @@ from tracelens.attribution.structure.norms import is_affine, written_norms
 from tracelens.attribution.structure.patches import label_patches
 from tracelens.attribution.structure.positions import Places
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.serving import helps, serves_next, weights_of
+from tracelens.attribution.structure.serving import helps, serves_few_bits, serves_next, weights_of
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import LARGEST_RANK, counts_batches, is_product, loses, name_sum
 from tracelens.gemm.inductor import parse_fused
@@ -43,6 +43,7 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
                 run.labels[at] = found
     _sum_adapters(run, hidden)
     run.labels |= {at: Label("embedding") for at in _positions(run, hidden) if at not in run.labels}
+    run.labels |= {beside: run.labels[at] for at in anchors for beside in serves_few_bits(run, at)}
     edges = [-1, *anchors, len(run)]
     firsts = {core.first for core in run.cores}
     normed = written_norms(run)
@@ -220,8 +221,11 @@ class _Placed(Places):
         for at in self.gap:
             if kinds[at].what == "convolution" or (at - 1 in mixes and kinds[at].name in ("add", "add_")):
                 mixes.add(at)
-        named = self._all("mlp.activation")
-        return [(at, Label("mlp.other", self.layer) if at in mixes else label) for at, label in named]
+        # without shapes a cast can be of the result, or of the weight that is next
+        either = Label("unattributed", self.layer, candidates=("mlp.activation", "mlp.down"))
+        casts = {at for at in self.gap if kinds[at].tags == {"cast"} and not kinds[at].tensors}
+        found = dict(self._all("mlp.activation")) | dict.fromkeys(mixes, Label("mlp.other", self.layer))
+        return [*(found | dict.fromkeys(casts, either)).items()]
 
     def _in_experts(self) -> list[tuple[int, Label]] | None:
         if self.before == "moe.router":

@@ -27,6 +27,7 @@ _VOCABULARY = 256  # words or bytes, at least; less are classes
 #: What has no weight: a sum over the tokens beside it is the gradient of a bias.
 _WITHOUT_WEIGHTS = ("mlp.activation", "dropout", "residual")
 _CLAMPED = "clamp_min"  # the length of what torch.nn.functional.normalize divides by it
+BIASES = 3  # of the products that take one tensor: queries, keys and values
 _NEAR = 12  # units: how far a second stage stands behind its first
 
 
@@ -284,11 +285,12 @@ class _Between:
     ) -> Label | None:
         acts = kind.tags & {"activation", "activation_backward"}
         wide = [t for t in kind.tensors if prod(t[:-1]) > 1 and t[-1] in self.inner]
-        if acts and wide and (first == "mlp.down" or not self._only_sums(at, kind)):
+        sums = self._only_sums(at, kind)  # whatever it is named after: a gradient takes two tensors
+        if acts and wide and not sums:
             return Label("mlp.activation", layer)
         if first != "mlp.down" or last not in _UP:
             return None
-        if "sum" in kind.tags and not kind.tags & {"activation", "activation_backward", "gate_backward"}:
+        if sums or ("sum" in kind.tags and not acts and "gate_backward" not in kind.tags):
             return self._of_sum(at, kind) or Label("mlp.activation", layer)
         return Label("mlp.activation", layer)
 
@@ -333,6 +335,8 @@ class _Between:
         scales = any(len(t) > 2 and t[:2] == (1, 1) and t[2] not in thirds for t in kind.tensors)
         if scales and not self._only_sums(at, kind):
             return None  # over samples and rows, of a product or of partial sums: of a scale, as likely
+        if self._is_put_off(at):
+            return Label("unattributed")  # of one of many biases
         given = kind.tensors
         if (
             kind.what == "fused"
@@ -350,6 +354,13 @@ class _Between:
                 parts = (label.component, "dropout") if "dropout_backward" in kind.tags else ()
                 return Label(label.component, label.layer, parts or label.components)
         return None
+
+    def _is_put_off(self, at: int) -> bool:
+        """Are there more sums of its kind between two stations than what one block takes has biases?"""
+        start, stop = self.around.get(at, (at, at))
+        before = self.run.labels.get(at - 1)
+        alike = sum(self.run.kinds[place].name == self.run.kinds[at].name for place in range(start + 1, stop))
+        return alike > BIASES and not (before is not None and before.role == "wgrad")
 
     def _gives(self, place: int) -> int | None:
         """How wide the result is whose gradient a product takes."""

@@ -20,6 +20,7 @@ from tracelens.attribution.structure.put_off import by_kernel
 from tracelens.attribution.structure.readings import EXPERTS
 from tracelens.attribution.structure.returns import OPEN, normalizes, read_gaps, unbends
 from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.serving import FEW_BITS, pads
 from tracelens.attribution.structure.unshaped import label_unshaped
 from tracelens.attribution.structure.walk import loses
 
@@ -115,8 +116,8 @@ def label_by_layout(
         for at in range(lost, first):  # the loss's gradient, to where the head takes it, and that of its bias
             tags = run.kinds[at].tags
             if tags & _LOSS or not tags & _ELSEWHERE:
-                sums = at > lost and "sum" in tags
-                run.labels.setdefault(at, Label("logits" if sums else "loss"))
+                of_head = pads(run.kinds[at]) or (at > lost and "sum" in tags)
+                run.labels.setdefault(at, Label("logits" if of_head else "loss"))
 
 
 def _label_products(
@@ -179,7 +180,7 @@ def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -
         named = [label for label in path if label != OPEN]
         # GEMMs in fp8 are TN whatever they compute: the head's two gradients, in either order
         if named and named[0].component == "logits" and len(here) == len(named) + 1 != len(path):
-            if any(run.kinds[at].name != "_scaled_mm" for at in here[:2]):
+            if any(run.kinds[at].name != FEW_BITS for at in here[:2]):
                 continue
             run.labels.update(dict.fromkeys(here[:2], named[0]))
             here, named = here[2:], named[1:]

@@ -55,6 +55,7 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     ahead = [at for at in products if at < cores[0].first]
     rest = [at for at in products if at > cores[-1].last]
     _label_ahead(run, ahead, whole[0])
+    _label_without_attention(run, ahead, [*zip(between, patterns, strict=True)], keys)
     pattern_last = _behind_last(run, rest, whole[-1], max(pattern.count("mlp.down") for pattern in patterns))
     _label_layers(run, cores, [*between, rest], [*patterns, pattern_last])
     _unknown_cores(run)
@@ -85,6 +86,26 @@ def _label_ahead(run: Run, ahead: list[int], pattern: Pattern) -> None:
     run.labels |= {at: Label(component, 0) for at, component in pairs if component}
     if len(ahead) > len(queries) + 1:  # more than what makes the stream: layers that are not read
         run.joints.add(0)
+
+
+def _label_without_attention(
+    run: Run, ahead: list[int], read: list[tuple[list[int], Pattern]], keys: Mapping[int, object]
+) -> None:
+    """Before the first core: MLPs of layers without attention, whose kernels are those of MLPs between cores
+    that have more than one."""
+    known: dict[tuple[object, ...], list[str]] = {}
+    for places, pattern in read:
+        named = [pair for pair in zip(places, pattern, strict=False) if pair[1].startswith("mlp.")]
+        ends = [at for at, (_, part) in enumerate(named, 1) if part == "mlp.down"]
+        for start, stop in pairwise([0, *ends] if len(ends) > 1 else ()):
+            known[tuple(keys[at] for at, _ in named[start:stop])] = [part for _, part in named[start:stop]]
+    rest = [at for at in ahead if at not in run.labels]
+    sizes = sorted({*map(len, known)}, reverse=True)
+    while size := next((n for n in sizes if tuple(keys[at] for at in rest[-n:]) in known), 0):
+        last = rest[-size:]
+        parts = known[tuple(keys[at] for at in last)]
+        run.labels |= {at: Label(part) for at, part in zip(last, parts, strict=True)}
+        rest = rest[:-size]
 
 
 def _behind_last(run: Run, rest: list[int], layer: Pattern, most: int) -> Pattern:

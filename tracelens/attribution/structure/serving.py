@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import Dims
-from tracelens.gemm import GemmShape
+from itertools import takewhile
+from math import prod
 
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import VIEWS, Dims, Kind
+from tracelens.gemm import GemmShape
+from tracelens.gemm.inductor import parse_fused
+
+_SERVED = 6  # units to the product that is served, less than this
 _NEAR = 100  # units to the next product, at most
 _BIAS = 3  # units from the first step of a bias to the product that takes it, at most
+_RANGES = frozenset({"abs", "amax", "amin", "aminmax", "max"})
+FEW_BITS = "_scaled_mm"
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 
 
@@ -32,13 +39,16 @@ def serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | Non
         label = run.labels.get(taker) if taker is not None else None
         of_core = label is not None and run.kinds[taker or 0].what == "core"
         return Label("attention.other", label.layer) if label is not None and of_core else label
+    if pads(kind):
+        ahead = range(at + 1, min(at + _SERVED, len(run)))
+        return next((run.labels.get(p) for p in ahead if run.kinds[p].what in ("gemm", "bmm", "core")), None)
     if kind.tensors and all(len(tensor) == 1 for tensor in kind.tensors):
         return _makes_bias(run, at)
     wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
     serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - SERVING)
     if not serves or not wide:
         return None
-    behind = [p for p in range(at + 1, min(at + 6, len(run))) if run.kinds[p].what in ("gemm", "core")]
+    behind = [p for p in range(at + 1, min(at + _SERVED, len(run))) if run.kinds[p].what in ("gemm", "core")]
     for place in behind[:2]:
         label, shape = run.labels.get(place), run.shape(place)
         if label is None or shape is None:
@@ -49,6 +59,13 @@ def serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | Non
         if kind.what == "fused" and kind.tensors[-1] in operands(shape):
             return Label(label.component, label.layer, label.components)
     return None
+
+
+def pads(kind: Kind) -> bool:
+    """Without shapes: by its name it only makes an operand of a product larger, or turns it over."""
+    fused = parse_fused(kind.name)
+    own = fused is not None and not {"mm", "t"}.isdisjoint(fused.ops)
+    return own and not kind.tensors and "bias" in kind.tags and not kind.tags - SERVING
 
 
 def _makes_bias(run: Run, at: int) -> Label | None:
@@ -64,6 +81,39 @@ def _makes_bias(run: Run, at: int) -> Label | None:
     clears = any(k.name in ("zero_", "fill_") for k in run.kinds[max(at - 1, 0) : taker])
     makes = clears and taker - at <= _BIAS and (kind.what == "copy" or kind.name in ("zero_", "fill_"))
     return run.labels.get(taker) if makes and wide in (shape.n, shape.n // 3) else None
+
+
+def serves_few_bits(run: Run, at: int) -> list[int]:
+    """Around a product in few bits: what scales its factors into them, and what adds its bias."""
+    if run.kinds[at].name != FEW_BITS:
+        return []
+    shape = run.shape(at)
+    return [*_scales_factors(run, at, shape), *(_adds_bias(run, at, shape) if shape is not None else ())]
+
+
+def _scales_factors(run: Run, at: int, shape: GemmShape | None) -> list[int]:
+    """Right before it, from where the range of either factor is found."""
+    kinds, factors = run.kinds, operands(shape) if shape is not None else set()
+    ends = ("norm", "activation", "gemm", "core")
+    back: list[int] = []
+    for before in range(at - 1, -1, -1):
+        wide = {(prod(t[:-1]), t[-1]) for t in kinds[before].tensors if prod(t) > 1}
+        theirs = before in run.labels and run.labels[before] != run.labels[at]
+        if theirs or kinds[before].what in ends or not wide <= factors:
+            break
+        back.append(before)
+    first = max((n for n, before in enumerate(back) if kinds[before].name in _RANGES), default=-1)
+    return back[: first + 1]
+
+
+def _adds_bias(run: Run, at: int, shape: GemmShape) -> list[int]:
+    """Right behind it, the bias cast before or not."""
+    kinds, bias, behind = run.kinds, (shape.n,), range(at + 1, len(run))
+    casts = [*takewhile(lambda p: kinds[p].name in VIEWS or {*kinds[p].tensors} == {bias}, behind)]
+    place = at + len(casts) + 1
+    tensors = kinds[place].tensors[:2] if place < len(run) and kinds[place].what == "add" else ()
+    adds = bias in tensors and any(prod(t) == shape.m * shape.n for t in tensors)
+    return [p for p in (*casts, place) if p not in run.labels] if adds else []
 
 
 def _takes(run: Run, at: int) -> bool:

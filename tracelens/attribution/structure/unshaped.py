@@ -6,9 +6,10 @@ stages, and gives the second one, where it is the same code for several, the nam
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise, takewhile
 
-from tracelens.attribution.structure.gradients import in_experts, station
+from tracelens.attribution.structure.gradients import BIASES, in_experts, station
 from tracelens.attribution.structure.readings import EXPERTS
 from tracelens.attribution.structure.returns import may_unbend, unbends
 from tracelens.attribution.structure.runs import Label, Run
@@ -108,7 +109,9 @@ def _biases_ahead(run: Run, start: int) -> None:
         own = following[at]
         group = [*takewhile(lambda place: _is_bias(run, place), range(at - 1, before, -1))]
         ahead = run.kinds[min(group) - 1] if group else None
-        if own is not None and ahead is not None and (ahead.what == "core" or ahead.tags >= _NORM):
+        often = Counter(run.kinds[place].name for place in group)
+        few = max(often.values(), default=0) <= BIASES  # more are put off, and of other products too
+        if own is not None and ahead is not None and few and (ahead.what == "core" or ahead.tags >= _NORM):
             run.labels |= {place: Label(own.component, own.layer) for place in group} | run.labels
 
 
