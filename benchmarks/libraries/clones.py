@@ -7,7 +7,7 @@ f82860bfb522, openai/guided-diffusion 22e0df818350, CompVis/latent-diffusion a50
 thuml/Time-Series-Library 4e938a176710, JingyunLiang/SwinIR 6545850fbf8d, swz30/Restormer df766d5521af,
 mosaicml/llm-foundry 8c8dd48f7216, aqlaboratory/openfold ce0029e1199b, facebookresearch/SlowFast 287ec0076846,
 facebookresearch/jepa 51c59d518fc6, FoundationVision/VAR 78b95394fc58, black-forest-labs/flux 802fb4713906,
-bowang-lab/scGPT cebd6fae655b, facebookresearch/lingua 437d680e5218, 
+bowang-lab/scGPT cebd6fae655b, facebookresearch/lingua 437d680e5218,
 deepseek-ai/DeepSeek-V3 9b4e9788e4a3, HazyResearch/safari 02220c69d247, LTH14/mar fe470ac24afb,
 baofff/U-ViT ce551708dc9c, naver/croco d7de07058452 and
 jadore801120/attention-is-all-you-need-pytorch 132907dd272e.
@@ -39,11 +39,11 @@ from torch.nn import functional
 
 from benchmarks.hub.values import known
 from benchmarks.libraries.models import EXPERTS, Built, _ids, _of_classes, _some
-from benchmarks.libraries.originals import _told
 from benchmarks.libraries.senses import _floats, _without
 
 NAMES = Path(__file__).parents[1].joinpath("fresh", "libraries_5.txt").read_text().split()
 _LAYERS, _BATCH, _SEQUENCE, _VOCABULARY = 4, 4, 512, 32000
+_NORM = partial(nn.LayerNorm, eps=1e-6)
 
 
 def _folder(name: str) -> Path:
@@ -81,16 +81,10 @@ def _of_next(out: Tensor, ids: Tensor) -> Tensor:
     return functional.cross_entropy(out.reshape(-1, out.shape[-1]).float(), ids.reshape(-1))
 
 
-def _nanogpt(home: Any) -> Built:
-    model = home.GPT(home.GPTConfig(n_layer=_LAYERS))
-    ids = _ids(_BATCH, _SEQUENCE)
-    return Built(model, lambda: model(ids, ids)[1])
-
-
-def _nanochat(home: Any) -> Built:
-    model = home.GPT(home.GPTConfig(n_layer=_LAYERS, sequence_len=_SEQUENCE))
-    ids = _ids(_BATCH, _SEQUENCE)
-    return Built(model, lambda: model(ids, ids))
+def _karpathy(home: Any) -> Built:
+    own = {"sequence_len": _SEQUENCE} if home.__name__ == "nanochat.gpt" else {}
+    model, ids = home.GPT(home.GPTConfig(n_layer=_LAYERS, **own)), _ids(_BATCH, _SEQUENCE)
+    return Built(model, lambda: model(ids, ids) if own else model(ids, ids)[1])
 
 
 def _dit(home: Any) -> Built:
@@ -108,20 +102,16 @@ def _mae(home: Any) -> Built:
 
     blocks, home.Block = home.Block, block
     model = home.MaskedAutoencoderViT(
-        embed_dim=768,
-        depth=_LAYERS,
-        num_heads=12,
-        decoder_depth=2,
-        norm_layer=partial(nn.LayerNorm, eps=1e-6),
+        embed_dim=768, depth=_LAYERS, num_heads=12, decoder_depth=2, norm_layer=_NORM
     )
     pictures = _some(16, 3, 224, 224)
     return Built(model, lambda: model(pictures)[0])
 
 
 def _detr(home: Any) -> Built:
-    import_module("models.backbone").is_main_process = lambda: False  # nothing to be loaded
-    matched = import_module("models.matcher")
-    matched.linear_sum_assignment = lambda costs: (np.arange(costs.shape[1]), np.arange(costs.shape[1]))
+    vars(import_module("models.backbone"))["is_main_process"] = lambda: False  # nothing to be loaded
+    matched = vars(import_module("models.matcher"))
+    matched["linear_sum_assignment"] = lambda costs: (np.arange(costs.shape[1]), np.arange(costs.shape[1]))
     sizes = {"hidden_dim": 256, "nheads": 8, "dim_feedforward": 2048, "enc_layers": _LAYERS, "dec_layers": 3}
     rest = {"dropout": 0.1, "pre_norm": False, "masks": False, "dilation": False, "backbone": "resnet50"}
     costs = {"set_cost_class": 1, "set_cost_bbox": 5, "set_cost_giou": 2, "lr_backbone": 1e-5}
@@ -135,9 +125,8 @@ def _detr(home: Any) -> Built:
     truth = [{"labels": _ids(8), "boxes": _some(8, 4)}] * 2
 
     def loss() -> Tensor:
-        losses = judge(model(pictures), truth)
-        return torch.stack([value * weights[key[:9].rstrip("_0123456789")] for key, value in losses.items()
-                            if key[:9].rstrip("_0123456789") in weights]).sum()  # fmt: skip
+        losses = [(key.rstrip("_0123456789"), value) for key, value in judge(model(pictures), truth).items()]
+        return torch.stack([value * weights[key] for key, value in losses if key in weights]).sum()
 
     return Built(model, loss)
 
@@ -153,9 +142,8 @@ def _guided(home: Any) -> Built:
     made = import_module("guided_diffusion.script_util").create_gaussian_diffusion
     sizes = {"num_res_blocks": 1, "attention_resolutions": (2, 4, 8), "channel_mult": (1, 2, 3, 4)}
     rest = {"use_scale_shift_norm": True, "resblock_updown": True, "use_new_attention_order": True}
-    model = home.UNetModel(
-        64, 3, 192, 6, **sizes, dropout=0.1, num_classes=1000, num_head_channels=64, **rest
-    )
+    many = {"dropout": 0.1, "num_classes": 1000, "num_head_channels": 64}
+    model = home.UNetModel(64, 3, 192, 6, **sizes, **rest, **many)
     noise = made(steps=1000, learn_sigma=True, noise_schedule="cosine")
     pictures, times, labels = _floats(8, 3, 64, 64), _ids(8), _ids(8)
     return Built(model, lambda: noise.training_losses(model, pictures, times, {"y": labels})["loss"].mean())
@@ -163,10 +151,10 @@ def _guided(home: Any) -> Built:
 
 def _latent(home: Any) -> Built:
     """The model of configs/latent-diffusion/txt2img-1p4B-eval.yaml, with a block where it has two."""
-    home.checkpoint = import_module("ldm.modules.attention").checkpoint = _at_once
+    home.checkpoint = vars(import_module("ldm.modules.attention"))["checkpoint"] = _at_once
     model = home.UNetModel(
-        32, 4, 320, 4, num_res_blocks=1, attention_resolutions=[4, 2, 1], channel_mult=[1, 2, 4, 4], num_heads=8,
-        use_spatial_transformer=True, context_dim=1280, legacy=False,
+        32, 4, 320, 4, num_res_blocks=1, attention_resolutions=[4, 2, 1], channel_mult=[1, 2, 4, 4],
+        num_heads=8, use_spatial_transformer=True, context_dim=1280, legacy=False,
     )  # fmt: skip
     latents, words, times = _floats(4, 4, 32, 32), _floats(4, 77, 1280), _ids(4)
     return Built(model, lambda: functional.mse_loss(model(latents, times, context=words), latents))
@@ -178,15 +166,8 @@ def _series(home: Any) -> Built:
     sizes = {"d_model": 128, "d_ff": 16} if is_mamba else {"d_model": 512, "d_ff": 2048}
     lengths = {"seq_len": 96, "label_len": 48, "pred_len": 96, "enc_in": 321, "dec_in": 321, "c_out": 321}
     rest = {"task_name": "long_term_forecast", "embed": "timeF", "freq": "h", "activation": "gelu"}
-    own = {
-        "n_heads": 8,
-        "e_layers": 2,
-        "d_layers": 1,
-        "factor": 3,
-        "moving_avg": 25,
-        "expand": 2,
-        "d_conv": 4,
-    }
+    own = {"n_heads": 8, "e_layers": 2, "d_layers": 1, "factor": 3, "moving_avg": 25}
+    own |= {"expand": 2, "d_conv": 4}
     model = home.Model(Namespace(**sizes, **lengths, **rest, **own, dropout=0.1))
     past, hours, future, later = (_floats(16, *size) for size in ((96, 321), (96, 4), (144, 321), (144, 4)))
     return Built(model, lambda: functional.mse_loss(model(past, hours, future, later), past))
@@ -208,8 +189,9 @@ def _restormer(home: Any) -> Built:
 
 
 def _mpt(home: Any) -> Built:
+    """As wide as MPT-1B, with its biases of distances and normalized queries and keys."""
     config = import_module("llmfoundry.models.mpt.configuration_mpt").MPTConfig(
-        d_model=1024, n_heads=16, n_layers=_LAYERS, max_seq_len=_SEQUENCE, vocab_size=50432, no_bias=True,
+        d_model=2048, n_heads=16, n_layers=_LAYERS, max_seq_len=_SEQUENCE, vocab_size=50432, no_bias=True,
         attn_config={"attn_impl": "torch", "alibi": True, "qk_ln": True}, init_device="meta", use_cache=False,
         pad_token_id=None,
     )  # fmt: skip
@@ -233,7 +215,7 @@ def _openfold(home: Any) -> Built:
 
     def loss() -> Tensor:
         new, other, single = model(many, pairs, **masks, chunk_size=None)
-        return new.square().mean() + other.square().mean() + single.square().mean()
+        return torch.stack([out.square().mean() for out in (new, other, single)]).sum()
 
     return Built(model, loss)
 
@@ -254,7 +236,7 @@ def _jepa(home: Any) -> Built:
     masks = import_module("src.models.utils.multimask")
     sizes = {"img_size": 224, "patch_size": 16, "num_frames": 16, "tubelet_size": 2, "uniform_power": True}
     wide = import_module("src.models.vision_transformer").VisionTransformer(
-        **sizes, embed_dim=1024, depth=_LAYERS, num_heads=16, norm_layer=partial(nn.LayerNorm, eps=1e-6),
+        **sizes, embed_dim=1024, depth=_LAYERS, num_heads=16, norm_layer=_NORM,
         qkv_bias=True,
     )  # fmt: skip
     narrow = home.vit_predictor(
@@ -339,7 +321,8 @@ def _deepseek(home: Any) -> Built:
     torch.set_default_dtype(torch.bfloat16)
     try:
         model = kind(home.ModelArgs(
-            n_layers=3, max_batch_size=_BATCH, max_seq_len=_SEQUENCE, n_routed_experts=EXPERTS, n_activated_experts=1
+            n_layers=3, max_batch_size=_BATCH, max_seq_len=_SEQUENCE, n_routed_experts=EXPERTS,
+            n_activated_experts=1,
         ))  # fmt: skip
     finally:
         torch.set_default_dtype(torch.float32)
@@ -355,12 +338,10 @@ def _hyena(home: Any) -> Built:
 
 
 def _mar(home: Any) -> Built:
-    """MAR-B with a third of its layers; what is masked is known, an 80%."""
+    """As wide as MAR-B; what is masked is known, four fifths."""
     blocks = {"encoder_depth": _LAYERS, "decoder_depth": _LAYERS, "encoder_num_heads": 12}
     sizes = {"encoder_embed_dim": 768, "decoder_embed_dim": 768, "decoder_num_heads": 12}
-    model = home.MAR(
-        vae_stride=16, mlp_ratio=4, norm_layer=partial(nn.LayerNorm, eps=1e-6), **blocks, **sizes
-    )
+    model = home.MAR(vae_stride=16, mlp_ratio=4, norm_layer=_NORM, **blocks, **sizes)
     model.sample_orders = lambda bsz: known(torch.arange(256, device="cpu").repeat(bsz, 1))
     model.mask_ratio_generator = Namespace(rvs=lambda _: [0.8])
     latents, labels = _floats(4, 16, 16, 16), _ids(4)
@@ -378,17 +359,14 @@ def _uvit(home: Any) -> Built:
 
 def _croco(home: Any) -> Built:
     model = home.CroCoNet(enc_depth=_LAYERS, dec_depth=_LAYERS, pos_embed="RoPE100")
-    masks, pictures = _told(8, 196, value=0).bool(), _some(8, 3, 224, 224)
-    hidden = torch.zeros(8, 196, dtype=torch.bool, device="cpu")
-    hidden[:, :176] = True
-    masks = known(hidden)
+    masks, pictures = known(torch.arange(196, device="cpu").lt(176).repeat(8, 1)), _some(8, 3, 224, 224)
     del model.mask_generator  # nine of ten patches, by chance
     model.mask_generator = lambda _: masks
     judge = import_module("models.criterion").MaskedMSE(norm_pix_loss=True)
     return Built(model, lambda: judge(*model(pictures, pictures)))
 
 
-def _attention_is_all(home: Any) -> Built:
+def _attention(home: Any) -> Built:
     model = home.Transformer(_VOCABULARY, _VOCABULARY, 1, 1, n_layers=_LAYERS, n_position=256)
     source, target, gold = _ids(16, 256), _ids(16, 256), _ids(16 * 256)
 
@@ -403,38 +381,40 @@ def _attention_is_all(home: Any) -> Built:
     return Built(model, loss)
 
 
-#: The module that is imported, where in the clone to look for it, and what builds of it.
-_HOMES: dict[str, tuple[str, str, Callable[[Any], Built]]] = {
-    "karpathy_nanoGPT/gpt2": ("model", "", _nanogpt),
-    "karpathy_nanochat/gpt": ("nanochat.gpt", "", _nanochat),
-    "facebookresearch_DiT/dit": ("models", "", _dit),
-    "facebookresearch_mae/vit": ("models_mae", "", _mae),
-    "facebookresearch_detr/resnet50": ("models.detr", "", _detr),
-    "microsoft_Swin-Transformer/swin_v2": ("models.swin_transformer_v2", "", _swin),
-    "openai_guided-diffusion/unet": ("guided_diffusion.unet", "", _guided),
-    "CompVis_latent-diffusion/unet": ("ldm.modules.diffusionmodules.openaimodel", "", _latent),
-    "thuml_Time-Series-Library/autoformer": ("models.Autoformer", "", _series),
-    "thuml_Time-Series-Library/mamba": ("models.MambaSimple", "", _series),
-    "JingyunLiang_SwinIR/swinir": ("models.network_swinir", "", _swinir),
-    "swz30_Restormer/restormer": ("restormer_arch", "basicsr/models/archs", _restormer),
-    "mosaicml_llm-foundry/mpt": ("llmfoundry.models.mpt.modeling_mpt", "", _mpt),
-    "aqlaboratory_openfold/evoformer": ("openfold.model.evoformer", "", _openfold),
-    "facebookresearch_SlowFast/mvit_v2": ("slowfast.models.video_model_builder", "", _mvit),
-    "facebookresearch_jepa/vjepa": ("src.models.predictor", "", _jepa),
-    "FoundationVision_VAR/var": ("models.var", "", _var),
-    "black-forest-labs_flux/flux": ("flux.model", "src", _flux),
-    "bowang-lab_scGPT/scgpt": ("scgpt.model.model", "", _scgpt),
-    "facebookresearch_lingua/mtp": ("apps.mtp.transformer", "", _lingua),
-    "deepseek-ai_DeepSeek-V3/moe": ("model", "inference", _deepseek),
-    "HazyResearch_safari/hyena": ("src.models.sequence.simple_lm", "", _hyena),
-    "LTH14_mar/mar": ("models.mar", "", _mar),
-    "baofff_U-ViT/uvit": ("libs.uvit", "", _uvit),
-    "naver_croco/croco": ("models.croco", "", _croco),
-    "jadore801120_attention-is-all-you-need-pytorch/transformer": (
-        "transformer.Models",
-        "",
-        _attention_is_all,
-    ),
+#: The module that is imported, and what builds of it.
+_HOMES: dict[str, tuple[str, Callable[[Any], Built]]] = {
+    "karpathy_nanoGPT/gpt2": ("model", _karpathy),
+    "karpathy_nanochat/gpt": ("nanochat.gpt", _karpathy),
+    "facebookresearch_DiT/dit": ("models", _dit),
+    "facebookresearch_mae/vit": ("models_mae", _mae),
+    "facebookresearch_detr/resnet50": ("models.detr", _detr),
+    "microsoft_Swin-Transformer/swin_v2": ("models.swin_transformer_v2", _swin),
+    "openai_guided-diffusion/unet": ("guided_diffusion.unet", _guided),
+    "CompVis_latent-diffusion/unet": ("ldm.modules.diffusionmodules.openaimodel", _latent),
+    "thuml_Time-Series-Library/autoformer": ("models.Autoformer", _series),
+    "thuml_Time-Series-Library/mamba": ("models.MambaSimple", _series),
+    "JingyunLiang_SwinIR/swinir": ("models.network_swinir", _swinir),
+    "swz30_Restormer/restormer": ("restormer_arch", _restormer),
+    "mosaicml_llm-foundry/mpt": ("llmfoundry.models.mpt.modeling_mpt", _mpt),
+    "aqlaboratory_openfold/evoformer": ("openfold.model.evoformer", _openfold),
+    "facebookresearch_SlowFast/mvit_v2": ("slowfast.models.video_model_builder", _mvit),
+    "facebookresearch_jepa/vjepa": ("src.models.predictor", _jepa),
+    "FoundationVision_VAR/var": ("models.var", _var),
+    "black-forest-labs_flux/flux": ("flux.model", _flux),
+    "bowang-lab_scGPT/scgpt": ("scgpt.model.model", _scgpt),
+    "facebookresearch_lingua/mtp": ("apps.mtp.transformer", _lingua),
+    "deepseek-ai_DeepSeek-V3/moe": ("model", _deepseek),
+    "HazyResearch_safari/hyena": ("src.models.sequence.simple_lm", _hyena),
+    "LTH14_mar/mar": ("models.mar", _mar),
+    "baofff_U-ViT/uvit": ("libs.uvit", _uvit),
+    "naver_croco/croco": ("models.croco", _croco),
+    "jadore801120_attention-is-all-you-need-pytorch/transformer": ("transformer.Models", _attention),
+}
+#: Where in a clone its modules are.
+_UNDER = {
+    "swz30_Restormer": "basicsr/models/archs",
+    "black-forest-labs_flux": "src",
+    "deepseek-ai_DeepSeek-V3": "inference",
 }
 #: What a clone asks for and its model does not: kernels it does without, training, files, drawing.
 _UNUSED: dict[str, tuple[str, ...]] = {
@@ -470,9 +450,9 @@ _SINGLE += ("baofff_U-ViT",)
 def build(name: str) -> Built:
     """The model ``OWNER_REPOSITORY/name``, in bf16 or float32 and training, on the meta device."""
     owner = name.partition("/")[0]
-    module, under, of = _HOMES[name]
+    module, of = _HOMES[name]
     with (
-        _cloned(_folder(name) / under, _BARE.get(owner, ())),
+        _cloned(_folder(name) / _UNDER.get(owner, ""), _BARE.get(owner, ())),
         _without(_UNUSED.get(owner, ())),
         mock.patch.dict(os.environ, NANOCHAT_DTYPE="bfloat16"),
         mock.patch.object(np, "float", float, create=True),

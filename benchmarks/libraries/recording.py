@@ -23,6 +23,8 @@ from torch.nn import functional
 from benchmarks.hub.recording import Marks, Recorded, recorded
 from benchmarks.hub.values import _unseen, held
 from benchmarks.libraries import (
+    clones,
+    clones_truth,
     models,
     more,
     more_truth,
@@ -42,6 +44,7 @@ _LISTS: tuple[tuple[Any, Any], ...] = (
     (originals, originals_truth),
     (texts, texts_truth),
     (senses, senses_truth),
+    (clones, clones_truth),
 )
 _PACKAGES = {
     "aurora": "microsoft-aurora",
