@@ -103,6 +103,9 @@ _ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
 #: A module of one product: what it adds is a bias or its adapter's (tuners/lora/layer.py of huggingface/peft,
 #: modules/peft/lora.py of torchtune).
 _PRODUCT = re.compile(r"((?i:lora))?(Linear|Conv1D)(?!\w*Att)")
+_BLOCK = re.compile(
+    r"(?<!linear)(?<!dense)block|(transformer|decoder|encoder|residual)_?layer", re.IGNORECASE
+)
 #: In attention, too, of an MLP beside it (transformer_flux2.py of huggingface/diffusers).
 _GATED_MLP = re.compile(r"(swi|ge|re)_?glu", re.IGNORECASE)
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
@@ -211,6 +214,8 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
         return _fused_head(s)
     if s.outer == "scan" and s.inner == "linear":
         return Decision("ssm.projection", "op")  # Mamba's own fused function ends in the output projection
+    if s.outer == "embedding" and "rope" in roles:
+        return Decision("attention.rope", "path")  # a table of cosines and sines, read at positions
     if s.outer in ("loss", "norm", "dropout", "embedding", "optimizer", "experts", "scan"):
         return Decision(_FROM_OP[s.outer], "op")
     if s.outer == "core":
@@ -276,6 +281,8 @@ def _of_role(
         return _of_output(is_linear, outer)
     if role == "attention":
         return _in_attention(s, is_linear or is_of_product(s.path))
+    if role in ("mlp", "loss") and "layer" in inner and _holds_blocks(s.path, len(outer)):
+        return None  # a network of layers that is called one
     if role == "mlp":
         mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
         return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear or is_of_product(s.path))
@@ -292,9 +299,17 @@ def _of_role(
         return None  # the layer whose result it adds
     if role == "embedding" and "attention" in outer:
         return "attention.other"  # of positions, to one another
+    if role == "embedding" and is_linear and s.vocabulary == "weight":
+        return "logits"  # the table, read the other way (MPT)
     if role == "embedding" and "layer" in inner:
         return "other"  # the blocks of a backbone that makes patches
     return _PLAIN_ROLE.get(role)
+
+
+def _holds_blocks(path: Path | None, at: int) -> bool:
+    """Are there blocks inside this element of a path that hold more than a product each?"""
+    inside = path.elements[at + 1 :] if path is not None else ()
+    return any(x.role == "layer" and _BLOCK.search(x.text) for x in inside)
 
 
 def _of_activation(s: Situation, outer: tuple[str | None, ...]) -> str | None:

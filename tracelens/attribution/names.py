@@ -213,7 +213,8 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("loss", "loss", "cross_?entropy", "criterion"),
     (
         "embedding",
-        r"embed(?!ding(?-i:[A-Z])\w*(layer|block|model|lm)$)",  # nor a model of that name: EmbeddingGemma
+        # nor a model of that name (EmbeddingGemma), nor what hands an embedding on (guided-diffusion)
+        r"embed(?!ding(?-i:[A-Z])\w*(layer|block|model|lm)$)(?!sequential)",
         "^wte$",
         "^wpe$",
         "tok_emb",

@@ -11,6 +11,7 @@ from itertools import islice, pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.gaps import looks_up
+from tracelens.attribution.structure.grammars import by_channel
 from tracelens.attribution.structure.heads import per_head, puts_half, rotates, widths
 from tracelens.attribution.structure.norms import is_affine, written_norms
 from tracelens.attribution.structure.patches import label_patches
@@ -112,6 +113,9 @@ class _Placed(Places):
 
     def _in_attention(self) -> list[tuple[int, Label]] | None:
         cores = ("attention.core", "attention.scores")
+        kinds = [self.run.kinds[at] for at in self.gap]
+        if any(kind.what == "convolution" and kind.tensors and not by_channel(kind) for kind in kinds):
+            return None  # other layers, on maps
         if self.before in ("attention.core", "attention.values") and self.after == "attention.output":
             beside = self._beside_core()
             return [
@@ -120,7 +124,6 @@ class _Placed(Places):
             ]
         if self.before in ("attention.core", "attention.values") and self.after in cores:
             # one sample behind the other, or what is attended to in two ways
-            kinds = [self.run.kinds[at] for at in self.gap]
             if all(kind.what == "copy" or kind.name in VIEWS for kind in kinds):
                 return self._all("attention.other")
             if any(
@@ -193,7 +196,7 @@ class _Placed(Places):
             return Label("attention.rope", self.layer, parts)
         if kind.what == "dropout":
             return Label("dropout", self.layer)
-        if rotates and kind.tensors and self._makes_waves(at):
+        if rotates and ((kind.tensors and self._makes_waves(at)) or kind.what == "embedding"):
             return Label("attention.rope", self.layer)
         if self._own(at) == "norm" or self._is_norm(at) or kind.name in _NORM_STEPS:
             return Label("norm", self.layer)

@@ -46,7 +46,7 @@ class BlockWalk(Walk):
             elif shape is not None and open_ and shape.n == self.hidden and self._closes(open_, at):
                 others = self._others_rows(open_, at)
                 open_ = [p for p in open_ if p not in others]
-                if self._in_layer(shape):
+                if self._in_layer(shape) and (not self.after_mlp or self._goes_on(at)):
                     self._name_mlp(open_, at)
                     rest = self._adapters(rest, at)
                 else:
@@ -112,6 +112,12 @@ class BlockWalk(Walk):
         if not self.after_mlp and (not self.rows or down.m in self.rows or self._is_half(down)):
             self.mlps.add((down.n, down.k))
         return (down.n, down.k) in self.mlps
+
+    def _goes_on(self, down: int) -> bool:
+        """Is what it gives added or normalized before another product takes it? A head's is not."""
+        ends = ("gemm", "bmm", "core", "loss")
+        behind = takewhile(lambda kind: kind.what not in ends, self.run.kinds[down + 1 :])
+        return any(kind.what in ("add", "norm") or kind.tags & {"add", "norm"} for kind in behind)
 
     def _is_half(self, down: GemmShape) -> bool:
         """Does the same product on other tokens make up all those of the attention: two streams, side by side

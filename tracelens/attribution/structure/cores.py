@@ -26,7 +26,7 @@ from tracelens.attribution.structure.grammar import (
     what,
 )
 from tracelens.attribution.structure.runs import Core, Run
-from tracelens.attribution.structure.units import VIEWS, Kind
+from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 
 _NEAR = 256  # units between scores, softmax and values, at most: Longformer has 76
 _POSITIONS = 2  # linear layers within the scores of an attention
@@ -42,7 +42,7 @@ def find_cores(run: Run) -> list[Core]:
     ]
     stop = 0
     for it in matches(run, *WITH_SOFTMAX, *CORES):
-        found.append(_with_twin(run, _core_of(it, stop)))
+        found.append(_with_absorbed(run, _with_twin(run, _core_of(it, stop))))
         stop = it.stop
     return in_one(run, sorted(found, key=lambda core: core.first))
 
@@ -76,6 +76,26 @@ def _with_twin(run: Run, core: Core) -> Core:
         if (made := run.shape(at)) and made.k == made.n == width:
             parts[at] = "attention.output"
     return replace(core, last=values, parts=parts, value_dim=shape.n)
+
+
+def _with_absorbed(run: Run, core: Core) -> Core:
+    """With the products that take queries to the compressed keys and the result from the compressed values,
+    by a weight of each head (latent attention, arXiv 2405.04434)."""
+    values, kinds, places = run.shape(core.last), run.kinds, range(core.last + 1, len(run))
+    moves = VIEWS | CUTS
+    works = (p for p in places if kinds[p].what != "copy" and kinds[p].name not in moves)
+    behind = next(works, core.last)
+    made = run.shape(behind)
+    if values is None or made is None or kinds[behind].what != "bmm" or made.batch in (1, values.batch):
+        return core
+    if (made.batch * made.m, made.k) != (values.batch * values.m, values.n):
+        return core
+    parts = core.parts | dict.fromkeys(range(core.last + 1, behind + 1), "attention.other")
+    ahead = (at for at in range(core.first - 1, -1, -1) if kinds[at].what in ("bmm", "core"))
+    query = run.shape(at) if (at := next(ahead, -1)) >= 0 else None
+    if query is not None and (query.batch, query.m, query.n) == (made.batch, made.m, core.key_dim):
+        parts[at] = "attention.other"
+    return replace(core, last=behind, parts=parts, tokens=made.m, heads=made.batch, value_dim=made.n)
 
 
 def in_one(run: Run, cores: list[Core]) -> list[Core]:
@@ -193,6 +213,9 @@ def _inside(it: Match, at: int) -> str:
         return "attention.other" if kind.gemm is None or _mixes_heads(it, at) or adds else ""
     if any(other.what == "bmm" for other in it.kinds[at:softmax]):
         return "attention.scores"
+    around = (it.kinds[scores:at], it.kinds[at:softmax])
+    if all(any(other.what == "gemm" for other in side) for side in around):
+        return "attention.other"  # inside an MLP of distances
     first = it.run.shape(scores)
     whole = first is not None and first.batch * first.m * first.n in map(prod, kind.tensors)
     cast = (

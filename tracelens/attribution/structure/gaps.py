@@ -20,6 +20,7 @@ _LOSSES = 3  # that are added one to another, at most
 _DRAWS = 6  # units between chance and the product with it, at most
 _CHANCE = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_"})
 BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
+_SEVERAL = 2
 _SCALES = frozenset({"mul", "mul_", "div", "div_"})
 _LAYS_OUT = frozenset({"fill_", "constant_pad_nd", "pad", "cat"})
 _MOVES = frozenset({"roll", "index_select", "index", "gather"})
@@ -102,14 +103,11 @@ class Interval:
         return max((at for at in self.gap if self._is_beside_others(at)), default=last)
 
     def _is_beside_others(self, at: int) -> bool:
-        kind = self.run.kinds[at]
-        alike = len(kind.tensors) > 1 and len({*kind.tensors}) == 1
-        return (
-            kind.name == "cat"
-            and alike
-            and self.product is not None
-            and kind.tensors[0][-1:] == (self.product.n,)
-        )
+        """Does it put the whole of what the product before gave beside others of that size?"""
+        kind, made = self.run.kinds[at], self.product
+        if kind.name != "cat" or made is None or len(kind.tensors) < _SEVERAL or len({*kind.tensors}) > 1:
+            return False
+        return kind.tensors[0][-1:] == (made.n,) and prod(kind.tensors[0]) == made.m * made.n
 
     def _is_first_sum(self, at: int) -> bool:
         kind = self.run.kinds[at]

@@ -24,6 +24,7 @@ from tracelens.gemm import GemmShape
 _LINEAR = ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "other")
 _ADDITIVE = Label("attention.output", evidence="local")
 _MODULE = 8  # units between two convolutions of one module, at most
+_SEQUENCE = 3  # dimensions: samples, channels, places
 MAPS = ("convolution", "picture")
 _ENDS = ("convolution", "norm", "gemm", "bmm", "core", "softmax", "picture")
 _PRODUCTS = ("gemm", "bmm", "core")
@@ -44,7 +45,8 @@ _OWN = (
 def linear_convolutions(run: Run) -> None:
     """Over a sequence, a convolution of one tap is a linear layer, and is counted as one; beside one of
     several taps, or with its channels normalized, it is part of a module of convolutions."""
-    places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution"]
+    all_ = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution"]
+    places = [at for at in all_ if not run.kinds[at].tensors or len(run.kinds[at].tensors[0]) == _SEQUENCE]
     taps = [[t for t in run.kinds[at].tensors if len(t) == 3][1:2] for at in places]
     linear = [bool(weight) and weight[0][2] == 1 for weight in taps]
     for number, at in enumerate(places):
@@ -55,7 +57,7 @@ def linear_convolutions(run: Run) -> None:
             if any(kind.tensors[:1] == ((given[0], weight[0], given[2]),) for kind in norms):
                 continue
             _make_linear(run, at, given[0] * prod(given[2:]), weight[0], given[1])
-    for at, behind in pairwise(places):
+    for at, behind in pairwise(all_):
         bent = _up_and_back(run, at, behind)
         if bent is not None and len(bent) == 3:
             for place in (at, behind):
@@ -110,9 +112,9 @@ def label_maps(run: Run, hidden: int | None) -> None:
     """
     _label_mlps(run)
     around = {*_around(run, hidden), *_between_convolutions(run), *_to_pooling(run), *_of_sequences(run)}
-    found = (around - {*_beside_attention(run)} - {*_at_losses(run)}) | {*_behind_all(run)}
+    found = (around - {*_beside_attention(run)} - {*_at_losses(run)} - _at_ends(run)) | {*_behind_all(run)}
     normed = written_norms(run) if found else set()
-    for at in found:
+    for at in found - {*_inside_attention(run)}:
         kind = run.kinds[at]
         if at not in run.labels and kind.what not in _OWN:
             normal = at in normed or "norm" in kind.tags  # statistics can be of a sample, too
@@ -240,14 +242,32 @@ def _beside_attention(run: Run) -> Iterator[int]:
     """Between a convolution and a product of two activations, or its softmax: of either of the two; and what
     stands beside a linear layer that is written as a convolution, as masks do."""
     for at, kind in enumerate(run.kinds):
+        if kind.what in _PRODUCTS:  # laid out for it, or for what follows: of the one or the other
+            for way in (range(at - 1, -1, -1), range(at + 1, len(run))):
+                yield from takewhile(lambda p: run.kinds[p].what == "copy" or run.kinds[p].name in VIEWS, way)
         attends = kind.what in ("bmm", "core", "softmax") or kind.tags & {"softmax", "softmax_backward"}
         if attends or (kind.what == "gemm" and kind.name.startswith("conv")):
             yield at
             for way in (range(at - 1, -1, -1), range(at + 1, len(run))):
                 for place in way:
-                    if run.kinds[place].what in _ENDS:
+                    if run.kinds[place].what in _ENDS and not _of_channels(run.kinds[place]):
                         break
                     yield place
+
+
+def _inside_attention(run: Run) -> Iterator[int]:
+    """Between two units that are of one attention, whatever that is written with."""
+    for at, behind in pairwise(sorted(run.labels)):
+        parts = [run.labels[place].component for place in (at, behind)]
+        if all(part.startswith("attention.") for part in parts) and "attention.output" != parts[0]:
+            yield from range(at + 1, behind)
+
+
+def _of_channels(kind: Kind) -> bool:
+    """A normalization or a pooling of maps, or a convolution of each channel: beside queries, too (LeViT)."""
+    return kind.what in ("norm", "picture") or (
+        kind.what == "convolution" and bool(kind.tensors) and by_channel(kind)
+    )
 
 
 def _at_losses(run: Run) -> Iterator[int]:
@@ -258,6 +278,18 @@ def _at_losses(run: Run) -> Iterator[int]:
                 yield from takewhile(
                     lambda p: run.kinds[p].what == "copy" or run.kinds[p].name == "fill_", way
                 )
+
+
+def _at_ends(run: Run) -> set[int]:
+    """Before the first product of a pass noise can be added, and behind the last, once what it gave is
+    normalized and bent, a loss be computed (diffusion)."""
+    makes = (*_PRODUCTS, "convolution", "picture")
+    products = [at for at, kind in enumerate(run.kinds) if kind.what in makes]
+    if not products:
+        return set()
+    own = ("norm", "activation", "copy", "add", "dropout")
+    behind = [*takewhile(lambda p: run.kinds[p].what in own, range(products[-1] + 1, len(run)))]
+    return {*range(products[0]), *range(products[-1] + 1 + len(behind), len(run))}
 
 
 def _spaces(kind: Kind) -> Iterator[tuple[int, int, Dims]]:
