@@ -114,10 +114,14 @@ class BlockWalk(Walk):
         return (down.n, down.k) in self.mlps
 
     def _goes_on(self, down: int) -> bool:
-        """Is what it gives added or normalized before another product takes it? A head's is not."""
-        ends = ("gemm", "bmm", "core", "loss")
-        behind = takewhile(lambda kind: kind.what not in ends, self.run.kinds[down + 1 :])
-        return any(kind.what in ("add", "norm") or kind.tags & {"add", "norm"} for kind in behind)
+        """Is what it gives added to a stream or normalized? What a head gives is not."""
+        shape, behind = self.run.shape(down), self.run.kinds[down + 1 :]
+        ahead = takewhile(lambda kind: kind.what not in ("core", "loss"), behind)
+        whole = shape.m * shape.n if shape is not None else 0
+        return any(
+            kind.what == "fused" or (kind.what in ("add", "norm") and whole in map(prod, kind.tensors[:1]))
+            for kind in ahead
+        )
 
     def _is_half(self, down: GemmShape) -> bool:
         """Does the same product on other tokens make up all those of the attention: two streams, side by side

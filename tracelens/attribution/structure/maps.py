@@ -18,12 +18,13 @@ from tracelens.attribution.structure.heads import per_sample
 from tracelens.attribution.structure.norms import adds, written_norms
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
-from tracelens.attribution.structure.walk import loses
+from tracelens.attribution.structure.walk import counts_batches, loses
 from tracelens.gemm import GemmShape
 
 _LINEAR = ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "other")
 _ADDITIVE = Label("attention.output", evidence="local")
 _MODULE = 8  # units between two convolutions of one module, at most
+_BESIDE = 2
 _SEQUENCE = 3  # dimensions: samples, channels, places
 MAPS = ("convolution", "picture")
 _ENDS = ("convolution", "norm", "gemm", "bmm", "core", "softmax", "picture")
@@ -113,8 +114,10 @@ def label_maps(run: Run, hidden: int | None) -> None:
     _label_mlps(run)
     around = {*_around(run, hidden), *_between_convolutions(run), *_to_pooling(run), *_of_sequences(run)}
     found = (around - {*_beside_attention(run)} - {*_at_losses(run)} - _at_ends(run)) | {*_behind_all(run)}
+    found -= {*_inside_attention(run)}
+    found |= {at for at in around if counts_batches(run, at)}
     normed = written_norms(run) if found else set()
-    for at in found - {*_inside_attention(run)}:
+    for at in found:
         kind = run.kinds[at]
         if at not in run.labels and kind.what not in _OWN:
             normal = at in normed or "norm" in kind.tags  # statistics can be of a sample, too
@@ -249,9 +252,12 @@ def _beside_attention(run: Run) -> Iterator[int]:
         if attends or (kind.what == "gemm" and kind.name.startswith("conv")):
             yield at
             for way in (range(at - 1, -1, -1), range(at + 1, len(run))):
+                left = _BESIDE if attends else 0  # of its own that work on maps, too
                 for place in way:
-                    if run.kinds[place].what in _ENDS and not _of_channels(run.kinds[place]):
-                        break
+                    if run.kinds[place].what in _ENDS:
+                        left -= 1
+                        if left < 0 or not _of_channels(run.kinds[place]):
+                            break
                     yield place
 
 
@@ -259,15 +265,14 @@ def _inside_attention(run: Run) -> Iterator[int]:
     """Between two units that are of one attention, whatever that is written with."""
     for at, behind in pairwise(sorted(run.labels)):
         parts = [run.labels[place].component for place in (at, behind)]
-        if all(part.startswith("attention.") for part in parts) and "attention.output" != parts[0]:
+        if all(part.startswith("attention.") for part in parts) and parts[0] != "attention.output":
             yield from range(at + 1, behind)
 
 
 def _of_channels(kind: Kind) -> bool:
-    """A normalization or a pooling of maps, or a convolution of each channel: beside queries, too (LeViT)."""
-    return kind.what in ("norm", "picture") or (
-        kind.what == "convolution" and bool(kind.tensors) and by_channel(kind)
-    )
+    """A normalization, a pooling, or a convolution of each channel: beside queries, too (LeViT)."""
+    convolves = kind.what == "convolution" and bool(kind.tensors)
+    return kind.what in ("norm", "picture") or (convolves and by_channel(kind))
 
 
 def _at_losses(run: Run) -> Iterator[int]:
