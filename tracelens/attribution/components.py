@@ -104,7 +104,8 @@ _ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
 #: modules/peft/lora.py of torchtune).
 _PRODUCT = re.compile(r"((?i:lora))?(Linear|Conv1D)(?!\w*Att)")
 _BLOCK = re.compile(
-    r"(?<!linear)(?<!dense)block|(transformer|decoder|encoder|residual)_?layer", re.IGNORECASE
+    r"(?<!linear)(?<!linear_)(?<!dense)(?<!dense_)block|(transformer|decoder|encoder|residual)_?layer",
+    re.IGNORECASE,
 )
 #: In attention, too, of an MLP beside it (transformer_flux2.py of huggingface/diffusers).
 _GATED_MLP = re.compile(r"(swi|ge|re)_?glu", re.IGNORECASE)

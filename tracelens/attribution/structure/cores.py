@@ -86,7 +86,7 @@ def _with_absorbed(run: Run, core: Core) -> Core:
     works = (p for p in places if kinds[p].what != "copy" and kinds[p].name not in moves)
     behind = next(works, core.last)
     made = run.shape(behind)
-    if values is None or made is None or kinds[behind].what != "bmm" or made.batch in (1, values.batch):
+    if values is None or made is None or kinds[behind].what != "bmm" or made.batch == 1:
         return core
     if (made.batch * made.m, made.k) != (values.batch * values.m, values.n):
         return core

@@ -54,7 +54,9 @@ def linear_convolutions(run: Run) -> None:
         near = range(max(0, number - 1), min(len(places), number + 2))
         if all(linear[other] or abs(places[other] - at) > _MODULE for other in near):
             given, weight = [t for t in run.kinds[at].tensors if len(t) == 3][:2]
-            norms = (kind for kind in run.kinds[at + 1 : at + _MODULE] if kind.what == "norm")
+            makes = (*_PRODUCTS, "convolution")
+            behind = takewhile(lambda kind: kind.what not in makes, run.kinds[at + 1 : at + _MODULE])
+            norms = (kind for kind in behind if kind.what == "norm")
             if any(kind.tensors[:1] == ((given[0], weight[0], given[2]),) for kind in norms):
                 continue
             _make_linear(run, at, given[0] * prod(given[2:]), weight[0], given[1])
