@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tests.attribution.rows import Row, mm
 from tests.attribution.test_beside_cores import ALL, HEAD, MAP, OF_SCORES, _convolution, _layers, _scores
 from tests.attribution.test_names import situation
@@ -124,19 +122,18 @@ def test_layers_on_maps_between_two_attentions_are_not_of_these(tmp_path: Path) 
     _found(tmp_path, [stem, *3 * [*block, *attention]])
 
 
-@pytest.mark.parametrize(
-    ("path", "more", "component"),
-    [
-        # mosaicml/llm-foundry models/layers/custom_embedding.py: the table, read the other way
-        ("transformer.wte", {"inner": "linear", "vocabulary": "weight"}, "logits"),
-        # naver/croco models/pos_embed.py
-        ("layers.0.attn.rope", {"inner": "embedding", "outer": "embedding"}, "attention.rope"),
-    ],
-)
-def test_what_a_module_is_used_for(path: str, more: dict[str, str], component: str) -> None:
-    decision = decide(replace(situation(path), **more))
+def test_a_table_read_the_other_way_is_the_head() -> None:
+    """mosaicml/llm-foundry models/layers/custom_embedding.py, SharedEmbedding."""
+    decision = decide(replace(situation("transformer.wte"), vocabulary="weight"))
     assert decision is not None
-    assert decision.component == component
+    assert decision.component == "logits"
+
+
+def test_a_table_of_rotations_is_of_these() -> None:
+    """naver/croco models/pos_embed.py, with its names."""
+    decision = decide(replace(situation("layers.0.attn.rope"), inner="embedding", outer="embedding"))
+    assert decision is not None
+    assert decision.component == "attention.rope"
 
 
 def test_a_network_of_blocks_is_no_mlp_of_a_layer() -> None:

@@ -29,6 +29,7 @@ _SEQUENCE = 3  # dimensions: samples, channels, places
 MAPS = ("convolution", "picture")
 _ENDS = ("convolution", "norm", "gemm", "bmm", "core", "softmax", "picture")
 _PRODUCTS = ("gemm", "bmm", "core")
+_MAKES = (*_PRODUCTS, "convolution")
 _OWN = (
     *MAPS,
     *_PRODUCTS,
@@ -54,9 +55,8 @@ def linear_convolutions(run: Run) -> None:
         near = range(max(0, number - 1), min(len(places), number + 2))
         if all(linear[other] or abs(places[other] - at) > _MODULE for other in near):
             given, weight = [t for t in run.kinds[at].tensors if len(t) == 3][:2]
-            makes = (*_PRODUCTS, "convolution")
-            behind = takewhile(lambda kind: kind.what not in makes, run.kinds[at + 1 : at + _MODULE])
-            norms = (kind for kind in behind if kind.what == "norm")
+            next_ = takewhile(lambda kind: kind.what not in _MAKES, run.kinds[at + 1 : at + _MODULE])
+            norms = (kind for kind in next_ if kind.what == "norm")
             if any(kind.tensors[:1] == ((given[0], weight[0], given[2]),) for kind in norms):
                 continue
             _make_linear(run, at, given[0] * prod(given[2:]), weight[0], given[1])
@@ -290,8 +290,7 @@ def _at_losses(run: Run) -> Iterator[int]:
 def _at_ends(run: Run) -> set[int]:
     """Before the first product of a pass noise can be added, and behind the last, once what it gave is
     normalized and bent, a loss be computed (diffusion)."""
-    makes = (*_PRODUCTS, "convolution", "picture")
-    products = [at for at, kind in enumerate(run.kinds) if kind.what in makes]
+    products = [at for at, kind in enumerate(run.kinds) if kind.what in (*_MAKES, "picture")]
     if not products:
         return set()
     own = ("norm", "activation", "copy", "add", "dropout")
