@@ -295,7 +295,7 @@ def _structure(inferred: Inference, origin: IntArray, columns: _Columns, layer: 
     in_range = (evidence[use] == _EVIDENCE["annotation"]) & _AROUND[component[use]]
     finer |= in_range & (of_label[which[use]] == _COMPONENT["norm"])
     # a lookup where queries and keys turn: of cosines and sines, not of tokens
-    turns = of_label[which[use]] == _COMPONENT["attention.rope"]
+    turns = (of_label[which[use]] == _COMPONENT["attention.rope"]) & (evidence[use] == _EVIDENCE["op"])
     finer |= turns & (component[use] == _COMPONENT["embedding"])
     use = use[(weak[use] | finer) & (of_label[which[use]] != _COMPONENT["unattributed"])]
     columns.put(found, which, use)

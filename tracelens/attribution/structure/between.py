@@ -114,8 +114,9 @@ class _Placed(Places):
     def _in_attention(self) -> list[tuple[int, Label]] | None:
         cores = ("attention.core", "attention.scores")
         kinds = [self.run.kinds[at] for at in self.gap]
-        if any(kind.what == "convolution" and kind.tensors and not by_channel(kind) for kind in kinds):
-            return None  # other layers, on maps
+        maps = (kind for kind in kinds if kind.what == "convolution" and len((*kind.tensors, ())[0]) > 3)
+        if not all(map(by_channel, maps)):
+            return None  # other layers
         if self.before in ("attention.core", "attention.values") and self.after == "attention.output":
             beside = self._beside_core()
             return [

@@ -25,6 +25,7 @@ _LINEAR = ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "other")
 _ADDITIVE = Label("attention.output", evidence="local")
 _MODULE = 8  # units between two convolutions of one module, at most
 _BESIDE = 2
+_INSIDE = {f"attention.{part}" for part in ("qkv", "scores", "softmax", "values", "core")}
 _SEQUENCE = 3  # dimensions: samples, channels, places
 MAPS = ("convolution", "picture")
 _ENDS = ("convolution", "norm", "gemm", "bmm", "core", "softmax", "picture")
@@ -267,7 +268,7 @@ def _inside_attention(run: Run) -> Iterator[int]:
     """Between two units that are of one attention, whatever that is written with."""
     for at, behind in pairwise(sorted(run.labels)):
         parts = [run.labels[place].component for place in (at, behind)]
-        if all(part.startswith("attention.") for part in parts) and parts[0] != "attention.output":
+        if {*parts} <= _INSIDE:
             yield from range(at + 1, behind)
 
 
@@ -293,8 +294,9 @@ def _at_ends(run: Run) -> set[int]:
     products = [at for at, kind in enumerate(run.kinds) if kind.what in (*_MAKES, "picture")]
     if not products:
         return set()
-    own = ("norm", "activation", "copy", "add", "dropout")
-    behind = [*takewhile(lambda p: run.kinds[p].what in own, range(products[-1] + 1, len(run)))]
+    own, moves = ("norm", "activation", "copy", "add", "dropout"), VIEWS | CUTS | {"fill_", "zero_"}
+    works = (kind.what in own or kind.name in moves for kind in run.kinds[products[-1] + 1 :])
+    behind = [*takewhile(bool, works)]
     return {*range(products[0]), *range(products[-1] + 1 + len(behind), len(run))}
 
 
