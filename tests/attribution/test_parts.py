@@ -141,7 +141,7 @@ BMM = Row("attention.scores", "aten::bmm", "bmm")
 SOFTMAX = _row("attention.softmax", "_softmax")
 VALUES = Row("attention.values", "aten::bmm", "bmm")
 MIXES = [mm("attention.other", TOKENS, HEADS, HEADS), _row("attention.softmax", "add")]
-BIAS = [mm("attention.other", 15 * 15, 512, 2), _row("attention.softmax", "relu"), *MIXES]
+BIAS = [mm("attention.other", 15 * 15, 512, 2), _row("attention.other", "relu"), *MIXES]
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def test_a_bias_of_distances_can_be_made_as_wide_as_all_heads(tmp_path: Path) ->
     pairs = LENGTH * LENGTH
     bias = [
         mm("attention.other", pairs, WIDTH, 2),
-        _row("attention.softmax", "relu", [pairs, WIDTH]),
+        _row("attention.other", "relu", [pairs, WIDTH]),
         mm("attention.other", pairs, HEADS, WIDTH),
         _row("attention.softmax", "add", OF_SCORES, [1, HEADS, LENGTH, LENGTH]),
     ]

@@ -85,8 +85,11 @@ def _with_absorbed(run: Run, core: Core) -> Core:
     moves = VIEWS | CUTS
     works = (p for p in places if kinds[p].what != "copy" and kinds[p].name not in moves)
     behind = next(works, core.last)
-    made = run.shape(behind)
-    if values is None or made is None or kinds[behind].what != "bmm" or made.batch == 1:
+    made = run.shape(behind) if behind > core.last else None
+    takes = next(
+        (kinds[p].what for p in range(behind + 1, len(run)) if kinds[p].what in ("softmax", *_BLOCKS)), ""
+    )
+    if values is None or made is None or kinds[behind].what != "bmm" or made.batch == 1 or takes != "gemm":
         return core
     if (made.batch * made.m, made.k) != (values.batch * values.m, values.n):
         return core

@@ -295,9 +295,18 @@ def _at_ends(run: Run) -> set[int]:
     if not products:
         return set()
     own, moves = ("norm", "activation", "copy", "add", "dropout"), VIEWS | CUTS | {"fill_", "zero_"}
-    works = (kind.what in own or kind.name in moves for kind in run.kinds[products[-1] + 1 :])
+    works = (
+        kind.what in own or kind.name in moves or _scales_channels(kind)
+        for kind in run.kinds[products[-1] + 1 :]
+    )
     behind = [*takewhile(bool, works)]
     return {*range(products[0]), *range(products[-1] + 1 + len(behind), len(run))}
+
+
+def _scales_channels(kind: Kind) -> bool:
+    """A number for each channel, times a map."""
+    maps = max(kind.tensors, key=prod, default=())
+    return kind.name == "mul" and len(maps) > 1 and maps[1] in map(prod, kind.tensors)
 
 
 def _spaces(kind: Kind) -> Iterator[tuple[int, int, Dims]]:
