@@ -117,9 +117,10 @@ class BlockWalk(Walk):
         """Is what it gives added to a stream or normalized? What a head gives is not."""
         shape, behind = self.run.shape(down), self.run.kinds[down + 1 :]
         ahead = takewhile(lambda kind: kind.what not in ("core", "loss"), behind)
-        whole = shape.m * shape.n if shape is not None else 0
-        return any(
-            kind.what == "fused" or (kind.what in ("add", "norm") and whole in map(prod, kind.tensors[:1]))
+        whole = shape.m * shape.n if shape is not None else 1
+        return any(  # alone, or put beside others
+            kind.what == "fused"
+            or (kind.what in ("add", "norm") and any(prod(t) % whole == 0 for t in kind.tensors[:1]))
             for kind in ahead
         )
 

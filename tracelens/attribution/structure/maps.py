@@ -116,8 +116,8 @@ def label_maps(run: Run, hidden: int | None) -> None:
     """
     _label_mlps(run)
     around = {*_around(run, hidden), *_between_convolutions(run), *_to_pooling(run), *_of_sequences(run)}
-    found = (around - {*_beside_attention(run)} - {*_at_losses(run)} - _at_ends(run)) | {*_behind_all(run)}
-    found -= {*_inside_attention(run)}
+    found = (around - {*_beside_attention(run)} - _at_ends(run)) | {*_behind_all(run)}
+    found -= {*_at_losses(run), *_inside_attention(run)}
     found |= {at for at in around if counts_batches(run, at)}
     normed = written_norms(run) if found else set()
     for at in found:
@@ -299,8 +299,10 @@ def _at_ends(run: Run) -> set[int]:
         kind.what in own or kind.name in moves or _scales_channels(kind)
         for kind in run.kinds[products[-1] + 1 :]
     )
-    behind = [*takewhile(bool, works)]
-    return {*range(products[0]), *range(products[-1] + 1 + len(behind), len(run))}
+    stop = products[-1] + 1 + len([*takewhile(bool, works)])
+    while run.kinds[stop - 1].what == "copy" and stop < len(run):  # cast for what follows
+        stop -= 1
+    return {*range(products[0]), *range(stop, len(run))}
 
 
 def _scales_channels(kind: Kind) -> bool:
