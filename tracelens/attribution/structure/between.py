@@ -7,6 +7,7 @@ agree is it named.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice, pairwise, takewhile
 from math import prod
 
@@ -30,6 +31,7 @@ _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
 _COUNTS = frozenset({"arange", "iota", "floor", "_unsafe_index", "index"})
 _CLIPS = frozenset({"clamp", "clamp_", "clip"})
+_OF_STREAM = 3  # dimensions: samples, tokens, channels
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
 
 
@@ -114,8 +116,7 @@ class _Placed(Places):
     def _in_attention(self) -> list[tuple[int, Label]] | None:
         cores = ("attention.core", "attention.scores")
         kinds = [self.run.kinds[at] for at in self.gap]
-        maps = (kind for kind in kinds if kind.what == "convolution" and len((*kind.tensors, ())[0]) > 3)
-        if not all(map(by_channel, maps)):
+        if self._last_map >= 0:
             return None  # other layers
         if self.before in ("attention.core", "attention.values") and self.after == "attention.output":
             beside = self._beside_core()
@@ -143,6 +144,13 @@ class _Placed(Places):
             found = {at: self._before_core(at, rotates=turns) for at in self.gap}
             return [*(found | self._casts_around(found)).items()]
         return None
+
+    @cached_property
+    def _last_map(self) -> int:
+        """The last convolution over a map whose channels it mixes; -1."""
+        kinds = ((at, self.run.kinds[at]) for at in self.gap)
+        maps = (x for x in kinds if x[1].what == "convolution" and len((*x[1].tensors, ())[0]) > _OF_STREAM)
+        return max((at for at, kind in maps if not by_channel(kind)), default=-1)
 
     def _casts_around(self, found: dict[int, Label]) -> dict[int, Label]:
         """Copies before rotations and as many behind them, queries and keys in more bits; and cuts of a head
@@ -295,7 +303,8 @@ class _Placed(Places):
             works = kind.what in ("elementwise", "add", "copy", "activation")
             if works and self._between_others(at):
                 label = Label("attention.other", self.next_layer)
-            if self._lays_out(at) or (works and self._of_next_heads(at)) or at in self.distances:
+            of_heads = works and at > self._last_map and self._of_next_heads(at)
+            if self._lays_out(at) or of_heads or at in self.distances:
                 label = Label("attention.other", self.next_layer)
             if works and not self._adaptive.isdisjoint(kind.tensors):
                 label = Label("other")

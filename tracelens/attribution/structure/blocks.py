@@ -116,7 +116,7 @@ class BlockWalk(Walk):
     def _goes_on(self, down: int) -> bool:
         """Is what it gives added to a stream or normalized? What a head gives is not."""
         shape, behind = self.run.shape(down), self.run.kinds[down + 1 :]
-        ahead = takewhile(lambda kind: kind.what not in ("core", "loss"), behind)
+        ahead = takewhile(lambda kind: kind.what not in ("bmm", "softmax", "core", "loss"), behind)
         whole = shape.m * shape.n if shape is not None else 1
         return any(  # alone, or put beside others
             kind.what == "fused"
