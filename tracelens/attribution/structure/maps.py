@@ -123,7 +123,7 @@ def label_maps(run: Run, hidden: int | None) -> None:
     for at in found:
         kind = run.kinds[at]
         if at not in run.labels and kind.what not in _OWN:
-            normal = at in normed or "norm" in kind.tags  # statistics can be of a sample, too
+            normal = at in normed or "norm" in kind.tags or counts_batches(run, at)  # or of a sample's
             component = "norm" if normal else "dropout" if per_sample(kind.tensors) else "other"
             run.labels[at] = Label(component, evidence="local")
             if _adds_by_channel(run, at):
