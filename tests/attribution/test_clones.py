@@ -97,8 +97,8 @@ def test_noise_and_loss_on_maps_are_no_layers(tmp_path: Path) -> None:
     noise = [_row("", "mul", picture, [BATCH, 1, 1, 1]), _row("", "add", picture, picture)]
     first, last = (_convolution("other", picture, shape) for shape in ([WIDTH, 3, 3, 3], [3, WIDTH, 3, 3]))
     loss = [_row("", "sub", picture, picture), _row("", "pow", picture), _row("", "neg", picture)]
-    counts = _row("norm", "add_", [], [], [])  # the batches, of a norm beside
-    between = [_convolution("other", MAP, [WIDTH, WIDTH, 3, 3]), counts, _row("other", "silu", MAP)]
+    norm = [_row("norm", "add_", []), _row("norm", "native_batch_norm", MAP)]  # and the batches it counts
+    between = [_convolution("other", MAP, [WIDTH, WIDTH, 3, 3]), *norm, _row("other", "silu", MAP)]
     _found(tmp_path, [*noise, first, *3 * between, last, *loss])
 
 
