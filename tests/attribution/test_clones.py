@@ -149,3 +149,18 @@ def test_what_hands_an_embedding_on_embeds_nothing() -> None:
     """openai/guided-diffusion unet.py"""
     assert element_role("TimestepEmbedSequential_3") is None
     assert element_role("TimestepEmbedder") == "embedding"
+
+
+def test_few_small_heads_are_no_adapter(tmp_path: Path) -> None:
+    """lucidrains/vit-pytorch mobile_vit.py: four heads of 8, on a stream of 96."""
+    heads = 4 * 8
+    core = [
+        _batched("attention.scores", ALL, LENGTH, LENGTH, 8),
+        SOFTMAX,
+        _batched("attention.values", ALL, LENGTH, 8, LENGTH),
+    ]
+    makes, output = (
+        mm("attention.qkv", TOKENS, 3 * heads, WIDTH),
+        mm("attention.output", TOKENS, WIDTH, heads),
+    )
+    _found(tmp_path, _layers([NORM, makes, *core, output]))

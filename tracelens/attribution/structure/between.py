@@ -67,8 +67,12 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
 
 def _sum_adapters(run: Run, hidden: int) -> None:
     """Behind the second product of a low-rank adapter its scaling and its addition are of what it adapts."""
+    ends = {core.last for core in run.cores}
     for at in [at for at in run.labels if 0 < at < len(run) - 1]:
         shape = run.shape(at)
+        before = next((p for p in range(at - 1, -1, -1) if run.kinds[p].what in ("gemm", "bmm", "core")), -1)
+        if before in ends:
+            continue  # few small heads
         square = shape is not None and shape.n == shape.k  # of a narrower stream
         if shape is None or square or shape.k > LARGEST_RANK or shape.k >= hidden // 2 or shape.batch > 1:
             continue
