@@ -24,7 +24,7 @@ from tracelens.gemm import GemmShape
 _LINEAR = ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "other")
 _ADDITIVE = Label("attention.output", evidence="local")
 _MODULE = 8  # units between two convolutions of one module, at most
-_BESIDE = 2
+_BESIDE = 2  # norms, poolings and convolutions of each channel that attention on maps holds on a side
 _INSIDE = {f"attention.{part}" for part in ("qkv", "scores", "softmax", "values", "core")}
 _SEQUENCE = 3  # dimensions: samples, channels, places
 MAPS = ("convolution", "picture")
@@ -48,8 +48,10 @@ _OWN = (
 def linear_convolutions(run: Run) -> None:
     """Over a sequence, a convolution of one tap is a linear layer, and is counted as one; beside one of
     several taps, or with its channels normalized, it is part of a module of convolutions."""
-    all_ = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution"]
-    places = [at for at in all_ if not run.kinds[at].tensors or len(run.kinds[at].tensors[0]) == _SEQUENCE]
+    convolutions = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution"]
+    places = [
+        at for at in convolutions if not run.kinds[at].tensors or len(run.kinds[at].tensors[0]) == _SEQUENCE
+    ]
     taps = [[t for t in run.kinds[at].tensors if len(t) == 3][1:2] for at in places]
     linear = [bool(weight) and weight[0][2] == 1 for weight in taps]
     for number, at in enumerate(places):
@@ -61,7 +63,7 @@ def linear_convolutions(run: Run) -> None:
             if any(kind.tensors[:1] == ((given[0], weight[0], given[2]),) for kind in norms):
                 continue
             _make_linear(run, at, given[0] * prod(given[2:]), weight[0], given[1])
-    for at, behind in pairwise(all_):
+    for at, behind in pairwise(convolutions):
         bent = _up_and_back(run, at, behind)
         if bent is not None and len(bent) == 3:
             for place in (at, behind):
@@ -255,7 +257,7 @@ def _beside_attention(run: Run) -> Iterator[int]:
         if attends or (kind.what == "gemm" and kind.name.startswith("conv")):
             yield at
             for way in (range(at - 1, -1, -1), range(at + 1, len(run))):
-                left = _BESIDE if attends else 0  # of its own that work on maps, too
+                left = _BESIDE if attends else 0  # of its own, on maps
                 for place in way:
                     if run.kinds[place].what in _ENDS:
                         left -= 1
