@@ -46,13 +46,21 @@ def _scores(right: str, keys: int = LENGTH) -> Row:
     return _batched(right, ALL, LENGTH, keys, HEAD)
 
 
-@pytest.mark.parametrize(("clamped", "parts"), [(2, ("mlp.gate", "mlp.up")), (1, ("", ""))])
+@pytest.mark.parametrize(
+    ("steps", "parts"),
+    [
+        (["clamp", "clamp"], ("mlp.gate", "mlp.up")),
+        (["clamp"], ("", "")),
+        (["mul"], ("mlp.up", "mlp.gate")),
+    ],
+)
 def test_what_is_done_to_both_leaves_the_gate_first(
-    tmp_path: Path, clamped: int, parts: tuple[str, str]
+    tmp_path: Path, steps: list[str], parts: tuple[str, str]
 ) -> None:
-    """transformers models/glm5_next/modeling_glm5_next.py: gate and up are clamped before the activation."""
+    """transformers models/glm5_next/modeling_glm5_next.py: gate and up are clamped before the activation;
+    models/falcon_h1: up(x) * act(gate(x) * m)."""
     wide = [BATCH, LENGTH, 4 * WIDTH]
-    work = [_row("mlp.activation", name, wide) for name in (*clamped * ["clamp"], "silu", "mul")]
+    work = [_row("mlp.activation", name, wide) for name in (*steps, "silu", "mul")]
     both = [mm(part, TOKENS, 4 * WIDTH, WIDTH) for part in parts]
     _found(tmp_path, _layers(ATTENTION, [NORM, *both, *work, DOWN]))
 

@@ -233,7 +233,7 @@ def test_a_gate_routes_where_the_trace_has_experts() -> None:
     assert decision.component == "moe.router"
 
 
-def _in_mlp(position: int, *, before: bool, after: bool) -> str:
+def _in_mlp(position: int, *, before: bool, after: bool) -> tuple[str, str]:
     decision = decide(
         replace(
             situation("model.layers.0.mlp.proj"),
@@ -243,16 +243,16 @@ def _in_mlp(position: int, *, before: bool, after: bool) -> str:
         )
     )
     assert decision is not None
-    return decision.component
+    return decision.component, decision.evidence
 
 
-def test_gate_and_up_are_told_apart_only_where_the_activation_stands_between_them() -> None:
-    assert _in_mlp(0, before=True, after=False) == "mlp.gate"
-    assert _in_mlp(1, before=False, after=True) == "mlp.up"
+def test_gate_and_up_are_told_apart_by_the_activation_between_them_or_by_custom() -> None:
+    assert _in_mlp(0, before=True, after=False) == ("mlp.gate", "annotation")
+    assert _in_mlp(1, before=False, after=True) == ("mlp.up", "annotation")
     # both products first, then the activation: which of them it takes is not to be seen
-    assert _in_mlp(0, before=False, after=False) == "mlp.other"
-    assert _in_mlp(1, before=True, after=False) == "mlp.other"
-    assert _in_mlp(2, before=False, after=True) == "mlp.down"
+    assert _in_mlp(0, before=False, after=False) == ("mlp.gate", "structure")
+    assert _in_mlp(1, before=True, after=False) == ("mlp.up", "structure")
+    assert _in_mlp(2, before=False, after=True) == ("mlp.down", "annotation")
 
 
 def test_an_activation_called_in_a_projections_module_is_an_activation() -> None:

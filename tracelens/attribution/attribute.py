@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.behind import behind_modules
 from tracelens.attribution.components import CORE, Decision
 from tracelens.attribution.launches import decide_launches
 from tracelens.attribution.lend import lend
@@ -55,6 +57,7 @@ _PART_OF = _FINER.copy()
 for _part in ("moe.router", "moe.dispatch"):
     _PART_OF[_COMPONENT["moe.experts"], _COMPONENT[_part]] = True
 
+_IS_TABLES_GRADIENT = re.compile("embedding(_dense|_sparse)?_backward")
 _REASON = {name: code for code, name in enumerate(REASONS)}
 
 
@@ -77,7 +80,9 @@ def attribute(
     of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
     inferred = infer(trace, links, names, rule, origin, [PHASES[code] for code in of_node.tolist()])
     core = bool(np.isin(trace.kernels.name, _named(trace, "attention.core")).any())
-    sites = decide_sites(trace, links, paths, rule, wanted, attention=inferred.attention or core)
+    behind = behind_modules(trace, links, phases, rule)
+    attention = inferred.attention or core
+    sites = decide_sites(trace, links, paths, rule, wanted, attention=attention, behind=behind)
     own = _assemble(trace, links, names, _Seen(paths, phases, sites, rule, inferred, origin, op_node))
     return lend(trace, links, own, reference=reference)
 
@@ -150,7 +155,9 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     role = look_up(
         np.array([_ROLE.get(x.role or "", -1) for x in inferred.labels], np.int32), inferred.of_kernel()
     )
-    candidates = _structure(inferred, origin, columns, layer)
+    gradient = trace.symbols.where(_IS_TABLES_GRADIENT.search)[look_up(trace.ops.name, links.kernel_op)]
+    trained = np.isin(origin, origin[gradient & (links.kernel_op >= 0)])
+    candidates = _structure(inferred, origin, columns, layer, trained)
     _by_kernel_name(trace, columns)
     picture = _pictures(links, rule, np.where(origin >= 0, origin, op_node))
     open_ = picture & (component == _COMPONENT["unattributed"]) & (candidates == 0)
@@ -268,8 +275,12 @@ def _ran_before(
     return out
 
 
-def _structure(inferred: Inference, origin: IntArray, columns: _Columns, layer: IntArray) -> IntArray:
+def _structure(
+    inferred: Inference, origin: IntArray, columns: _Columns, layer: IntArray, trained: BoolArray
+) -> IntArray:
     """What no name says: from the place in the step. Layers are counted where no name gives them.
+
+    ``trained``: per kernel, does it look up, or bring a gradient to, a table that gets gradients?
 
     Returns per kernel the list of components it may be, where the place leaves several.
     """
@@ -294,8 +305,9 @@ def _structure(inferred: Inference, origin: IntArray, columns: _Columns, layer: 
     finer = _FINER[component[use], of_label[which[use]]] & (evidence[use] != _EVIDENCE["op"])
     in_range = (evidence[use] == _EVIDENCE["annotation"]) & _AROUND[component[use]]
     finer |= in_range & (of_label[which[use]] == _COMPONENT["norm"])
-    # a lookup where queries and keys turn: of cosines and sines, not of tokens
+    # a lookup where queries and keys turn: of cosines and sines, which nothing trains, not of tokens
     turns = (of_label[which[use]] == _COMPONENT["attention.rope"]) & (evidence[use] == _EVIDENCE["op"])
+    turns &= ~trained[use]
     finer |= turns & (component[use] == _COMPONENT["embedding"])
     use = use[(weak[use] | finer) & (of_label[which[use]] != _COMPONENT["unattributed"])]
     columns.put(found, which, use)

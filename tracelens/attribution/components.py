@@ -35,6 +35,7 @@ class Situation:
     beside_experts: bool = False  # the mixture around it keeps its experts in a module of their own
     experts: bool = False  # experts are named somewhere in the trace, and a choice of them too
     beside_convolution: bool = False  # the module around it, or around its own, holds convolutions
+    behind: bool = False  # outside the modules, between the last of them and the backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,10 @@ def _decide(s: Situation) -> Decision | None:
     if s.inner == "communication" or s.outer == "communication":
         return Decision("communication", "op")
     in_path = _in_path(s, s.path) if s.path is not None else None
-    return in_path or _from_op(s) or _from_vocabulary(s) or (_elsewhere(s, s.path) if s.path else None)
+    found = in_path or _from_op(s) or _from_vocabulary(s)
+    if found is None and s.behind:
+        return Decision("loss", "structure")
+    return found or (_elsewhere(s, s.path) if s.path else None)
 
 
 def _from_vocabulary(s: Situation) -> Decision | None:
@@ -197,6 +201,8 @@ def _in_path(s: Situation, path: Path) -> Decision | None:
         evidence = "annotation" if path.elements[at].named else "module_stack"
         component = _of_role(s, role, roles[:at], roles[at + 1 :])
         if component is not None:
+            if role == "mlp" and _is_custom(s, component):
+                evidence = "structure"
             both = ("mlp.up", "mlp.gate") if role == "gate_up" else ()
             return Decision(component, evidence, both)
     return None
@@ -382,12 +388,13 @@ def _in_mlp(s: Situation, is_linear: bool) -> str:
     if count == 2:
         return "mlp.down" if position == 1 else "mlp.up"
     if count == 3 and not convolves:
-        # act(gate(x)) * up(x) runs gate, activation, up, down. Where both products come before the
-        # activation, which of them it takes is not to be seen.
-        if position == 2:
-            return "mlp.down"
-        if position == 0 and s.before_activation:
-            return "mlp.gate"
-        if position == 1 and s.after_activation:
-            return "mlp.up"
+        return ("mlp.gate", "mlp.up", "mlp.down")[position]
     return "mlp.other"
+
+
+def _is_custom(s: Situation, component: str) -> bool:
+    """act(gate(x)) * up(x) runs gate, activation, up, down. Where both products come before the activation,
+    which of them it takes is not to be seen, and the first is the gate by custom (structure/walk.py)."""
+    if s.order_in_mlp is None or s.order_in_mlp[1] != 3:
+        return False
+    return not {"mlp.gate": s.before_activation, "mlp.up": s.after_activation}.get(component, True)

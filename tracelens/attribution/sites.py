@@ -51,11 +51,19 @@ def operator_rules(trace: Trace, links: Links, again: BoolArray) -> IntArray:
 
 
 def decide_sites(
-    trace: Trace, links: Links, paths: Paths, rule: IntArray, wanted: BoolArray, *, attention: bool
+    trace: Trace,
+    links: Links,
+    paths: Paths,
+    rule: IntArray,
+    wanted: BoolArray,
+    *,
+    attention: bool,
+    behind: BoolArray,
 ) -> Sites:
     """Decide the component of every wanted operator node.
 
     ``rule`` is per node (``operator_rules``); ``attention``: does the order of the operators hold a core?
+    ``behind``: per node, does it run between the model and the backward?
     """
     telling = (rule >= 0) & (rule != _RULE_CODE["attention_block"])
     outermost = links.forest.outermost(telling)
@@ -94,6 +102,7 @@ def decide_sites(
         "after_activation": after_activation[nodes],
         "residual": residual[nodes],
         "vocabulary": vocabulary,
+        "behind": behind[nodes].astype(np.int32),
     }
     decision = np.full(len(links.forest.parent), -1, np.int32)
     decisions: list[Decision] = []
@@ -173,6 +182,7 @@ def _situation(
         residual=residual,
         vocabulary=("none", "weight", "logits")[site["vocabulary"]],
         experts=experts,
+        behind=bool(site["behind"]),
         beside_convolution=not convolves.isdisjoint({elements, elements[:-1]}),
     )
 

@@ -137,7 +137,7 @@ class _Around:
             if not (self._summed(block[-1]) or (plain and self._added(block[-1]))):
                 continue
             alone = all(self.kinds[at].what in _INSIDE and at not in self.normed for at in others)
-            parts = mlp_of(block, [at for at in others if activates(self.kinds[at])])
+            parts = mlp_of(self.kinds, block, [at for at in others if activates(self.kinds[at])])
             if alone and parts is not None:
                 return dict(zip(block, parts, strict=True))
         return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import cached_property
 from itertools import takewhile
 from math import prod
@@ -19,6 +18,7 @@ from tracelens.attribution.structure.walk import (
     bends,
     convolves_bent,
     embeds,
+    gate_of,
     loses,
 )
 from tracelens.gemm import GemmShape
@@ -155,17 +155,14 @@ class BlockWalk(Walk):
         if len(up) == 1 and (s := run.shape(up[0])) is not None and s.n == 2 * shape.k:
             run.labels[up[0]] = Label("mlp.up", layer, ("mlp.up", "mlp.gate"))
         elif len(up) >= 2:
-            # the gate is what the activation takes; where both come before it, the first by custom:
-            # down(act(gate(x)) * up(x)) is how every public gated MLP is written
-            for at in open_:
-                run.labels[at] = Label("mlp.gate" if at < up[1] else "mlp.up", layer)
+            # the gate is what the activation takes, also where that runs before the other product
             acts = next((at for at in range(up[1] + 1, down) if activates(run.kinds[at])), up[1] + 1)
-            steps = Counter(kind.name for kind in run.kinds[up[1] + 1 : acts] if kind.what != "copy")
-            changed = any(count % 2 for count in steps.values())  # what is done to both alike tells nothing
-            if not any(activates(run.kinds[at]) for at in range(up[0] + 1, up[1])) and changed:
-                # something is done to one of the two before the activation: nothing tells to which
-                unknown = Label("unattributed", layer, candidates=("mlp.gate", "mlp.up"))
-                run.labels.update(dict.fromkeys(open_, unknown))
+            between = any(activates(run.kinds[at]) for at in range(up[0] + 1, up[1]))
+            gate = 0 if between else gate_of(run.kinds[up[1] + 1 : acts])
+            unknown = Label("unattributed", layer, candidates=("mlp.gate", "mlp.up"))
+            for at in open_:
+                named = Label("mlp.gate" if (at >= up[1]) == gate else "mlp.up", layer)
+                run.labels[at] = unknown if gate is None else named
         run.labels[down] = Label("mlp.down", layer)
 
     def _is_adapter(self, at: int, among: list[int]) -> bool:

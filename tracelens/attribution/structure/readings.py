@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import by_length, normalizes_by
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
-from tracelens.attribution.structure.walk import bends, convolves_bent, follows, routes
+from tracelens.attribution.structure.walk import bends, convolves_bent, follows, gate_of, routes
 
 Pattern = tuple[str, ...]
 _MLP_BETWEEN = 4  # output, up, down and queries
@@ -76,7 +77,7 @@ def _in_stretches(
             # it says what it would answer and takes that in (arXiv 2104.02724), or is a Conformer's
             out += [""] * len(whole)
             continue
-        mlp = None if _joins_others(run, block) else mlp_of(block, inside)
+        mlp = None if _joins_others(run, block) else mlp_of(run.kinds, block, inside)
         if mlp is None:
             if last and whole is blocks[-1]:
                 break
@@ -197,11 +198,13 @@ def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
         return None
     ahead = [at for at in block if at < (grouped[0] if choice is None else choice)]
     shared, routers = ahead[:-1], ahead[-1:]  # an expert of all tokens can run first
-    if shared and (mlp_of(shared, _activations(run, shared)) is None or _adds(run, shared[-1], routers[0])):
+    if shared and (
+        mlp_of(run.kinds, shared, _activations(run, shared)) is None or _adds(run, shared[-1], routers[0])
+    ):
         return None
     rest = block[len(ahead) :]
     added = not grouped and run.kinds[rest[-1] + 1].what == "add"
-    dense = mlp_of(rest, _activations(run, rest)) if added else None
+    dense = mlp_of(run.kinds, rest, _activations(run, rest)) if added else None
     # what no weight is multiplied with is no expert's
     named = [*dense] if dense is not None else [EXPERTS] * len(rest)
     return [EXPERTS] * len(shared) + ["moe.router"] * len(routers) + named
@@ -218,11 +221,14 @@ def _activates(kind: Kind) -> bool:
     return kind.what == "activation" or bool(kind.tags & {"activation", "activation_backward"})
 
 
-def mlp_of(block: list[int], acts: list[int]) -> Pattern | None:
+def mlp_of(kinds: Sequence[Kind], block: list[int], acts: list[int]) -> Pattern | None:
     """The products of an MLP, by their number and that of those before its activation, which can be made of
     several; None if they are none."""
     before = {sum(at < act for at in block) for act in acts}
-    return _MLPS.get((len(block), *before)) if len(before) == 1 else None
+    found = _MLPS.get((len(block), *before)) if len(before) == 1 else None
+    if found is not None and before == {2} and gate_of(kinds[block[1] + 1 : acts[0]]):
+        return ("mlp.up", "mlp.gate", "mlp.down")
+    return found
 
 
 def _joins_others(run: Run, block: list[int]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, takewhile
 from math import prod
 
@@ -193,6 +193,17 @@ def bends(kind: Kind) -> bool:
     """A kernel that bends what it reads, and may be a residual elsewhere: a written-out activation."""
     fused = parse_fused(kind.name) if kind.what == "fused" else None
     return fused is not None and bool(NONLINEAR & {*fused.ops})
+
+
+def gate_of(kinds: Sequence[Kind]) -> int | None:
+    """Which of two products in a row is the gate, by what stands between them and the activation; None.
+
+    The first by custom: down(act(gate(x)) * up(x)) is how public gated MLPs are written. One of the two is
+    scaled: that is the last, up(x) * act(gate(x) * m), as models/falcon_h1 of transformers.
+    """
+    steps = Counter((kind.name, len(kind.tensors) > 1) for kind in kinds if kind.what != "copy")
+    alone = [step for step, count in steps.items() if count % 2]  # what is done to both tells nothing
+    return 0 if not alone else 1 if alone == [("mul", False)] else None
 
 
 def convolves_bent(kinds: Iterable[Kind]) -> bool:
