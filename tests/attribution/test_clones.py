@@ -78,6 +78,27 @@ def test_cosines_and_sines_are_looked_up(tmp_path: Path) -> None:
     _found(tmp_path, _layers([NORM, *3 * [OWN], *rotation, *rotation, CORE, OUTPUT]))
 
 
+def test_two_streams_attend_together_and_run_one_after_the_other(tmp_path: Path) -> None:
+    """black-forest-labs/flux modules/layers.py, DoubleStreamBlock."""
+    words, text = BATCH * 32, [BATCH, 32, WIDTH]
+    streams = ((TOKENS, STREAM), (words, text))
+    norms = [_row("norm", "native_layer_norm", stream) for _, stream in streams]
+    queries = [mm("attention.qkv", tokens, 3 * WIDTH, WIDTH) for tokens, _ in streams]
+    heads = [BATCH, LENGTH + 32, HEADS, HEAD]
+    rows = [norms[0], queries[0], norms[1], queries[1], replace(CORE, dims=(heads,) * 3)]
+    for norm, (tokens, stream) in zip(norms, streams, strict=True):
+        add = _row("residual", "add", stream, stream)
+        rows += [
+            mm("attention.output", tokens, WIDTH, WIDTH),
+            add,
+            norm,
+            mm("mlp.up", tokens, 4 * WIDTH, WIDTH),
+        ]
+        rows += [_row("mlp.activation", "gelu", [*stream[:2], 4 * WIDTH])]
+        rows += [mm("mlp.down", tokens, WIDTH, 4 * WIDTH), add]
+    _found(tmp_path, 3 * rows)
+
+
 def test_a_head_as_wide_as_an_mlp_is_none(tmp_path: Path) -> None:
     """bowang-lab/scGPT scgpt/model/model.py, ExprDecoder: up and back in the width of the stream."""
     square = [

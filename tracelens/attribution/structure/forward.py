@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from tracelens.attribution.structure.blocks import BlockWalk
 from tracelens.attribution.structure.cores import of_distances
+from tracelens.attribution.structure.joint import output_of_other_stream, queries_of_other_stream
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.queries import Queries
 from tracelens.attribution.structure.returns import OPEN
@@ -78,6 +79,10 @@ class Forward(Queries, BlockWalk):
             stop = following.first if following else len(run)
             here = [at for at in products if core.last < at < stop]
             rest = self._back_beside(self._output(here, core), core)
+            other = output_of_other_stream(run, rest, core, self.rows)
+            if other is not None:
+                run.labels[other] = Label("attention.output", self.layer)
+                rest.remove(other)
             makes = self._taken(self._makes_queries(rest, following), following) if following else []
             self._mlps([at for at in rest if at not in set(makes)], stop=makes[0] if makes else stop)
             self._whole_mixture(core.last + 1, makes[0] if makes else stop)
@@ -124,7 +129,8 @@ class Forward(Queries, BlockWalk):
         norms = [at for at in self.norms if at < core.first]
         norms = [at for at in norms if not self._of_queries(at, before)]
         makes = [at for at in before if not norms or at > norms[-1]] or before[-1:]
-        makes = self._taken([*self._queries_ahead(before, norms, core), *makes], core)
+        others = queries_of_other_stream(self.run, before, makes, core)
+        makes = [*others, *self._taken([*self._queries_ahead(before, norms, core), *makes], core)]
         biases = {at for at in before if of_distances(self.run, core.first, core.heads, at)}
         earlier = [at for at in before if at not in biases.union(makes)]
         if self.run.phase == "recompute":

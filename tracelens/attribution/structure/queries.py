@@ -9,6 +9,7 @@ from math import prod
 from tracelens.attribution.structure.ahead import key_rows
 from tracelens.attribution.structure.cores import of_distances, query_rows, weighs_pairs
 from tracelens.attribution.structure.grammars import GROUPED
+from tracelens.attribution.structure.joint import queries_of_other_stream
 from tracelens.attribution.structure.norms import adds, is_step
 from tracelens.attribution.structure.runs import Core, Label
 from tracelens.attribution.structure.walk import (
@@ -37,7 +38,8 @@ class Queries(Walk):
         edge = inner[-1] if inner else -1
         makes = [at for at in rest if at > edge]
         if makes and (norms or not self._has_down(makes)):
-            return [*self._queries_ahead(rest, inner, core), *makes]
+            others = queries_of_other_stream(self.run, rest, makes, core)
+            return [*self._queries_ahead(rest, inner, core), *others, *makes]
         down = [at for at in rest if self._is_down(at)]
         return [at for at in rest if not down or at > down[-1]]
 
