@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.attribution.rows import Row, mm
 from tests.attribution.test_beside_cores import ALL, HEAD, MAP, OF_SCORES, _convolution, _layers, _scores
-from tests.attribution.test_names import situation
+from tests.attribution.test_names import _roles, situation
 from tests.attribution.test_parts import (
     ATTENTION,
     BATCH,
@@ -99,6 +99,12 @@ def test_two_streams_attend_together_and_run_one_after_the_other(tmp_path: Path)
     _found(tmp_path, 3 * rows)
 
 
+def test_a_long_skip_is_of_no_layer(tmp_path: Path) -> None:
+    """baofff/U-ViT libs/uvit.py, Block.skip_linear."""
+    skip = [_row("other", "cat", [STREAM, STREAM]), mm("other", TOKENS, WIDTH, 2 * WIDTH)]
+    _found(tmp_path, [*_layers(ATTENTION), *2 * [*skip, *_layers(ATTENTION)]])
+
+
 def test_a_head_as_wide_as_an_mlp_is_none(tmp_path: Path) -> None:
     """bowang-lab/scGPT scgpt/model/model.py, ExprDecoder: up and back in the width of the stream."""
     square = [
@@ -164,12 +170,16 @@ def test_a_network_of_blocks_is_no_mlp_of_a_layer() -> None:
     assert inside is None
     plain = decide(replace(situation("layers.0.mlp.linear_block"), inner="linear", order_in_mlp=None))
     assert plain is not None
+    block = ("AdaMLP.ResBlock", "AdaMLP.ResBlock.Linear")
+    assert _roles("AdaMLP", *block, "AdaMLP.FinalLayer")[0] is None
+    assert _roles("AdaMLP", "AdaMLP.FinalLayer", "AdaMLP.FinalLayer.Linear")[0] == "mlp"
 
 
 def test_what_hands_an_embedding_on_embeds_nothing() -> None:
     """openai/guided-diffusion unet.py"""
     assert element_role("TimestepEmbedSequential_3") is None
     assert element_role("TimestepEmbedder") == "embedding"
+    assert element_role("MLPEmbedder") == "embedding"  # black-forest-labs/flux modules/layers.py
 
 
 def test_few_small_heads_are_no_adapter(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from tracelens.attribution.names import element_role
-from tracelens.attribution.paths import Path
+from tracelens.attribution.paths import Path, is_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,6 @@ _ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
 #: A module of one product: what it adds is a bias or its adapter's (tuners/lora/layer.py of huggingface/peft,
 #: modules/peft/lora.py of torchtune).
 _PRODUCT = re.compile(r"((?i:lora))?(Linear|Conv1D)(?!\w*Att)")
-_BLOCK = re.compile(
-    r"(?<!linear)(?<!linear_)(?<!dense)(?<!dense_)block|(transformer|decoder|encoder|residual)_?layer",
-    re.IGNORECASE,
-)
 #: In attention, too, of an MLP beside it (transformer_flux2.py of huggingface/diffusers).
 _GATED_MLP = re.compile(r"(swi|ge|re)_?glu", re.IGNORECASE)
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
@@ -288,7 +284,11 @@ def _of_role(
         return _of_output(is_linear, outer)
     if role == "attention":
         return _in_attention(s, is_linear or is_of_product(s.path))
-    if role in ("mlp", "loss") and "layer" in inner and _holds_blocks(s.path, len(outer)):
+    if (
+        role in ("mlp", "loss")
+        and s.path is not None
+        and any(map(is_block, s.path.elements[len(outer) + 1 :]))
+    ):
         return None  # a network of layers that is called one
     if role == "mlp":
         mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
@@ -311,12 +311,6 @@ def _of_role(
     if role == "embedding" and "layer" in inner:
         return "other"  # the blocks of a backbone that makes patches
     return _PLAIN_ROLE.get(role)
-
-
-def _holds_blocks(path: Path | None, at: int) -> bool:
-    """Are there blocks inside this element of a path that hold more than a product each?"""
-    inside = path.elements[at + 1 :] if path is not None else ()
-    return any(x.role == "layer" and _BLOCK.search(x.text) for x in inside)
 
 
 def _of_activation(s: Situation, outer: tuple[str | None, ...]) -> str | None:

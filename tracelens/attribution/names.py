@@ -194,7 +194,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "mlp",
-        rf"mlp(?!{_NEAR}head)",
+        rf"mlp(?!{_NEAR}head|embedder$)",
         "feed_?forward",
         "^ff$",
         "(?<!layer)ffn?$",

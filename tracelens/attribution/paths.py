@@ -29,6 +29,10 @@ _MODULE_IN_RANGE = [re.compile(pattern) for pattern, _ in MODULE_IN_RANGE]
 #: A module of one product, and what a module that holds some is, whatever it is called after (in timm
 #: ``SwiGLU`` is an MLP, ``AttentionRope`` attention).
 _PRODUCT = re.compile(r"\w*Linear(4bit|8bitLt)?|Conv1D")
+_BLOCK = re.compile(
+    r"(?<!linear)(?<!linear_)(?<!dense)(?<!dense_)block|(transformer|decoder|encoder|residual)_?layer",
+    re.IGNORECASE,
+)
 _HOLDS = {"activation": "mlp", "rope": "attention"}
 _BLOCKS = ("moe", "experts", "mlp")
 _RANGES = [(role, re.compile(pattern)) for role, pattern, _ in RANGES]
@@ -42,6 +46,11 @@ class Element:
     role: str | None
     layer: int | None
     named: bool  # a named range of the user's (annotation) and not an nn.Module frame
+
+
+def is_block(element: Element) -> bool:
+    """Is it a layer that holds more than a product?"""
+    return element.role == "layer" and bool(_BLOCK.search(element.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +150,8 @@ def _by_what_they_hold(
     one called attention that holds attention and an MLP is a layer, and so is one called a mixture that holds
     a mixture and an MLP; one called an MLP in attention that holds one product alone is that product (of
     LeViT, with its normalization); one called a norm that holds one, and a block, is none (``PreNorm``); one
-    called an MLP that holds some and is ``choosing`` is a mixture. ``bending``: what runs an activation by
-    itself."""
+    called an MLP that holds some and is ``choosing`` is a mixture, and one that holds blocks a network.
+    ``bending``: what runs an activation by itself."""
     products = Counter(
         outers[at] for at, path in enumerate(paths) if _PRODUCT.fullmatch(path.elements[-1].text)
     )
@@ -154,13 +163,16 @@ def _by_what_they_hold(
     blocks = dict.fromkeys(layers, "layer") | _around_mlps(paths, outers, choosing)
     normed = {outer for path, outer in zip(paths, outers, strict=True) if _last_role(path) == "norm"}
     around = {outer for outer, inside in _holders(paths, outers) if inside in ("attention", "mlp")}
+    networks = _holding_blocks(paths, outers)
     found: list[Path] = []
     for at, path in enumerate(paths):
         before = found[outers[at]].elements if outers[at] >= 0 else ()
         *words, last = path.elements[len(before) :]
         if at in blocks:
             last = replace(last, role=blocks[at])
-        if at in normed & around and last.role == "norm":
+        if (at in normed & around and last.role == "norm") or (
+            at in networks and last.role in ("mlp", "loss")
+        ):
             last = replace(last, role=None)
         attends = any(element.role == "attention" for element in before)
         if attends and last.role == "mlp" and products[at] == 1 and at not in bends:
@@ -182,6 +194,16 @@ def _holders(paths: list[Path], outers: list[int]) -> Iterator[tuple[int, str]]:
         while outer >= 0:
             yield outer, _last_role(path)
             outer = outers[outer]
+
+
+def _holding_blocks(paths: list[Path], outers: list[int]) -> set[int]:
+    """What is around a block that holds modules."""
+    blocks = (at for at in {*outers} if at >= 0 and is_block(paths[at].elements[-1]))
+    found: set[int] = set()
+    for at in blocks:
+        while (at := outers[at]) >= 0:
+            found.add(at)
+    return found
 
 
 def _layers_of_attention(

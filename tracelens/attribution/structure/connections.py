@@ -2,6 +2,7 @@
 
 Before a block they are weighed and summed to what it takes, behind it its result is added to each and they
 are mixed; the weights are made of the streams themselves by small products (arXiv 2409.19606, 2512.24880).
+Long skips join the streams of two layers.
 """
 
 from __future__ import annotations
@@ -54,6 +55,21 @@ def label_connections(run: Run, hidden: int | None) -> None:
     for (tokens, many), times in sums.items():
         if hidden is not None and tokens in counts and 1 < many <= _MOST and times >= len(run.cores):
             _label(run, _Streams(tokens, many, hidden))
+
+
+def label_skips(run: Run, hidden: int | None) -> None:
+    """Name what joins the stream with that of an earlier layer, put beside it, and brings both onto its width
+    (long skip connections, arXiv 2209.12152) ``other``; fills ``run.labels``."""
+    for at in run.products():
+        shape = run.shape(at)
+        if at in run.labels or shape is None or (shape.n, shape.k) != (hidden, 2 * shape.n):
+            continue
+        before = next((place for place in range(at - 1, -1, -1) if run.kinds[place].what != "copy"), at)
+        beside = run.kinds[before].tensors
+        if run.kinds[before].name == "cat" and [(prod(t[:-1]), t[-1]) for t in beside] == 2 * [
+            (shape.m, hidden)
+        ]:
+            run.labels.update(dict.fromkeys(range(before, at + 1), Label("other")))
 
 
 def _taken_for(kind: Kind) -> tuple[str, ...]:

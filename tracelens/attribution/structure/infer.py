@@ -19,7 +19,7 @@ from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.backward_cores import find_backward_cores
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.conditions import label_brought, label_conditions, label_times
-from tracelens.attribution.structure.connections import label_connections
+from tracelens.attribution.structure.connections import label_connections, label_skips
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
@@ -161,6 +161,7 @@ def infer(
     for run in ahead:
         label_local(run)
         label_connections(run, hidden)
+        label_skips(run, hidden)
         label_times(run)
         label_conditions(run)
         label_brought(run, hidden)
