@@ -39,12 +39,12 @@ def marked(zoo: Any, key: str) -> str:
     return json.dumps(trace)
 
 
-@pytest.mark.parametrize(("family", "before", "after"), [("gpt2", 0.98, 0.985), ("llama", 0.83, 0.92)])
+@pytest.mark.parametrize(("family", "before", "after"), [("gpt2", 0.993, 0.996), ("llama", 0.87, 0.98)])
 @pytest.mark.parametrize("key", ["module_fqn", "name", "str"])
 def test_what_marks_a_kernel_says_its_part(
     family: str, before: float, after: float, key: str, tmp_path: Path
 ) -> None:
-    """``module_fqn``: torchtitan's graph_trainer. Without marks GPT-2 has 97 % right, Llama 77."""
+    """``module_fqn``: torchtitan's graph_trainer. Without marks GPT-2 has 99 % right, Llama 85."""
     pytest.importorskip("torch")
     from tests.attribution.test_against_zoo import score_of
     from tests.zoo import ZooOptions, record

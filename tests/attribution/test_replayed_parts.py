@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kept import analyzed
+from tracelens.attribution import attribute
 from tracelens.attribution.replayed_parts import _backward, _forward
+from tracelens.trace import link, read_trace
 from tracelens.words import COMPONENTS
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -51,41 +52,44 @@ def test_the_backward_of_a_norm_ends_with_the_sum_of_the_residual() -> None:
     assert backward(NORM_BACK, "mlp.gate", "attention.output") == [*["norm"] * 16, "residual"]
     assert backward(NORM_BACK[:12], "mlp.gate", "attention.output") == [""] * 12  # nothing ends it
     twice = NORM_BACK[:-1] + NORM_BACK
-    assert backward(twice, "mlp.gate", "attention.output") == [""] * len(twice)  # two norms: not told apart
+    found = backward(twice, "mlp.gate", "attention.output")
+    assert found == ["norm", *[""] * (len(twice) - 1)]  # two norms: not told apart
 
 
 def test_gradients_of_activations_turns_and_biases() -> None:
     assert backward(["product", "pointwise"], "mlp.down", "mlp.up") == ["mlp.activation"] * 2
     assert backward(["product", "reduction"], "mlp.down", "mlp.up") == ["", ""]
     turn = ["sum", "product", "negation", "product", "join", "sum", "copy"]
-    assert backward(turn, "attention.qkv", "attention.qkv") == ["", *["attention.rope"] * 5, ""]
+    assert backward(turn, "attention.qkv", "attention.qkv") == ["norm", *["attention.rope"] * 5, ""]
     assert backward(["reduction", "copy", "sum", "copy"], "mlp.up", "norm") == [
         "mlp.up",
         "mlp.up",
-        "",
+        "norm",
         "mlp.up",
     ]
     assert backward(["sum", "copy"], "norm", "mlp.down", from_gemm=False) == ["residual"] * 2
 
 
+def _rows(path: Path) -> list[tuple[str, str, int]]:
+    """Name, component and time of each kernel of a step in the middle, in their order."""
+    trace = read_trace(path)
+    found = attribute(trace, link(trace))
+    step = int(found.step.max()) // 2
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    here = [at for at in order.tolist() if found.step[at] == step]
+    rows = [(trace.symbols[int(trace.kernels.name[at])], COMPONENTS[found.component[at]]) for at in here]
+    times = trace.kernels.dur_ns[here].tolist()
+    named = zip(rows, times, strict=True)
+    return [(name, part, time) for (name, part), time in named if not name.startswith("Mem")]
+
+
 @pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.name.split("_cuda")[0])
 def test_a_graph_of_an_h100_has_the_parts_of_its_eager_twin(path: Path) -> None:
-    def parts(name: str) -> dict[str, float]:
-        report = analyzed(path.with_name(path.name.replace("cudagraph", name))).report
-        found: dict[str, float] = {}
-        for row in report.components:
-            found[row.component] = found.get(row.component, 0.0) + row.time_ms_per_step
-        return found
-
-    graph, eager = parts("cudagraph"), parts("eager")
-    assert graph["unattributed"] < 0.1 * sum(graph.values())
-    for name in (
-        "norm",
-        "residual",
-        "mlp.up",
-        "mlp.down",
-        "logits",
-        "loss",
-        "attention.qkv",
-    ):
-        assert graph.get(name, 0.0) < 1.1 * eager[name] + 0.05, name
+    graph, eager = _rows(path), _rows(path.with_name(path.name.replace("cudagraph", "eager")))
+    # the capture knows more and fewer tensors: the widths of vectors and of tables in names differ
+    assert len(graph) == len(eager)
+    total = sum(time for *_, time in graph)
+    pairs = [(mine, other, time) for (_, mine, time), (_, other, _) in zip(graph, eager, strict=True)]
+    assert sum(time for mine, other, time in pairs if mine == other) > 0.99 * total
+    wrong = sum(time for mine, other, time in pairs if mine not in (other, "unattributed"))
+    assert wrong < 0.008 * total

@@ -18,6 +18,7 @@ from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
 from tracelens.attribution.phases import Phases
 from tracelens.attribution.replayed import replayed_directions
+from tracelens.attribution.replayed_ends import replayed_ends
 from tracelens.attribution.replayed_parts import replayed_parts
 from tracelens.attribution.result import Attribution
 from tracelens.attribution.sites import Sites, decide_sites, operator_rules
@@ -192,9 +193,12 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     ahead, back = replayed_directions(trace, links, names, role == _ROLE["forward"], gradient)
     phase[ahead & (phase == _PHASE["other"]) & ~updates] = _PHASE["forward"]
     phase[back & ~updates] = _PHASE["backward"]
-    between = replayed_parts(trace, links, names, component, phase == _PHASE["backward"])
+    said_so_far = (component, evidence)
+    between = replayed_parts(trace, links, names, said_so_far, phase == _PHASE["backward"])
     between[candidates > 0] = -1
     component[between >= 0], evidence[between >= 0] = between[between >= 0], _EVIDENCE["local"]
+    ends = replayed_ends(trace, links, component, phase == _PHASE["backward"])
+    component[ends >= 0], evidence[ends >= 0] = ends[ends >= 0], _EVIDENCE["local"]
     stepping = (component == _COMPONENT["optimizer"]) | (component == _COMPONENT["grad_clip"])
     phase[stepping & (phase == _PHASE["other"])] = _PHASE["optimizer"]
 

@@ -296,7 +296,11 @@ _KERNELS: tuple[tuple[str, ...], ...] = (
         "layer_norm|LayerNorm|layernorm|RMSNorm|rms_norm|rmsnorm",
         "cuComputeGradGammaBeta|GammaBetaBackward",
     ),
-    ("embedding", "embedding_(backward|bag)|EmbeddingBag|compute_grad_weight|embedding_dense"),
+    (
+        "embedding",
+        "embedding_(backward|bag)|EmbeddingBag|compute_grad_weight|embedding_dense",
+        "sum_and_scatter|krn_partial|compute_num_of_partial",  # EmbeddingBackwardKernel.cu of PyTorch
+    ),
     ("loss", "nll_loss|entropy|CrossEntropy|LogSoftMax(Forward|Backward)"),
     ("optimizer", "FusedAdam|fused_adam|FusedOptimizer|adam_kernel|AdamFunctor"),
     ("dropout", "fused_dropout"),

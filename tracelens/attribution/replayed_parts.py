@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,10 @@ import numpy.typing as npt
 from tracelens.attribution.replayed import replays
 from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace
-from tracelens.words import COMPONENTS
+from tracelens.words import COMPONENTS, EVIDENCE
 
 IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
 
 #: What a kernel of ATen does, by its functor; the first that is found. Others are "".
 _KINDS = (
@@ -36,21 +38,30 @@ _KINDS = (
 )
 _CODE = {name: code for code, name in enumerate(COMPONENTS)}
 _OPEN = _CODE["unattributed"]
+_ATTENDS = [_CODE[name] for name in ("attention.other", "attention.rope")]
 _LINEAR = {
     _CODE[name] for name in ("attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down", "logits")
 }
+#: What takes the normalized stream: its gradients are summed for the normalization.
+_TAKES_NORMED = {_CODE[name] for name in ("attention.qkv", "mlp.up", "mlp.gate")}
 _MLP = {_CODE[name] for name in ("mlp.up", "mlp.gate", "mlp.down")}
 _NORM = {"mean", "power", "copy", "shift", "product", "root"}
 _NORM_BACK = {"product", "reduction", "copy", "power", "sum", "pointwise"}
 _TURN = {"product", "negation", "join", "sum"}
 _AFTER_PRODUCT = {"copy", "reduction", "sum"}
 _FILLS = re.compile(r"^Mem|FillFunctor")
+#: Around the kernel of attention's gradient, cuDNN's and FlashAttention's.
+_OF_CORE = re.compile(r"dot_do_o|convert_dq")
+_CASTS = re.compile(r"float16_copy_kernel|FloatToHalf")
+_STRUCTURE = EVIDENCE.index("structure")
 
 
 def replayed_parts(
-    trace: Trace, links: Links, names: KernelNames, component: IntArray, backward: npt.NDArray[np.bool_]
+    trace: Trace, links: Links, names: KernelNames, said: tuple[IntArray, IntArray], backward: BoolArray
 ) -> IntArray:
-    """Per kernel the code of its component where it is open and the order says it, else -1."""
+    """Per kernel the code of its component where it is open, or known by its block alone, and the order says
+    it, else -1. ``said`` are the component and the evidence of each."""
+    component, evidence = said
     out = np.full(len(component), -1, np.int32)
     found = replays(trace, links)
     if not found:
@@ -58,24 +69,32 @@ def replayed_parts(
     kinds = [next((kind for kind, pattern in _KINDS if pattern.search(text)), "") for text in trace.symbols]
     gemm = [bool(name and name.kind == "gemm") for name in names]
     fills = trace.symbols.where(_FILLS.search)[trace.kernels.name]
+    casts = trace.symbols.where(_CASTS.search)[trace.kernels.name]
+    vague = np.isin(component, _ATTENDS) | (casts & (component == _CODE["mlp.activation"]))
+    vague = (component == _OPEN) | (vague & (evidence == _STRUCTURE))
+    core = trace.symbols.where(_OF_CORE.search)[trace.kernels.name] & vague
+    out[core] = _CODE["attention.core"]
     for replay in found:
         part = replay[~fills[replay]]
         name = trace.kernels.name[part]
-        for run in _runs(component[part] == _OPEN):
+        for run in _runs((vague & ~core)[part]):
             if run.start == 0 or run.stop == len(part):
                 before = after = -1
             else:
-                before, after = int(component[part[run.start - 1]]), int(component[part[run.stop]])
+                before, after = (int(component[part[at]]) for at in (run.start - 1, run.stop))
             what = [kinds[code] for code in name[run].tolist()]
             to_gemm = run.stop < len(part) and gemm[name[run.stop]]
             from_gemm = run.start > 0 and gemm[name[run.start - 1]]
             if bool(backward[part[run]].all()):
-                said = _backward(what, before, after, from_gemm=from_gemm)
+                parts = _backward(what, before, after, from_gemm=from_gemm)
             elif not backward[part[run]].any():
-                said = _forward(what, before, after, to_gemm=to_gemm)
+                parts = _forward(what, before, after, to_gemm=to_gemm)
+                if to_gemm and after in _LINEAR:  # what autocast converts for it
+                    ahead = takewhile(lambda at: casts[at], part[run][::-1].tolist())
+                    out[[*ahead]] = after
             else:
                 continue
-            for at, code in said:
+            for at, code in parts:
                 out[part[run.start + at]] = code
     return out
 
@@ -99,8 +118,9 @@ def _forward(what: list[str], before: int, after: int, *, to_gemm: bool) -> Iter
             stop = next((at for at in range(start, len(what)) if what[at] not in _NORM), len(what))
             if stop > root:
                 yield from ((at, _CODE["norm"]) for at in range(start, stop))
-    if set(what) == {"copy"} and ((to_gemm and after in _LINEAR) or after == _CODE["loss"]):
+    if set(what) == {"copy"} and ((to_gemm and after in _LINEAR and not inside) or after == _CODE["loss"]):
         yield from ((at, after) for at in range(len(what)))  # what autocast converts for it
+    yield from ((at, _CODE["attention.rope"]) for at in _turned(what))
 
 
 def _backward(what: list[str], before: int, after: int, *, from_gemm: bool) -> Iterator[tuple[int, int]]:
@@ -114,13 +134,24 @@ def _backward(what: list[str], before: int, after: int, *, from_gemm: bool) -> I
         return
     if {before, after} <= _MLP and before != after and set(what) <= {"product", "pointwise"}:
         yield from ((at, _CODE["mlp.activation"]) for at in range(len(what)))
-    if "negation" in what and "join" in what:
-        first = what.index("product") if "product" in what else len(what)
-        stop = next((at for at in range(first, len(what)) if what[at] not in _TURN), len(what))
-        if "negation" in what[first:stop]:
-            yield from ((at, _CODE["attention.rope"]) for at in range(first, stop))
-    if from_gemm and before in _LINEAR and what.count("sum") <= 1 and set(what) <= _AFTER_PRODUCT:
+    yield from ((at, _CODE["attention.rope"]) for at in _turned(what))
+    behind = [*takewhile(_AFTER_PRODUCT.__contains__, what)]
+    if (
+        from_gemm
+        and before in _LINEAR
+        and behind.count("sum") <= 1
+        and (behind == what or before in _TAKES_NORMED)
+    ):
         # the bias's gradient and what autocast converts back; a sum joins two gradients of one input
-        yield from ((at, before) for at, kind in enumerate(what) if kind != "sum")
-    if before == _CODE["norm"] and what in (["sum"], ["sum", "copy"]) and after in _LINEAR:
+        yield from ((at, before) for at, kind in enumerate(behind) if kind != "sum")
+        if before in _TAKES_NORMED and "sum" in behind:
+            yield behind.index("sum"), _CODE["norm"]
+    if before == _CODE["norm"] and what in (["sum"], ["sum", "copy"], ["copy"]) and after in _LINEAR:
         yield from ((at, _CODE["residual"]) for at in range(len(what)))
+
+
+def _turned(what: list[str]) -> range:
+    """Where queries or keys are turned."""
+    first = what.index("product") if "product" in what else len(what)
+    stop = next((at for at in range(first, len(what)) if what[at] not in _TURN), len(what))
+    return range(first, stop) if {"negation", "join"} <= {*what[first:stop]} else range(0)
