@@ -12,7 +12,8 @@ what none before held. Of `transformers`: 1 and 2 in the order of a hash, 3 one 
 recorded, with ``--held`` the other half. Of `timm` (``--vision``): 1 families, 2 models of modules with
 attention, 3 to 5 one model more of each module. ``--libraries``: 1 of the six libraries (more.py), 2 of
 packages of their authors (originals.py), 3 of packages for text (texts.py), 4 for pictures, sound, series and
-molecules (senses.py), 5 of repositories that people clone (clones.py).
+molecules (senses.py), 5 of repositories that people clone (clones.py), 6 of more such
+repositories (repos.py).
 
 ``--no-shapes`` judges recordings without shapes, ``--compiled`` those of `transformers` under torch.compile
 (half a minute each), which hold no names, ``--setup`` those of `transformers` as people train them

@@ -30,6 +30,8 @@ from benchmarks.libraries import (
     more_truth,
     originals,
     originals_truth,
+    repos,
+    repos_truth,
     senses,
     senses_truth,
     texts,
@@ -45,6 +47,7 @@ _LISTS: tuple[tuple[Any, Any], ...] = (
     (texts, texts_truth),
     (senses, senses_truth),
     (clones, clones_truth),
+    (repos, repos_truth),
 )
 _PACKAGES = {
     "aurora": "microsoft-aurora",
