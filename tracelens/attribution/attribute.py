@@ -46,8 +46,9 @@ for _family in ("attention.", "mlp."):
     for _part in COMPONENTS:
         if _part.startswith(_family):
             _FINER[_COMPONENT[f"{_family}other"], _COMPONENT[_part]] = True
-for _part in ("mlp.up", "mlp.gate", "mlp.down"):  # of an MLP in the same module, side by side
+for _part in ("mlp.up", "mlp.gate", "mlp.activation", "mlp.down"):  # of an MLP in the same module
     _FINER[_COMPONENT["attention.other"], _COMPONENT[_part]] = True
+_FINER[_COMPONENT["residual"], _COMPONENT["attention.rope"]] = True  # a sum in a layer, outside its modules
 _FINER[_COMPONENT["ssm.scan"], _COMPONENT["ssm.projection"]] = True  # a batched GEMM of weights, as Zamba's
 
 #: A range can hold what stands around its block too: the normalization before it.

@@ -231,7 +231,7 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
                 return None
             return Decision("attention.values" if s.after_core else "attention.scores", "path")
     mixture = s.experts and not _MIXTURES.isdisjoint(roles)  # experts add biases, and their results up
-    apart = mixture or not {"embedding", "ssm", "mixer"}.isdisjoint(roles)
+    apart = mixture or not {"embedding", "ssm", "mixer", "rope"}.isdisjoint(roles)
     adds = s.residual if s.residual is not None else roles[-1:] and roles[-1] in _ADD_THE_STREAM
     if adds and ("layer" in roles or "attention" in roles) and not apart and not is_of_product(s.path):
         if ("attention" in roles and (not s.after_core or roles[-1] == "qkv")) or roles[-1] == "activation":
@@ -290,6 +290,8 @@ def _of_role(
         and any(map(is_block, s.path.elements[len(outer) + 1 :]))
     ):
         return None  # a network of layers that is called one
+    if role == "mlp" and outer[-1:] == ("embedding",):
+        return "embedding"
     if role == "mlp":
         mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
         return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear or is_of_product(s.path))

@@ -33,6 +33,7 @@ _BLOCK = re.compile(
     r"(?<!linear)(?<!linear_)(?<!dense)(?<!dense_)block|(transformer|decoder|encoder|residual)_?layer",
     re.IGNORECASE,
 )
+_BLOCK_OF_ATTENTION = re.compile(r"attention_?(block|layer)$", re.IGNORECASE)
 _HOLDS = {"activation": "mlp", "rope": "attention"}
 _BLOCKS = ("moe", "experts", "mlp")
 _RANGES = [(role, re.compile(pattern)) for role, pattern, _ in RANGES]
@@ -227,9 +228,16 @@ def _layers_of_attention(
         while at >= 0:
             makes[at] += count if roles[at] == "attention" else 0
             at = around[at]
+    norms = Counter(outer for outer, role in zip(outers, roles, strict=True) if role == "norm")
+    layers = {  # whose attention is no call of a module (dinov3/layers/block.py, SelfAttentionBlock)
+        at
+        for at in bends
+        if at >= 0 and _BLOCK_OF_ATTENTION.search(paths[at].elements[-1].text)
+        if norms[at] > 1 and products[at] > 2
+    }
     several = Counter(around[at] for at, count in makes.items() if at >= 0 and count > 1)
     mlps |= {at for at, count in several.items() if count > 1}
-    return (attends & mlps) - {-1}
+    return (attends & mlps) - {-1} | layers
 
 
 def _around_mlps(paths: list[Path], outers: list[int], choosing: set[int]) -> dict[int, str]:

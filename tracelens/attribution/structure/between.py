@@ -224,10 +224,19 @@ class _Placed(Places):
             return Label(
                 "unattributed", self.layer, candidates=("norm", "attention.other")
             )  # cast, or laid out
+        if self._on_pairs(kind):
+            return Label("attention.other", self.layer)  # makes what is added to the scores
         by_row = any(t[-1] == 1 for t in kind.tensors if len(t) > 2)  # of a norm, and no rotation
         if rotates and kind.name in _ROTATES | _SCALED and not (by_row and kind.name in _SCALED):
             return Label("attention.rope", self.layer)
         return Label("attention.other", self.layer)
+
+    def _on_pairs(self, kind: Kind) -> bool:
+        """Works on every pair of a query and a key, as on the unfused scores of the core behind."""
+        scores = self.run.shape(self.core.first) if self.core is not None else None
+        if scores is None or self.core is None or scores.n == self.core.key_dim:
+            return False
+        return any(t[-2:] == (scores.m, scores.n) for t in kind.tensors if len(t) > 2)
 
     def _in_mlp(self) -> list[tuple[int, Label]] | None:
         ends = self.after == "mlp.down" or (self.after is None and self.run.phase == "recompute")

@@ -26,6 +26,7 @@ from tracelens.gemm import GemmShape
 _PADDED = 512  # rows that a vocabulary is made larger by, at most
 _NEAR = 8  # units behind the head
 _COMPARES = frozenset({"softmax", "log_softmax", "argmax", "max", "topk", "sort", "multinomial"})
+_OF_DISTANCE = 2  # columns beside those of two vectors whose distance is one product (aten::_euclidean_dist)
 
 
 class BlockWalk(Walk):
@@ -43,6 +44,9 @@ class BlockWalk(Walk):
             if router is not None:
                 rest = self._experts([p for p in products if p < at], at, rest, router, stop)
                 open_, head = [], []
+            elif rest[:1] and self._ups(open_, at) and self._has_shortcut(self._ups(open_, at)[0], at):
+                head += [*open_, at, rest.pop(0)]
+                open_ = []
             elif shape is not None and open_ and shape.n == self.hidden and self._closes(open_, at):
                 others = self._others_rows(open_, at)
                 open_ = [p for p in open_ if p not in others]
@@ -104,6 +108,18 @@ class BlockWalk(Walk):
             return True
         # added to a stream of another width: no MLP, but the way into that
         return shape.k != self.hidden and not any(map(_joins, run.kinds[ups[0] + 1 : at]))
+
+    def _has_shortcut(self, up: int, down: int) -> bool:
+        """Is what it gives added to another product of what the first took? So is a block that makes features
+        of others (input and output layers of TimesFM, arXiv 2310.10688), and no layer's MLP."""
+        run = self.run
+        behind = [at for at in range(down + 1, min(down + 4, len(run))) if run.kinds[at].what != "copy"]
+        if len(behind) < 2 or not adds(run.kinds[behind[1]]):
+            return False
+        first, last, beside = (run.shape(at) for at in (up, down, behind[0]))
+        if first is None or last is None or beside is None:
+            return False
+        return (beside.m, beside.n, beside.k) == (last.m, last.n, first.k)
 
     def _in_layer(self, down: GemmShape) -> bool:
         """On the tokens of its attention; without one, as large as MLPs that have one. A head is neither."""
@@ -176,7 +192,10 @@ class BlockWalk(Walk):
         """The routing that follows this product before the next, when it is small and from the stream."""
         shape = self.run.shape(at)
         until = rest[0] if rest else stop
-        if shape is None or shape.k != self.hidden or shape.n > MOST_EXPERTS or shape.batch > 1:
+        if shape is None or shape.n > MOST_EXPERTS:
+            return None
+        distances = shape.batch > 1 and shape.k == self.hidden + _OF_DISTANCE
+        if not distances and (shape.k != self.hidden or shape.batch > 1):
             return None
         routers = [p for p in self.routers if at < p < until]
         among = {tensor[-1] for p in routers for tensor in self.run.kinds[p].tensors}

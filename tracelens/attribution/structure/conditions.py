@@ -76,6 +76,30 @@ def label_brought(run: Run, hidden: int | None) -> None:
             run.labels.update(dict.fromkeys(range(at + 1, behind), Label("embedding")))
 
 
+def label_dropped_samples(run: Run, hidden: int | None) -> None:
+    """Name a branch of some of the samples alone (stochastic depth, arXiv 2304.07193): choosing them is
+    ``dropout``, scaling and adding them ``residual``; fills ``run.labels``."""
+    for at, kind in enumerate(run.kinds):
+        whole, part = (*kind.tensors[::2], (), ())[:2]
+        of_samples = whole[1:] == part[1:] != () and part[0] <= whole[0] and kind.tensors[1] == part[:1]
+        if kind.name not in ("index_add", "index_add_") or not of_samples:
+            continue
+        if hidden is None or prod(whole[1:]) % hidden or whole[1:] == (hidden,):
+            continue  # tokens that go back from their experts
+        run.labels[at] = Label("residual")
+        for place in range(at - 1, -1, -1):
+            before = run.kinds[place]
+            if before.name in ("mul", "index_add") and all(prod(t) <= prod(whole) for t in before.tensors):
+                run.labels[place] = Label("residual")
+            elif before.what != "copy":
+                break
+        picks = (p for p in range(at - 1, -1, -1) if run.kinds[p].name in ("index", "index_select"))
+        chosen = next(picks, 0)
+        if prod(next(iter(run.kinds[chosen].tensors), ())) == prod(whole):
+            draws = range(chosen - (run.kinds[chosen - 1].name == "randperm"), chosen + 1)
+            run.labels.update(dict.fromkeys(draws, Label("dropout")))
+
+
 def _scaled_by_sample(kind: Kind) -> Iterator[tuple[int, int]]:
     """(samples, width) where rows of tokens are multiplied with one row for each sample."""
     two = kind.tensors[:2]

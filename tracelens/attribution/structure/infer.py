@@ -18,7 +18,12 @@ from tracelens.attribution.structure.attention_on_maps import label_attention_on
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.backward_cores import find_backward_cores
 from tracelens.attribution.structure.between import label_between
-from tracelens.attribution.structure.conditions import label_brought, label_conditions, label_times
+from tracelens.attribution.structure.conditions import (
+    label_brought,
+    label_conditions,
+    label_dropped_samples,
+    label_times,
+)
 from tracelens.attribution.structure.connections import label_connections, label_skips
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_again, label_forward
@@ -164,6 +169,7 @@ def infer(
         label_skips(run, hidden)
         label_times(run)
         label_conditions(run)
+        label_dropped_samples(run, hidden)
         label_brought(run, hidden)
         label_widening(run)
         label_between_layers(run)

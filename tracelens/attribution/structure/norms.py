@@ -33,7 +33,7 @@ def written_norms(run: Run) -> set[int]:
         if normalizes_by(run, root) and (start := _start(run, root)) < root:
             stop = _stop(run, start, root)
             out |= {*range(start, stop), *_weighed(run, stop, _whole(run.kinds[start:stop]), rows=True)}
-        out |= by_length(run, root) or _by_response(run, root)
+        out |= by_length(run, root) or _by_response(run, root) or _by_deviation(run, root)
         if run.kinds[root].what == "norm":
             whole = _whole(run.kinds[root : root + 1])
             out |= _weighed(run, root + 1, whole) | _modulated(run, root + 1, whole)
@@ -83,6 +83,27 @@ def _by_response(run: Run, root: int) -> set[int]:
         at += 1
     names = {kind.name for kind in run.kinds[root + 1 : at]}
     return {*range(root, at)} if {"mean", "div", "mul"} <= names else set()
+
+
+def _by_deviation(run: Run, root: int) -> set[int]:
+    """w * (x - mean) / (deviation + epsilon) + b, as the annotated transformer writes it: the deviation is a
+    unit of its own, or a root and what that is of; without shapes by the names alone."""
+    kinds = run.kinds
+    if kinds[root].name not in ("std", "sqrt"):
+        return set()
+    start = next((at for at in range(root - 1, max(root - 5, -1), -1) if kinds[at].name == "mean"), root)
+    whole = next(iter(kinds[start].tensors), ())
+    small = {whole, (*whole[:-1], 1), whole[:-1], whole[-1:], ()}
+    stop = root + 1
+    while stop < min(len(run), root + _STEPS) and {*kinds[stop].tensors} <= small:
+        stop += 1
+        if kinds[stop - 1].name == "div":
+            break
+    names = [kind.name for kind in kinds[start:stop] if kind.what != "copy"]
+    if start == root or names[-4:] != ["sub", "mul", "add", "div"]:
+        return set()
+    shifted = [(kind.what, kind.tensors) for kind in kinds[stop : stop + 1]]
+    return {*range(start, stop + (shifted == [("add", (whole, whole[-1:]) if whole else ())]))}
 
 
 def weights_of(whole: Dims) -> set[Dims]:
@@ -172,6 +193,8 @@ def _weighs(kind: Kind, whole: Dims, weights: set[Dims]) -> bool:
 
 def normalizes_by(run: Run, root: int) -> bool:
     """Is it the root of a normalization? A square root that nothing is divided by is of something else."""
+    if _by_deviation(run, root):
+        return True
     if not is_root(run, root) or run.kinds[root].name != "sqrt":
         return is_root(run, root)
     return _start(run, root) < root and root + 1 < len(run) and run.kinds[root + 1].name == "div"

@@ -155,7 +155,20 @@ class Places(Interval):
         norms = [p for p in self.gap if p < at and self._is_norm(p)]
         if norms and self.run.units[at] - self.run.units[norms[-1]] > at - norms[-1]:
             return False  # a layer without attention was read out of it
+        if self._makes_values_too():
+            return False  # of one product: positions are for queries and keys
         return any(self._is_residual(p) for p in self.gap if norms and p < norms[-1])
+
+    def _makes_values_too(self) -> bool:
+        """Does one product behind the gap make queries, keys and values?"""
+        core, shape = (
+            self.core,
+            self.run.shape(self.gap[-1] + 1) if self.gap[-1] + 1 < len(self.run) else None,
+        )
+        if core is None or shape is None or not core.heads or not core.key_dim or not core.value_dim:
+            return False
+        keys = (core.kv_heads or core.heads) * (core.key_dim + core.value_dim)
+        return shape.n == core.heads * core.key_dim + keys
 
     @cached_property
     def _rows_before(self) -> set[int]:
