@@ -7,9 +7,9 @@ the square's mean taken, and x times the root is cast back and multiplied with a
 from __future__ import annotations
 
 from functools import cache
-from itertools import takewhile
 from math import prod
 
+from tracelens.attribution.structure.norm_forms import STEPS, by_deviation, by_length, by_response, weighs
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.gemm.inductor import parse_fused
@@ -21,8 +21,6 @@ _BEFORE = frozenset(
     | {"convert_element_type", "broadcast_in_dim"}  # of var, where it is composed of others
 )
 _CENTRES = frozenset({"sub", "var", "var_mean", "std"})
-_TO_LENGTH = frozenset({"clamp", "clamp_min", "clamp_min_", "expand", "div", "mul", "copy_"})
-_STEPS = 8  # units on either side of the root
 _SCALE_AND_SHIFT = 2  # rows
 
 
@@ -33,90 +31,11 @@ def written_norms(run: Run) -> set[int]:
         if normalizes_by(run, root) and (start := _start(run, root)) < root:
             stop = _stop(run, start, root)
             out |= {*range(start, stop), *_weighed(run, stop, _whole(run.kinds[start:stop]), rows=True)}
-        out |= by_length(run, root) or _by_response(run, root) or _by_deviation(run, root)
+        out |= by_length(run, root) or by_response(run, root) or by_deviation(run, root)
         if run.kinds[root].what == "norm":
             whole = _whole(run.kinds[root : root + 1])
             out |= _weighed(run, root + 1, whole) | _modulated(run, root + 1, whole)
     return out
-
-
-def by_length(run: Run, root: int) -> set[int]:
-    """What divides rows by their length (functional.normalize) and multiplies them with a weight; without one
-    it is of something else, as of cosine attention."""
-    kinds, places = run.kinds, range(root + 1, min(len(run), root + _STEPS))
-    if kinds[root].name != "linalg_vector_norm":
-        return set()
-    if not kinds[root].tensors:
-        steps = [at for at in places if kinds[at].name not in VIEWS][:4]
-        length, *names = [kinds[at].name for at in steps] or [""]
-        if names != ["div", "mul", "mul"] or length not in _TO_LENGTH:
-            return set()
-        return {*range(root, steps[3] + 1)}
-    whole = kinds[root].tensors[0]
-    statistic = (*whole[:-1], 1)
-    small = [*takewhile(lambda at: {*kinds[at].tensors} <= {statistic, ()}, places)]
-    rows = [kinds[at].name for at in small if kinds[at].name not in VIEWS]
-    scaled = rows[-2:] == ["reciprocal", "mul"]
-    if scaled and any(_weighs(kind, whole, {statistic}) for kind in kinds[small[-1] + 1 :][:1]):
-        return {*range(root, small[-1] + 2)}  # by the root of a mean square, which length and width make
-    end = next((at for at in places if _weighs(kinds[at], whole, weights_of(whole))), root)
-    if end == root and len(whole) == 3:  # by one number, as the stream alone is
-        end = max((at for at in places if _is_scaled(run, at, root, whole)), default=root)
-    prepares = [kind.tensors == (whole[-1:],) for kind in kinds[:end]]  # the weight
-    if end == root or any(kinds[p].name not in _TO_LENGTH and not prepares[p] for p in range(root + 1, end)):
-        return set()
-    return {*range(root - (root > 0 and prepares[root - 1]), end + 1)}
-
-
-def _by_response(run: Run, root: int) -> set[int]:
-    """Global response normalization (arXiv 2301.00808): channels of a map, or of a sequence, are divided by
-    their length over all places, on average, and weighed, shifted and added to what they were."""
-    whole = next(iter(run.kinds[root].tensors), ())
-    if run.kinds[root].name != "linalg_vector_norm" or len(whole) not in (3, 4):
-        return set()
-    ones, width = (1,) * (len(whole) - 2), whole[-1:]
-    rows = {(n, *ones, *width) for n in (1, whole[0])} | {(whole[0], *ones, 1), width}
-    at = root + 1
-    while at < min(len(run), root + _STEPS) and {*run.kinds[at].tensors} <= rows | {whole}:
-        if run.kinds[at].name not in ("mean", "add", "div", "mul"):
-            break
-        at += 1
-    names = {kind.name for kind in run.kinds[root + 1 : at]}
-    return {*range(root, at)} if {"mean", "div", "mul"} <= names else set()
-
-
-def _by_deviation(run: Run, root: int) -> set[int]:
-    """w * (x - mean) / (deviation + epsilon) + b, as the annotated transformer writes it: the deviation is a
-    unit of its own, or a root and what that is of; without shapes by the names alone."""
-    kinds = run.kinds
-    if kinds[root].name not in ("std", "sqrt"):
-        return set()
-    start = next((at for at in range(root - 1, max(root - 5, -1), -1) if kinds[at].name == "mean"), root)
-    whole = next(iter(kinds[start].tensors), ())
-    small = {whole, (*whole[:-1], 1), whole[:-1], whole[-1:], ()}
-    stop = root + 1
-    while stop < min(len(run), root + _STEPS) and {*kinds[stop].tensors} <= small:
-        stop += 1
-        if kinds[stop - 1].name == "div":
-            break
-    names = [kind.name for kind in kinds[start:stop] if kind.what != "copy"]
-    if start == root or names[-4:] != ["sub", "mul", "add", "div"]:
-        return set()
-    shifted = [(kind.what, kind.tensors) for kind in kinds[stop : stop + 1]]
-    return {*range(start, stop + (shifted == [("add", (whole, whole[-1:]) if whole else ())]))}
-
-
-def weights_of(whole: Dims) -> set[Dims]:
-    """For every channel, or for those of every head."""
-    return {whole[-1:], (whole[1], 1, whole[-1])} if len(whole) == 4 else {whole[-1:]}
-
-
-def _is_scaled(run: Run, at: int, root: int, whole: Dims) -> bool:
-    """Multiplied with numbers only, right behind the division."""
-    between = [kind for kind in run.kinds[root + 1 : at] if kind.name == "mul"]
-    return all(
-        kind.name == "mul" and kind.tensors in ((whole,), (whole, (1,))) for kind in (*between, run.kinds[at])
-    )
 
 
 def _whole(kinds: list[Kind]) -> Dims:
@@ -134,7 +53,7 @@ def _weighed(run: Run, start: int, whole: Dims, *, rows: bool = False) -> set[in
     at = start
     while at < len(run) and run.kinds[at].tensors and weights.issuperset(run.kinds[at].tensors):
         at += 1
-    if at == len(run) or not _weighs(run.kinds[at], whole, weights) or (rows and _turns(run, at)):
+    if at == len(run) or not weighs(run.kinds[at], whole, weights) or (rows and _turns(run, at)):
         return set()
     return {*range(start, at + 1)}
 
@@ -148,7 +67,7 @@ def _modulated(run: Run, start: int, whole: Dims) -> set[int]:
     samples, width = whole[0], whole[-1]
     ones = (samples, *(1 for _ in whole[1:-1]), width)
     small, end, scaled, shifted = {(width,), (samples, width), ones}, start, False, False
-    for at in range(start, min(len(run), start + _STEPS)):
+    for at in range(start, min(len(run), start + STEPS)):
         kind = run.kinds[at]
         operands = {*kind.tensors} - {()}
         one_more = kind.what == "add" and kind.tensors == (whole,)
@@ -169,7 +88,7 @@ def _modulated(run: Run, start: int, whole: Dims) -> set[int]:
 
 
 def _goes_to_product(run: Run, at: int) -> bool:
-    behind = (kind for kind in run.kinds[at : at + _STEPS] if kind.what != "copy" and kind.name not in VIEWS)
+    behind = (kind for kind in run.kinds[at : at + STEPS] if kind.what != "copy" and kind.name not in VIEWS)
     return next((kind.what == "gemm" for kind in behind), False)
 
 
@@ -186,14 +105,9 @@ def _name(kind: Kind) -> str:
     return kind.what if kind.what in ("gemm", "norm") else kind.name
 
 
-def _weighs(kind: Kind, whole: Dims, weights: set[Dims]) -> bool:
-    two = kind.tensors[:2]
-    return kind.name in ("mul", "mul_") and whole in two and any(t in weights for t in two if t != whole)
-
-
 def normalizes_by(run: Run, root: int) -> bool:
     """Is it the root of a normalization? A square root that nothing is divided by is of something else."""
-    if _by_deviation(run, root):
+    if by_deviation(run, root):
         return True
     if not is_root(run, root) or run.kinds[root].name != "sqrt":
         return is_root(run, root)
@@ -213,7 +127,7 @@ def is_root(run: Run, at: int) -> bool:
 def _start(run: Run, root: int) -> int:
     """From the cast or the mean that it begins with; the root itself where no mean of squares precedes it."""
     kinds, start, averaged = run.kinds, root, False
-    for at in range(root - 1, max(-1, root - _STEPS), -1):
+    for at in range(root - 1, max(-1, root - STEPS), -1):
         kind = kinds[at]
         if at == root - 1 and _is_weight(kind):
             continue  # cast for the product with the root (modules/transformer.py of kyutai-labs/moshi)
@@ -256,7 +170,7 @@ def _stop(run: Run, start: int, root: int) -> int:
         return root + 3 + any(kind.what == "copy" for kind in kinds[root + 3 : root + 4])
     whole: Dims | None = None  # what is normalized, as it is handed on
     centred = any(kind.name in _CENTRES for kind in kinds[start:root])
-    for at in range(root + 1, min(len(run), root + _STEPS)):
+    for at in range(root + 1, min(len(run), root + STEPS)):
         kind = kinds[at]
         wide = _is_wide(kind)
         scales = kind.name in ("mul", "mul_", "div") and (not wide or _scales(kind))
@@ -282,7 +196,7 @@ def _stop(run: Run, start: int, root: int) -> int:
 
 def _turns(run: Run, at: int) -> bool:
     """Is it the first product of a rotation, behind which the other half is negated?"""
-    behind = (kind.name for kind in run.kinds[at + 1 : at + _STEPS] if kind.name not in VIEWS | CUTS)
+    behind = (kind.name for kind in run.kinds[at + 1 : at + STEPS] if kind.name not in VIEWS | CUTS)
     return next(behind, "") == "neg"
 
 
@@ -293,7 +207,7 @@ def _stop_on_map(run: Run, root: int) -> int | None:
     if len(statistic) != 4 or statistic[1] != 1 or 1 in statistic[2:]:
         return None
     stop, steps = root + 1, list[str]()
-    for kind in run.kinds[root + 1 : root + _STEPS]:
+    for kind in run.kinds[root + 1 : root + STEPS]:
         whole, other = (*kind.tensors[:2], (), ())[:2]
         step = "add" if kind.what == "add" else kind.name
         weight = other == (1, *whole[1:2], 1, 1) and step in ("add", "mul") and step not in steps

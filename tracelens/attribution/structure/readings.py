@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tracelens.attribution.structure.grammars import GROUPED
-from tracelens.attribution.structure.norms import by_length, normalizes_by
+from tracelens.attribution.structure.norm_forms import by_length
+from tracelens.attribution.structure.norms import normalizes_by
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import bends, convolves_bent, follows, gate_of, routes
