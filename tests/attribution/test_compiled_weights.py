@@ -129,3 +129,26 @@ def test_a_softmax_between_two_convolutions_is_of_no_map() -> None:
     run = _run("forward", conv, *fused, conv, fused[1], conv)
     label_maps(run, HIDDEN)
     assert [at for at, label in run.labels.items() if label.component == "other"] == [4]
+
+
+@pytest.mark.parametrize(("words", "found"), [(1002, "logits"), (999, "")])
+def test_a_vocabulary_that_the_forward_pads_and_the_gradient_of_its_weight_does_not(
+    words: int, found: str
+) -> None:
+    """torch/_inductor/fx_passes/pad_mm.py: BERT's 30522 words in a real step, 30528 in its forward."""
+    forward = _forward(1)
+    forward = _run("forward", *forward.kinds, _gemm(TOKENS, 1008, HIDDEN))
+    forward.cores = find_cores(forward)
+    names = [*3 * [QUERIES], "attention.scores", "attention.softmax", "attention.values", OUTPUT, UP, DOWN]
+    forward.labels = {at: Label(name, 0) for at, name in enumerate(names)} | {9: Label("logits")}
+    head = [_gemm(TOKENS, HIDDEN, 1008), *MLP_BACK, WEIGHT, SQUARE]
+    labels = _labeled(forward, *head, _gemm(words, HIDDEN, TOKENS))
+    assert (labels[-1].component if labels[-1] else "") == found
+
+
+def test_many_biases_in_a_row_are_of_what_alone_is_as_wide() -> None:
+    bias = _fused("red_fused_gelu_gelu_backward_sum_view", (4, 64, INNER), (1, INNER))
+    of_stream = _fused("red_fused_sum", (TOKENS, HIDDEN), (1, HIDDEN, 2))
+    labels = _labeled(_forward(2), *2 * MLP_BACK, *10 * [bias], *10 * [of_stream])
+    assert {label.component for label in labels[4:14] if label} == {UP}
+    assert {label.component for label in labels[14:] if label} <= {"unattributed"}

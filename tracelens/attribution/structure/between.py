@@ -97,6 +97,9 @@ def _positions(run: Run, hidden: int) -> Iterator[int]:
             yield at
 
 
+_PADDED = 64  # words that a vocabulary is made larger by, at most
+
+
 class _Placed(Places):
     """The same with the names that follow from its place."""
 
@@ -454,8 +457,18 @@ class _Placed(Places):
         counts = bool(ops & _COUNTS) or ("clamp" in ops and "mul" not in ops)
         return not kind.tags - {"add", "dropout"} and not counts
 
+    def _of_table(self, kind: Kind) -> bool:
+        """Works on the table of words alone, which the head multiplies with: casts or pads it."""
+        tables = {t for t in kind.tensors if len(t) > 1}
+        vocab = self.vocab or 0
+        return bool(tables) and all(
+            t[1:] == (self.hidden,) and self.hidden < t[0] and vocab - _PADDED < t[0] <= vocab for t in tables
+        )
+
     def _fused(self, at: int) -> Label | None:
         kind = self.run.kinds[at]
+        if self.after == "logits" and self._of_table(kind):
+            return Label("logits")
         # as wide as the stream; a recording without shapes, or a kernel of Triton without them, says nothing
         wide = self.hidden in widths(kind.tensors) or (not kind.tensors and self._only_adds(kind))
         adds = "add" in kind.tags and self.before in _STREAM

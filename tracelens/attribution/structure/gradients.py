@@ -77,6 +77,10 @@ class _Between:
         for product in products:
             for shape in ((product.shape.n, product.shape.k), (product.shape.k, product.shape.n)):
                 self.weights.setdefault(shape, set()).add(product.label.component)
+        #: what makes results of each width
+        self.made: dict[int, set[str]] = {}
+        for product in products:
+            self.made.setdefault(product.shape.n, set()).add(product.label.component)
         #: widths between an MLP's products
         self.inner = {p.shape.k for p in products if p.label.component == "mlp.down"} - hidden
         on_stream = ("attention.qkv", "attention.output", "mlp.down")
@@ -143,6 +147,10 @@ class _Between:
         fused = parse_fused(kind.name) if self.around.get(at, (0, 0))[1] == len(self.run) else None
         if fused is not None and {"slice", "sum"} <= {*fused.ops} and self._streams(kind) == 1:
             return Label("embedding")  # of a token that is put before all others
+        tables = [t for t in kind.tensors if len(t) == 2]
+        of_words = all(self._is_vocabulary(t[0]) and t[1] in self.hidden for t in tables)
+        if "add" in kind.tags and len(tables) > 1 and of_words:
+            return Label("embedding")  # with that of the head, which is the same table
         if kind.what == "embedding" or kind.name.startswith("convolution"):
             return Label("embedding")  # of tokens or of patches
         if "embedding_backward" not in kind.tags:
@@ -335,14 +343,15 @@ class _Between:
         scales = any(len(t) > 2 and t[:2] == (1, 1) and t[2] not in thirds for t in kind.tensors)
         if scales and not self._only_sums(at, kind):
             return None  # over samples and rows, of a product or of partial sums: of a scale, as likely
-        if self._is_put_off(at):
-            return Label("unattributed")  # of one of many biases
         given = kind.tensors
         if (
             kind.what == "fused"
         ):  # what it reads says nothing of the sum; a number for each row is a statistic
             given = tuple(t for t in given if prod(t) < self._most(at) and t[-1] > 1)
         widths = {size for t in given for size in t if size > 1}
+        if self._is_put_off(at):  # of one of many biases
+            made = set().union(*(self.made.get(wide, ()) for wide in widths))
+            return Label(made.pop() if len(made) == 1 else "unattributed")
         stations = self._summed_at(at, widths)
         if stations == [len(self.run)]:
             return Label("embedding")  # behind the first normalization

@@ -11,6 +11,7 @@ from tracelens.attribution.structure.put_off import agree
 from tracelens.attribution.structure.runs import Label, Run
 
 _MOSTLY = 0.9  # of the gradients of activations have that of the weight next to them
+_ALIGNED = 8  # elements
 _MLP = frozenset({"mlp.up", "mlp.gate", "mlp.down"})
 
 
@@ -40,7 +41,7 @@ def label_weights(
         size = size_of(run, at)
         if size is None or at in taken or at in inside:
             continue
-        fits = tuple(of_size.get(size, ()))
+        fits = tuple(of_size.get(size, ())) or _padded_ahead(size, of_size)
         if fits:
             classes.setdefault(fits, []).append(at)
         else:
@@ -117,6 +118,16 @@ def _next_to_path(
     best = max(before, behind, key=len)
     clear = len(before) != len(behind) and len(best) >= _MOSTLY * len(path)
     return best if clear else {}
+
+
+def _padded_ahead(size: Size, of_size: Mapping[Size, list[int]]) -> tuple[int, ...]:
+    """The products whose output the forward makes a few columns wider, for alignment, and the gradient of
+    their weight does not (torch/_inductor/fx_passes/pad_mm.py decides for each)."""
+    for padded, fits in of_size.items():
+        more = [large - own for large, own in zip(padded, size, strict=True) if large != own]
+        if len(more) == 1 and 0 < more[0] < _ALIGNED and any(n % _ALIGNED for n in size):
+            return tuple(fits)
+    return ()
 
 
 def _name_class(
