@@ -150,6 +150,7 @@ _ROWS = (
         r"|Decoder\[decoder\]/Linear\[projection\]|SwinTransformerV2\[\]/Linear\[head\]", _PRODUCT, "logits",
         "their names"),
     Row(r"SharedEmbedding\[wte\]", "linear", "logits", "llmfoundry: tied"),
+    Row(r"MLPEmbedder\[\w+\]" + _IN, _ANY, "embedding other", "flux: of time, guidance and a vector"),
     Row(r"Linear\[(decoder_pred|predictor_proj|prediction_head|class_embed|out_layer)\]|UViT\[\]/Conv2d\["
         r"final_layer\]|(FinalLayer|LastLayer)\[\w+\]/Linear\[linear\]", _ANY, "logits other", "last layers"),
     Row(r"(TransformerBasicHead|ExprDecoder|MVCDecoder)\[\w+\]" + _IN, _ANY, "logits other", "heads"),

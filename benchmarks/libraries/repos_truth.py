@@ -109,6 +109,7 @@ _ROWS = (
         "blocks/mlstm/layer.py: q, k, v of blocks of four"),
     Row(r"mLSTMLayer\[xlstm\]/CausalConv1d\[conv1d\]" + _IN, _ANY, "ssm.conv", "components/conv.py"),
     Row(r"mLSTMLayer\[xlstm\]/SiLU\[\w+\]", _ANY, "ssm.scan ssm.conv ssm.projection", "layer.py"),
+    Row(r"mLSTMCell\[mlstm_cell\]/Linear\[[if]gate\]", _ANY, "ssm.projection ssm.scan", "cell.py"),
     Row(r"mLSTMCell\[mlstm_cell\]" + _IN, _ANY, "ssm.scan attention.*", "cell.py; backends.py"),
     Row(r"mLSTMLayer\[xlstm\]", _ANY, "ssm.scan ssm.conv ssm.projection", "layer.py: skip and gate"),
     # MLPs
@@ -150,13 +151,16 @@ _ROWS = (
     Row(r"LogSoftmax\[softmax\]|Conformer\[\]", _ANY, "loss logits", "bert_pytorch/model/language_model.py"),
     Row(r"(\w*FinalLayer\[\w+\]|Head\[head\])/Linear\[(linear|head)\]", _PRODUCT, "logits other", "the last"),
     Row(r"(\w*FinalLayer|Head)\[\w+\]", _ANY, "norm other logits", "shift and scale"),
+    Row(r"DINOHead\[\w+\]" + _IN, r"_weight_norm\w*", "logits norm", "as elsewhere: it normalizes"),
     Row(r"(DINOHead\[\w+\]|Sequential\[sequence_head\])" + _IN, _ANY, "logits other mlp.*", "heads"),
     Row(r"(CastedLinear\[q_head\]|Linear\[head\]|ResidualBlock\[output_projection_\w+\]"
         r"|\w+\[param_proj\])" + _IN, _ANY, "logits other", "trm.py; VideoMAE; policy; timesfm; uni2ts"),
     # embeddings
     Row(r"(\w*Embed(ding|der)|SinusoidalPosEmb|Conv3d)\[\w*\]" + _IN, _ANY, "embedding other", "their names"),
-    Row(r"(Conv2dSubampling\[\w+\]|Sequential\[input_projection\]|ResidualBlock\[tokenizer\]"
-        r"|(MultiInSizeLinear|FeatLinear)\[\w+\]|Linear\[(encoder_to_decoder|input_emb|cond_obs_emb)\])"
+    Row(r"(ResidualBlock\[tokenizer\]|(MultiInSizeLinear|FeatLinear)\[\w+\])" + _IN, _ANY,
+        "embedding other mlp.* residual", "timesfm: dense.py; uni2ts: an MLP with a product beside"),
+    Row(r"(Conv2dSubampling\[\w+\]|Sequential\[input_projection\]"
+        r"|Linear\[(encoder_to_decoder|input_emb|cond_obs_emb)\])"
         + _IN, _ANY, "embedding other", "the first layers"),
     Row(r"TransformerForDiffusion\[\]/Sequential\[encoder\]/\w+\[\d\]", _ANY, "embedding other mlp.*",
         "transformer_for_diffusion.py: of the condition"),

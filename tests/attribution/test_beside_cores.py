@@ -65,6 +65,21 @@ def test_what_is_done_to_both_leaves_the_gate_first(
     _found(tmp_path, _layers(ATTENTION, [NORM, *both, *work, DOWN]))
 
 
+def test_each_of_two_is_scaled_behind_its_own_product(tmp_path: Path) -> None:
+    """transformers models/dory/modeling_dory.py: act(gate(x) * g) * (up(x) * u), and a gate on the core's
+    output that is as large as the queries, and made behind them."""
+    wide = [BATCH, LENGTH, 4 * WIDTH]
+    scale = [_row("mlp.activation", "mul", wide[2:]), _row("mlp.activation", "mul", wide, wide[2:])]
+    gate, up = (mm(part, TOKENS, 4 * WIDTH, WIDTH) for part in ("mlp.gate", "mlp.up"))
+    acts = [_row("mlp.activation", name, wide) for name in ("silu", "mul")]
+    few = mm("attention.qkv", TOKENS, WIDTH // 4, WIDTH)
+    own = mm("attention.qkv", TOKENS, WIDTH, WIDTH)
+    heads = [[BATCH, LENGTH, n, HEAD] for n in (HEADS, HEADS // 4, HEADS // 4)]
+    core = [replace(CORE, dims=tuple(heads))]
+    attention = [NORM, own, few, few, own, *core, OUTPUT]
+    _found(tmp_path, _layers(attention, [NORM, gate, *scale, up, *scale, *acts, DOWN]))
+
+
 def test_two_streams_go_up_side_by_side(tmp_path: Path) -> None:
     """transformers models/lxmert/modeling_lxmert.py, LxmertXLayer.output_fc."""
     few = [BATCH, 36, WIDTH]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,9 +84,9 @@ def test_narrow_layers_go_back_to_a_wider_stream(tmp_path: Path) -> None:
 
 def test_patches_go_through_an_mlp_with_a_product_beside(tmp_path: Path) -> None:
     """transformers models/timesfm, TimesFmResidualBlock: the product beside runs last."""
-    beside = mm("embedding", TOKENS, WIDTH, 64)
-    opens = [beside, _row("embedding", "silu", STREAM), mm("embedding", TOKENS, WIDTH, WIDTH), beside]
-    _found(tmp_path, [*opens, replace(ADD, right="embedding"), *_layers(ATTENTION)])
+    opens = [mm("mlp.up", TOKENS, WIDTH, 64), _row("mlp.activation", "silu", STREAM)]
+    opens += [mm("mlp.down", TOKENS, WIDTH, WIDTH), mm("other", TOKENS, WIDTH, 64), ADD]
+    _found(tmp_path, [*opens, *_layers(ATTENTION)])
 
 
 def test_a_row_of_frequencies_is_of_the_positions_it_makes(tmp_path: Path) -> None:

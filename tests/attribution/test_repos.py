@@ -31,7 +31,6 @@ from tests.attribution.test_parts import (
     _row,
 )
 from tracelens.attribution.components import decide
-from tracelens.attribution.names import op_rule
 from tracelens.words import COMPONENTS
 
 STATISTIC = [BATCH, LENGTH, 1]
@@ -151,7 +150,3 @@ def test_a_block_of_attention_that_bends_and_normalizes_twice_is_a_layer() -> No
     paths = ["SelfAttentionBlock", *(f"SelfAttentionBlock.{name}" for name in held)]
     assert _roles(*paths)[0] == "layer"
     assert _roles(*[path for path in paths if "GELU" not in path])[0] == "attention"
-
-
-def test_a_weight_is_normalized_for_its_product() -> None:
-    assert op_rule("aten::_weight_norm_interface") is None

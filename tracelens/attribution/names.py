@@ -56,7 +56,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
     (
         "norm",
         r"aten::(native_|_fused_|cudnn_|miopen_)?(layer_norm|rms_norm|group_norm|batch_norm|instance_norm)\w*",
-        r"aten::_batch_norm_impl_index",
+        r"aten::_batch_norm_impl_index|aten::_weight_norm\w*",
         rf"{_WORD}(?>.*?(RMSNorm|LayerNorm)).*(Function|Fn|Func).*",
         r"_(RMSNorm|LayerNorm)(Backward)?",  # module/layernorm.py of TransformerEngine
     ),

@@ -174,7 +174,7 @@ class BlockWalk(Walk):
             # the gate is what the activation takes, also where that runs before the other product
             acts = next((at for at in range(up[1] + 1, down) if activates(run.kinds[at])), up[1] + 1)
             between = any(activates(run.kinds[at]) for at in range(up[0] + 1, up[1]))
-            gate = 0 if between else gate_of(run.kinds[up[1] + 1 : acts])
+            gate = 0 if between else gate_of(run.kinds, up[0], up[1], acts)
             unknown = Label("unattributed", layer, candidates=("mlp.gate", "mlp.up"))
             for at in open_:
                 named = Label("mlp.gate" if (at >= up[1]) == gate else "mlp.up", layer)

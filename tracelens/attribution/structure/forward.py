@@ -168,8 +168,7 @@ class Forward(Queries, BlockWalk):
         if not makes_stream and (activated or taken & {shape.k for shape in own}):
             ahead = []  # of what a block before made, or beside the queries: no picture and no table
         if parts := self._widening_mlp(ahead if len(ahead) != 1 else shapes[:3]):
-            made = self.run.follows is None and not any(map(_opens, self.run.kinds[: min(parts)]))
-            self.run.labels |= dict.fromkeys(parts, Label("embedding")) if made else parts
+            self.run.labels |= parts
             ahead = []
         wider = makes_stream or any(shape.k != self.hidden for _, shape in ahead[:1])
         after = [*(shape.k for _, shape in ahead[1:]), 0]
@@ -183,7 +182,7 @@ class Forward(Queries, BlockWalk):
 
     def _widening_mlp(self, opens: list[tuple[int, GemmShape]]) -> dict[int, Label]:
         """An MLP that gives a wider stream, and the product that widens what it is added to: the last of the
-        stage before (MViTv2, arXiv 2112.01526), or what makes the stream (TimesFM, arXiv 2310.10688)."""
+        stage before (MViTv2, arXiv 2112.01526), or of patches (TimesFM, arXiv 2310.10688)."""
         if len(opens) != 3:
             return {}
         last_beside = opens[2][1].k == opens[0][1].k
@@ -191,7 +190,8 @@ class Forward(Queries, BlockWalk):
         fits = own.k == first.k and first.n == second.k and own.n == second.n == self.hidden
         ends = max(aside, down) + 1
         behind = self.run.kinds[ends : ends + _BEHIND]
-        if not fits or not own.m == first.m == second.m or not any(map(adds, behind)):
+        alone = own.batch == first.batch == second.batch == 1
+        if not (fits and alone) or not own.m == first.m == second.m or not any(map(adds, behind)):
             return {}
         parts = dict.fromkeys(range(up + 1, down), "mlp.activation") | {aside: "other"}
         parts |= {up: "mlp.up", down: "mlp.down", ends + [*map(adds, behind)].index(True): "residual"}

@@ -227,7 +227,7 @@ def mlp_of(kinds: Sequence[Kind], block: list[int], acts: list[int]) -> Pattern 
     several; None if they are none."""
     before = {sum(at < act for at in block) for act in acts}
     found = _MLPS.get((len(block), *before)) if len(before) == 1 else None
-    if found is not None and before == {2} and gate_of(kinds[block[1] + 1 : acts[0]]):
+    if found is not None and before == {2} and gate_of(kinds, block[0], block[1], acts[0]):
         return ("mlp.up", "mlp.gate", "mlp.down")
     return found
 

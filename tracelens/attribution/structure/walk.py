@@ -195,15 +195,24 @@ def bends(kind: Kind) -> bool:
     return fused is not None and bool(NONLINEAR & {*fused.ops})
 
 
-def gate_of(kinds: Sequence[Kind]) -> int | None:
-    """Which of two products in a row is the gate, by what stands between them and the activation; None.
+def gate_of(kinds: Sequence[Kind], first: int, last: int, act: int) -> int | None:
+    """Which of two products in a row is the gate, by what stands behind each and before the activation; None.
 
-    The first by custom: down(act(gate(x)) * up(x)) is how public gated MLPs are written. One of the two is
-    scaled: that is the last, up(x) * act(gate(x) * m), as models/falcon_h1 of transformers.
+    The first by custom: down(act(gate(x)) * up(x)) is how public gated MLPs are written; where one of the two
+    is scaled it is that one, up(x) * act(gate(x) * m), as models/falcon_h1 of transformers.
     """
-    steps = Counter((kind.name, len(kind.tensors) > 1) for kind in kinds if kind.what != "copy")
-    alone = [step for step, count in steps.items() if count % 2]  # what is done to both tells nothing
-    return 0 if not alone else 1 if alone == [("mul", False)] else None
+    ahead, behind = (
+        Counter(
+            (kind.name, len(kind.tensors) > 1)
+            for kind in kinds[start + 1 : stop]
+            if kind.what not in ("copy", "fused")
+        )
+        for start, stop in ((first, last), (last, act))
+    )
+    alone = [step for step, count in (ahead + behind).items() if count % 2]  # not what is done to both
+    if alone == [("mul", False)]:
+        return int(behind[alone[0]] > ahead[alone[0]])
+    return None if alone else 0
 
 
 def convolves_bent(kinds: Iterable[Kind]) -> bool:
