@@ -23,6 +23,7 @@ from tests.advice.advice_rows import (
     gemm,
     model,
 )
+from tests.kept import analyzed
 from tests.render import sample_report
 from tests.said import Listener
 from tracelens.errors import UsageError
@@ -31,6 +32,7 @@ from tracelens.rules import RULES, StepFacts, advise, explain
 from tracelens.rules.engine.candidate import Candidate
 from tracelens.rules.engine.rule import Rule
 
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 BANNED = re.compile(r"\bup to\b|\bmay\b|\bconsider|\bsub-optimal", re.IGNORECASE)
 HOSTILE = [
     "</script><img src=x onerror=alert(1)>",
@@ -267,3 +269,11 @@ def test_a_part_of_a_name_finds_its_rules(wrong: str, said: Listener) -> None:
     with pytest.raises(UsageError) as found:
         explain(wrong)
     said(found.value)
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("*_cudagraph.json.gz")), ids=lambda path: path.name)
+def test_what_was_queued_before_the_steps_is_no_finding_of_theirs(path: Path) -> None:
+    report = analyzed(path).report
+    time = {row.id: row.time_ms_per_step for row in report.gemms}
+    assert not all(time.values())
+    assert all(time[row] > 0 for finding in report.findings for row in finding.gemms)

@@ -71,6 +71,13 @@ def test_an_activation_as_large_as_a_weight_is_not_taken_for_one(said: Listener)
     said(finding.title)
 
 
+def test_casts_of_no_known_size_are_not_said_to_be_of_activations(said: Listener) -> None:
+    rows = [weight_cast(number, dims=None, op=None) for number in (1, 2)]
+    (finding,) = check(*rows).findings
+    assert finding.change == {}
+    said(finding.title, finding.caveats)
+
+
 def test_casts_of_the_logits(said: Listener) -> None:
     row = other(1, "cast", component="loss", calls=1, time_us=900.0, op="aten::to", dims=(8192, 50304),
                 dtype_from="bf16", dtype_to="fp32")  # fmt: skip

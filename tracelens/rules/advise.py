@@ -24,7 +24,8 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
     ``open_ms``. Without any prediction it is a bound that counts each row once, with the largest bound any
     rule gave it.
     """
-    facts = replace(facts, gemms=[to_judge(row) for row in facts.gemms])
+    # what was queued before the steps, and never in them, is not theirs
+    facts = replace(facts, gemms=[to_judge(row) for row in facts.gemms if row.time_ms_per_step > 0])
     stalls = {row.id: stalled(row) for row in facts.gemms if row.stalls}
     company = {row.id for row in facts.gemms if untold_alone(row)}
     found: list[tuple[Finding, Mapping[str, int] | None]] = []

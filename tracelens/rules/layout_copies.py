@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
 from tracelens.numbers import count, ms
 from tracelens.results import OtherRow
@@ -12,24 +12,10 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import calls_of, time_of
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence import copies
-from tracelens.words import Level
+from tracelens.rules.evidence.copies import Cause
 
 #: A bound, of which a part falls away: below this share of the step it is not worth a user's time.
 _LEAST = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class _Cause:
-    """Copies of one kind with one way out; ``why`` is a part of the page."""
-
-    why: str
-    name: str  # in a sentence
-    title: str  # with {many} of ``noun`` and {time}
-    holds: Callable[[OtherRow, StepFacts], bool]
-    fix: tuple[str, ...]
-    caveat: str
-    confidence: Level = "medium"
-    noun: tuple[str, str] = ("cast", "casts")  # one and several
 
 
 class LayoutCopies(Rule):
@@ -44,16 +30,15 @@ class LayoutCopies(Rule):
         """Sum the copies, transposes and casts between the GEMMs, by cause."""
         rest, inside = copies.need_copies(facts)
         passed = copies.text(facts, rest, inside)
-        candidates = []
+        candidates: list[Candidate] = []
         for cause in _CAUSES:
             rows = [row for row in rest if cause.holds(row, facts)]
             rest = [row for row in rest if row not in rows]
-            if rows:
-                candidates.append(_candidate(facts, cause, rows))
+            candidates += [_candidate(facts, cause, rows)] if rows else []
         return candidates, passed
 
 
-def _candidate(facts: StepFacts, cause: _Cause, rows: Sequence[OtherRow]) -> Candidate:
+def _candidate(facts: StepFacts, cause: Cause, rows: Sequence[OtherRow]) -> Candidate:
     rows = sorted(rows, key=lambda row: -row.time_ms_per_step)
     calls, time = calls_of(rows), ms(time_of(rows))
     many, per = f"{count(calls)} {cause.noun[calls != 1]}", facts.per_step
@@ -76,8 +61,17 @@ def _candidate(facts: StepFacts, cause: _Cause, rows: Sequence[OtherRow]) -> Can
     )
 
 
+_ACTIVATIONS = Cause(
+    "activations",
+    "keeping activations in 16 bits",
+    "Fuse or avoid {many} of activations: {time}",
+    copies.activation_cast,
+    ("+ model = torch.compile(model)   # fuses each cast into the kernel before or after it",),
+    "A norm whose weights are 16 bits takes and gives 16 bits without autocast, and still sums in fp32.",
+    confidence="low",
+)
 _CAUSES = (
-    _Cause(
+    Cause(
         "weights",
         "keeping the weights in 16 bits",
         "Keep 16-bit weights: {many} of fp32 weights and gradients, {time}",
@@ -89,7 +83,7 @@ _CAUSES = (
         "Weights in bf16 without fp32 master weights lose small updates: the optimizer has to keep them"
         " (FSDP's MixedPrecisionPolicy, DeepSpeed and Megatron do). It then casts once per step.",
     ),
-    _Cause(
+    Cause(
         "logits",
         "a loss that takes 16-bit logits",
         "Do not cast the logits to fp32: {many}, {time}",
@@ -101,7 +95,7 @@ _CAUSES = (
         "Softmax and its sum have to be computed in fp32: a compiled or fused loss does so inside its kernel,"
         " PyTorch's own in eager mode accumulates in fp32 and returns 16 bits.",
     ),
-    _Cause(
+    Cause(
         "gradients of a split",
         "writing gradients side by side",
         "Write gradients of a split side by side: {many}, {time}",
@@ -115,7 +109,7 @@ _CAUSES = (
         " more elsewhere (TL112).",
         noun=("concatenation", "concatenations"),
     ),
-    _Cause(
+    Cause(
         "repeated heads",
         "attention on the key and value heads as they are",
         "Do not repeat key and value heads: {many}, {time}",
@@ -127,16 +121,16 @@ _CAUSES = (
         "The parameter enable_gqa needs PyTorch 2.5; flash_attn_func takes such heads as they are.",
         noun=("copy", "copies"),
     ),
-    _Cause(
-        "activations",
-        "keeping activations in 16 bits",
-        "Fuse or avoid {many} of activations: {time}",
-        copies.activation_cast,
-        ("+ model = torch.compile(model)   # fuses each cast into the kernel before or after it",),
-        "A norm whose weights are 16 bits takes and gives 16 bits without autocast, and still sums in fp32.",
-        confidence="low",
+    replace(
+        _ACTIVATIONS,
+        why="casts",
+        name="keeping tensors in 16 bits",
+        title="Fuse or avoid {many}: {time}",
+        holds=copies.cast_of_anything,
+        caveat="Without shapes it is not known which are of weights, of activations and of the logits.",
     ),
-    _Cause(
+    _ACTIVATIONS,
+    Cause(
         "layout",
         "handing tensors on as they lie",
         "Avoid {many} around the GEMMs: {time}",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tracelens.numbers import count, ms, plural
 from tracelens.results import GemmRow, OtherRow
@@ -12,6 +13,7 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import need_model, need_others, need_step_ms
 from tracelens.rules.engine.rows import calls_of, of_step, time_of
 from tracelens.step.present import micro_batches_of
+from tracelens.words import Level
 
 #: With more of the time between GEMMs in kernels whose names say nothing than this, nothing is judged.
 _NAMELESS = 0.5
@@ -43,6 +45,20 @@ _SPLITS = ("SplitBackward", "SplitWithSizesBackward", "ChunkBackward", "UnbindBa
 _SHOWN = 3
 #: A module's path that can stand in a sentence: other texts come from the trace and stay out.
 _MODULE = re.compile(r"[A-Za-z_][\w.]{0,79}")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Copies of one kind with one way out; ``why`` is a part of the page."""
+
+    why: str
+    name: str  # in a sentence
+    title: str  # with {many} of ``noun`` and {time}
+    holds: Callable[[OtherRow, StepFacts], bool]
+    fix: tuple[str, ...]
+    caveat: str
+    confidence: Level = "medium"
+    noun: tuple[str, str] = ("cast", "casts")  # one and several
 
 
 def need_copies(facts: StepFacts) -> tuple[list[OtherRow], list[OtherRow]]:
@@ -120,6 +136,11 @@ def repeated_heads(row: OtherRow, facts: StepFacts) -> bool:
     five = row.op in ("aten::reshape", "aten::clone") and row.dims is not None and len(row.dims) == 5
     here = row.phase != "backward" and row.component.startswith("attention.")
     return heads is not None and kv is not None and kv < heads and here and (repeats or five)
+
+
+def cast_of_anything(row: OtherRow, facts: StepFacts) -> bool:
+    """A cast of no known size: of a weight, of an activation or of the logits."""
+    return row.kind == "cast" and row.dims is None
 
 
 def activation_cast(row: OtherRow, facts: StepFacts) -> bool:
