@@ -56,7 +56,8 @@ def replayed_ends(trace: Trace, links: Links, component: IntArray, backward: Boo
         if not len(known):
             continue
         back = np.flatnonzero(backward[replay])
-        parts = [*_opening(what, int(known[0]))] if not len(back) or known[0] < back[0] else []
+        opens = component[replay[known[0]]] == _CODE["norm"] and not backward[replay[: known[0] + 1]].any()
+        parts = [*_opening(what, int(known[0]))] if opens else []
         if len(back):
             of_model = known[backward[replay][known] & (component[replay][known] != _CODE["embedding"])]
             last = int(of_model[-1]) if len(of_model) else int(back[0])
