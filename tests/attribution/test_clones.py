@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.attribution.rows import Row, mm
 from tests.attribution.test_beside_cores import ALL, HEAD, MAP, OF_SCORES, _convolution, _layers, _scores
 from tests.attribution.test_names import _roles, situation
@@ -27,6 +29,8 @@ from tests.attribution.test_parts import (
 )
 from tracelens.attribution.components import decide
 from tracelens.attribution.names import element_role
+from tracelens.attribution.paths import Element
+from tracelens.attribution.paths import Path as Path_
 
 SOFTMAX = _row("attention.softmax", "_softmax", OF_SCORES)
 VALUES = _batched("attention.values", ALL, LENGTH, HEAD, LENGTH)
@@ -61,6 +65,19 @@ def test_an_mlp_of_distances_inside_the_scores(tmp_path: Path) -> None:
     added = _row("attention.softmax", "add", OF_SCORES, [1, *OF_SCORES[1:]])
     core = [_scores("attention.scores"), *distances, added, SOFTMAX, VALUES]
     _found(tmp_path, _layers([NORM, QUERIES, *core, OUTPUT]))
+
+
+@pytest.mark.parametrize(
+    ("modules", "evidence"),
+    [("WindowAttention.Sequential.Linear", "structure"), ("WindowAttention.Linear", "module_stack")],
+)
+def test_a_network_of_layers_before_the_core_can_be_of_what_is_added(modules: str, evidence: str) -> None:
+    """microsoft/Swin-Transformer models/swin_transformer_v2.py, cpb_mlp, with its names."""
+    elements = tuple(Element(name, element_role(name), None, False) for name in modules.split("."))
+    where = replace(situation(""), path=Path_(elements, modules), inner="linear", after_core=False)
+    decision = decide(where)
+    assert decision is not None
+    assert (decision.component, decision.evidence) == ("attention.qkv", evidence)
 
 
 def test_cosines_and_sines_are_looked_up(tmp_path: Path) -> None:

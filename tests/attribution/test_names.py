@@ -27,7 +27,7 @@ ROLES = {
     "attention": "self_attn attn attention LlamaAttention LlamaSdpaAttention CausalSelfAttention "
     "BertSelfAttention MultiheadAttention Qwen3MoeAttention Qwen2MoeSdpaAttention "
     "OlmoeAttention DotProductAttention mha encoder_attn MLA ChannelAttention SpatialReductionAttention "
-    "LocalMHA RelPosMHAXL MultiScaleRetention",
+    "LocalMHA RelPosMHAXL MultiScaleRetention AutoCorrelationLayer",
     "mlp": "mlp feed_forward LlamaMLP GPT2MLP FeedForward ffn LayerNormMLP MLP DenseReluDense "
     "T5DenseGatedActDense",
     "qkv": "q_proj k_proj v_proj c_attn wq wk wv in_proj query key value query_key_value linear_qkv "

@@ -197,8 +197,10 @@ def _in_path(s: Situation, path: Path) -> Decision | None:
         evidence = "annotation" if path.elements[at].named else "module_stack"
         component = _of_role(s, role, roles[:at], roles[at + 1 :])
         if component is not None:
-            if role == "mlp" and _is_custom(s, component):
-                evidence = "structure"
+            rows = [element.text for element in path.elements[at + 1 :]]
+            beside = role == "attention" and component == "attention.qkv" and "Sequential" in rows
+            if beside or (role == "mlp" and _is_custom(s, component)):
+                evidence = "structure"  # queries, or a network for what is added to the scores (Swin V2)
             both = ("mlp.up", "mlp.gate") if role == "gate_up" else ()
             return Decision(component, evidence, both)
     return None

@@ -184,8 +184,19 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("mlp_down", r"^(down_proj|fc2|fc_out|lin2|linear2|dense_4h_to_h|linear_fc2|ffn_down|w2)$"),
     # gates of channels or of a picture's places: timm/layers/split_attn.py, selective_kernel.py, cbam.py
     ("stem", r"^(split|selective_?kernel|(light)?(channel|spatial))attn$"),
-    # retention is attention without a softmax, with a decay (arXiv 2307.08621)
-    ("attention", "attention", "retention$", "attn(?!block)", "mha", "mla$", "multihead", "^(sa|gpsa|xca)$"),
+    # retention is attention without a softmax, with a decay (arXiv 2307.08621), and the correlation of series
+    # stands where attention does (Autoformer, arXiv 2106.13008)
+    (
+        "attention",
+        "attention",
+        "auto_?correlation",
+        "retention$",
+        "attn(?!block)",
+        "mha",
+        "mla$",
+        "multihead",
+        "^(sa|gpsa|xca)$",
+    ),
     (
         "activation",
         r"^(act|act_fn|silu\w*|\w*activation(_fn)?)$",
