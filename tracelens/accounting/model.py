@@ -22,6 +22,7 @@ from tracelens.words import COMPONENTS, PHASES
 
 S = TypeVar("S")
 _UNSEEN = Known(None, words.NOT_ATTRIBUTED)
+_PADDED = 8  # elements to which torch.compile pads
 _FEWEST_WORDS = 256  # of a vocabulary whose table is not seen: bytes
 _CLEAR = 2 / 3  # of the time of the calls that show a value
 _MOST = 0.75  # of the calls of attention are in a numbered layer
@@ -169,6 +170,9 @@ def _head(
     rows = forward.gemm(("logits", lambda s: s.m if s.n == size else None)).value or 0
     listed = any(table <= size < table + max(512, table // 8) for table, width in tables if width == hidden)
     if listed or (size >= _FEWEST_WORDS and rows > (batch or 1)):
+        words_of = {table for table, width in tables if width == hidden and table <= size < table + _PADDED}
+        if len(words_of) == 1:  # torch.compile pads the product (torch/_inductor/fx_passes/pad_mm.py)
+            found = replace(found, value=words_of.pop())
         return found, Known(None, words.VOCABULARY_HEAD)
     return Known(None, words.classes(size, rows)), found
 

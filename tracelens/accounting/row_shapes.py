@@ -62,9 +62,15 @@ def shape_fields(shape: Shape, dims: ModelDims, role: str | None, padded: dict[s
         "dtype": shape.dtype,
         "out_dtype": shape.out_dtype,
         "layout": shape.layout,
-        "m_expr": express(shape.m, dims, rows=role != "wgrad"),
-        "n_expr": express(shape.n, dims, rows=False),
-        "k_expr": express(shape.k, dims, rows=role == "wgrad"),
+        **{
+            f"{letter}_expr": express(size, dims, rows=tokens)
+            or express(padded.get(letter), dims, rows=tokens)
+            for letter, size, tokens in (
+                ("m", shape.m, role != "wgrad"),
+                ("n", shape.n, False),
+                ("k", shape.k, role == "wgrad"),
+            )
+        },
         "shape_note": _note(shape, padded),
         "groups": Groups(shape.grouped, shape.groups) if shape.groups and shape.grouped else None,
         "shape_known": "exact",
