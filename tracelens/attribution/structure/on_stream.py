@@ -1,0 +1,237 @@
+"""What works on the residual stream: before, between and behind the layers of a forward."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import prod
+
+from tracelens.attribution.structure.gaps import looks_up
+from tracelens.attribution.structure.grammars import by_channel
+from tracelens.attribution.structure.heads import widths
+from tracelens.attribution.structure.norms import is_affine
+from tracelens.attribution.structure.positions import Places
+from tracelens.attribution.structure.runs import Label
+from tracelens.attribution.structure.units import VIEWS, Kind
+from tracelens.attribution.structure.walk import counts_batches, is_product
+from tracelens.gemm.inductor import parse_fused
+
+#: What is added to the stream.
+_STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch", "moe.router")
+_COUNTS = frozenset({"arange", "iota", "floor", "_unsafe_index", "index"})
+_CLIPS = frozenset({"clamp", "clamp_", "clip"})
+_PADDED = 64  # words that a vocabulary is made larger by, at most
+_OF_STREAM = 3  # dimensions: samples, tokens, channels
+SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
+
+
+class OnStream(Places):
+    """A gap between two named products, as far as the stream runs through it."""
+
+    @cached_property
+    def _last_map(self) -> int:
+        """The last convolution over a map whose channels it mixes; -1."""
+        kinds = ((at, self.run.kinds[at]) for at in self.gap)
+        maps = (x for x in kinds if x[1].what == "convolution" and len((*x[1].tensors, ())[0]) > _OF_STREAM)
+        return max((at for at, kind in maps if not by_channel(kind)), default=-1)
+
+    def _next(self, at: int) -> int:
+        """The next unit that does more than look at its input."""
+        behind = range(at + 1, self.gap[-1] + 1)
+        return next((p for p in behind if self.run.kinds[p].name not in VIEWS), at)
+
+    def _on_stream(self, start: int = 0) -> list[tuple[int, Label]]:
+        """Before, between and behind the layers, from a position on: what works on the residual stream."""
+        out = []
+        # in the middle of a model only what a product onto the stream takes
+        opens = self.before is None and (self.run.follows is None or self.after == "embedding")
+        # behind an MLP of patches
+        makes = self.before == "residual" and self.layer is None and self.run.follows is None
+        started = (opens or self.before == "embedding" or makes) and self.run.phase != "recompute"
+        for at in (at for at in self.gap if at >= start):
+            kind = self.run.kinds[at]  # of a decoder behind its encoder, of a second tower
+            started |= looks_up(self.run, kind, self.hidden) or (
+                self.before is None and kind.what == "convolution"
+            )
+            label = self._opening(at) if started else self._stream(at)
+            if self._joins(at):
+                label = Label("attention.other", self.next_layer)
+            works = kind.what in ("elementwise", "add", "copy", "activation")
+            if works and self._between_others(at):
+                label = Label("attention.other", self.next_layer)
+            of_heads = works and at > self._last_map and self._of_next_heads(at)
+            if self._lays_out(at) or of_heads or at in self.distances:
+                label = Label("attention.other", self.next_layer)
+            if works and not self._adaptive.isdisjoint(kind.tensors):
+                label = Label("other")
+            if label is not None:
+                out.append((at, label))
+        return out
+
+    def _between_others(self, at: int) -> bool:
+        """Right between two products for what is added to the scores."""
+        around = (self.run.labels.get(p) for p in (at - 1, at + 1))
+        return all(label is not None and label.component == "attention.other" for label in around) and all(
+            is_product(self.run, p) for p in (at - 1, at + 1)
+        )
+
+    def _joins(self, at: int) -> bool:
+        """Two streams, each normalized, put one behind the other for the products of one attention."""
+        kind = self.run.kinds[at]
+        if kind.name != "cat" or self.after != "attention.qkv":
+            return False
+        behind = (self.run.shape(p) for p in range(at + 1, len(self.run)))
+        product = next((shape for shape in behind if shape is not None), None)
+        rows = sum(prod(t[:-1]) for t in kind.tensors)
+        joins = product is not None and (rows, widths(kind.tensors)) == (product.m, {product.k})
+        normed = {t for p in self.gap if p < at and self._is_norm(p) for t in self.run.kinds[p].tensors}
+        return (
+            joins
+            and normed.issuperset(kind.tensors)
+            and not any(self._is_norm(p) for p in self.gap if p > at)
+        )
+
+    def _opening(self, at: int) -> Label | None:
+        """Before the first layer: the embeddings, then a normalization."""
+        kind = self.run.kinds[at]
+        if "rope" in kind.tags:
+            return Label("attention.rope")
+        if at in self.normed:
+            return Label("norm")
+        if kind.name in ("cos", "sin") or kind.what == "bmm" or self._makes_waves(at):
+            if self.rotated:
+                return None if self._of_samples(at) else Label("attention.rope")
+            added = any(self._is_residual(p) for p in reversed(self.gap) if p > at)
+            return Label("embedding") if added else None
+        if "embedding" in kind.tags:
+            parts = ("embedding", "norm") if "norm" in kind.tags else ()
+            return Label("embedding", None, parts)
+        if self._is_norm(at) or is_affine(self.run, at, self.hidden):
+            return Label("norm", None, ("embedding", "norm") if "add" in kind.tags else ())
+        if self._is_nameless(at) and self.after == "attention.qkv":
+            return Label("norm", None, ("embedding", "norm"))
+        if kind.name in _CLIPS and self.after == "attention.qkv" and at > self.last_norm:
+            return Label("attention.other", self.next_layer)
+        if kind.what == "convolution":
+            return Label("embedding") if self._onto_stream(at) else None
+        if self.before == self.after == "embedding":
+            return Label("embedding")
+        laid = kind.what == "copy" or kind.name in VIEWS
+        samples = {(len(t), t[0]) for t in kind.tensors if t}  # a table of positions is for all of them
+        of_layer = laid or (len(samples) == 1 and max(samples)[0] > 2)
+        if self.after != "embedding" and at in self.behind_norms and of_layer:
+            return None  # of the first layer
+        if not kind.tensors:
+            return Label("embedding") if self._sums_lookups(at) and not counts_batches(self.run, at) else None
+        if kind.what == "fused" and len(kind.tensors) == 1:
+            return None  # it takes nothing: numbers of positions, of distances between them, zeros
+        wide = kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors)
+        return Label("embedding") if wide and not self.convolved else None
+
+    def _stream(self, at: int) -> Label | None:
+        kind = self.run.kinds[at]
+        if self.before == "attention.output" and self._of_scores(kind):
+            return Label("attention.other", self.layer)  # the weights, averaged over the heads
+        if self.before in ("moe.experts",) and self._before_residual(at):
+            return Label("moe.dispatch", self.layer)
+        if at in self._counters:
+            return Label("norm", self.layer)
+        if kind.what == "fused":
+            return self._fused(at)
+        if self._is_norm(at) or counts_batches(self.run, at):
+            return Label("norm", self.next_layer)
+        if self.after == "moe.router" and at > self.last_norm:
+            return Label("moe.router", self.next_layer)  # its input in more bits, and noise on that
+        if kind.what == "dropout":
+            return Label("dropout", self.layer)
+        if self._drops_paths(at):
+            return Label("dropout", self.layer)
+        if is_affine(self.run, at, self.hidden):
+            return Label("norm", self.layer)
+        in_front = any(len(t) == 3 and t[1] == self.hidden for t in kind.tensors)
+        limit = kind.name == "neg" and not kind.tensors  # the lower one, of the upper
+        clips = self.run.kinds[min(at + limit, len(self.run) - 1)]
+        if clips.name in _CLIPS and len(clips.tensors) == 1 and self.hidden in widths(clips.tensors):
+            ahead = at <= self.last_sum  # of what the layer gave, or of what the next takes
+            part = ((self.before if ahead else self.after) or "").partition(".")[0]
+            known = part in ("attention", "mlp")
+            return Label(f"{part}.other", self.layer if ahead else self.next_layer) if known else None
+        if at in self.measured:
+            return self.measured[at]
+        if at in self.masked and at < self.last_sum and self.before in ("attention.output", "mlp.down"):
+            return Label(f"{self.before.partition('.')[0]}.other", self.layer)
+        if self._moves_back(at):
+            return Label("attention.other", self.layer)
+        if self._scales_sum(at):
+            return Label("residual", self.layer)
+        if self._weighs_shortcut(at):
+            return Label("residual", self.next_layer)
+        if not in_front and self.hidden not in widths(kind.tensors) and (kind.tensors or kind.what != "add"):
+            return None
+        adds = kind.what in ("add", "copy") or kind.name in SCALED
+        if self._has_left(at) or (self.unnamed is not None and at > self.unnamed):
+            return None
+        if self._adds_position(at):
+            return Label("attention.other", self.next_layer)
+        if self._counts_places(at):
+            return None
+        if kind.name in VIEWS and self.before in ("attention.output", "mlp.down") and self._next(at) > at:
+            behind = self.run.kinds[self.gap[0] : at]  # of its gradient a copy may have to be made
+            part = self.before.partition(".")[0]
+            return Label(f"{part}.other", self.layer) if all(k.name in VIEWS for k in behind) else None
+        if self._rearranges(at):
+            return Label("attention.other", self.layer) if self.before == "attention.output" else None
+        if self.before in _STREAM and adds and (at <= self.last_sum or self._casts_sum(at)):
+            passes = kind.what == "add" or self._reaches_sum(at) or self._casts_sum(at)
+            weighs_rows = kind.what != "add" and self._weighs_rows(kind.tensors[:2])
+            return Label("residual", self.layer) if passes and not weighs_rows else None
+        if self.after == "logits" and at > self.last_added:  # what the head takes of the sequence
+            return Label("logits")
+        return None
+
+    def _only_adds(self, kind: Kind) -> bool:
+        """Without shapes: a sum, scaled or dropped, by its name. Numbers of places are added to, and then
+        clamped; so is what is scaled to fewer bits."""
+        fused = parse_fused(kind.name)
+        ops = {*fused.ops} if fused is not None else set()
+        counts = bool(ops & _COUNTS) or ("clamp" in ops and "mul" not in ops)
+        return not kind.tags - {"add", "dropout"} and not counts
+
+    def _of_table(self, kind: Kind) -> bool:
+        """Works on the table of words alone, which the head multiplies with: casts or pads it."""
+        tables = {t for t in kind.tensors if len(t) > 1}
+        vocab = self.vocab or 0
+        return bool(tables) and all(
+            t[1:] == (self.hidden,) and self.hidden < t[0] and vocab - _PADDED < t[0] <= vocab for t in tables
+        )
+
+    def _fused(self, at: int) -> Label | None:
+        kind = self.run.kinds[at]
+        if self.after == "logits" and self._of_table(kind):
+            return Label("logits")
+        # as wide as the stream; a recording without shapes, or a kernel of Triton without them, says nothing
+        wide = self.hidden in widths(kind.tensors) or (not kind.tensors and self._only_adds(kind))
+        adds = "add" in kind.tags and self.before in _STREAM
+        parts: list[str] = []
+        if self._draws(kind):
+            return Label("dropout", self.layer)
+        if "dropout" in kind.tags:
+            parts.append("dropout")
+        if adds:
+            parts.append("residual")
+        if "norm" in kind.tags or is_affine(self.run, at, self.hidden):
+            return Label("norm", self.next_layer, (*parts, "norm") if parts else ())
+        if kind.tags & {"loss"} and self.vocab in widths(kind.tensors):
+            return Label("loss")
+        if "activation" in kind.tags and self.before == "other":
+            return Label("other")
+        if wide and adds and self.after == "logits" and at > self.last_norm:
+            return Label("logits")  # behind the last normalization nothing is added to the stream
+        if wide and adds and kind.name.startswith(("triton_red", "triton_per")):
+            return None  # it sums as well, and is no normalization: the mean of all tokens, as likely
+        if wide and adds:
+            return Label("residual", self.layer, tuple(parts) if len(parts) > 1 else ())
+        if wide and "dropout" in kind.tags:
+            return Label("dropout", self.layer)
+        if self._is_nameless(at) and self.before in _STREAM:
+            return Label("norm", self.next_layer, ("residual", "norm"))
+        return None
