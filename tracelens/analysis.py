@@ -25,6 +25,7 @@ from tracelens.accounting.model import embedding_tables, model_dims, shows_shape
 from tracelens.accounting.others import other_rows
 from tracelens.accounting.overlap import clock_of, surroundings
 from tracelens.accounting.padded_batches import padded_batches
+from tracelens.accounting.padding import with_padding
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import StepTimes, step_times
@@ -330,7 +331,7 @@ def _measured_report(
 ) -> tuple[Calls, Report]:
     """What was measured: calls and the report without what is advised, predicted and searched."""
     measured, notes = _measurements(gpu)
-    calls = find_calls(trace, links, attribution)
+    calls = with_padding(trace, attribution, find_calls(trace, links, attribution))
     communication = find_communication(trace, links, attribution)
     collectives = communication_rows(trace, attribution, communication, steps=times.count)
     sharded = _tensor_parallel(communication)

@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 
+from tests.kept import analyzed
 from tests.said import Listener
 from tracelens.analysis import analyze
 from tracelens.config.model_config import NAMES
@@ -18,6 +19,7 @@ from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements, write_measurements
 from tracelens.step.saved_step import step_of
 from tracelens.step.whatif import what_if
+from tracelens.step.words import simulation as words
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
@@ -150,3 +152,23 @@ def test_measurements_of_the_gpu_are_used_where_there_are_any_and_the_report_say
     report = analyze(sample, what_ifs=["ffn=4096"]).report
     assert {row.then_ms.basis for row in report.what_if[0].rows} == {"model"}
     said(report.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "value"),
+    [
+        ("llama_gqa_ffn10922", "ffn", 10928),
+        ("gpt2_vocab50257_head80", "vocab", 50264),
+        ("bert_vocab30522", "vocab", 30528),
+    ],
+)
+def test_copies_that_pad_fall_away_with_a_size_on_the_grid(name: str, size: str, value: int) -> None:
+    report = analyzed(SAMPLES / f"h100-sxm_{name}_compile.json.gz").report
+    [measured] = [one.saving_ms.mid for one in report.findings if one.rule == "TL116"]
+    assert measured is not None
+    found = what_if(step_of(report), {size: value})
+    copies = [one for one in found.rest if one.scales_with == words.PADDING]
+    assert sum(one.time_ms - one.then_ms.mid for one in copies) == pytest.approx(measured, rel=0.1)
+    assert sum(one.time_ms - one.then_ms.low for one in copies) > measured
+    misaligned = what_if(step_of(report), {size: value + 2})
+    assert not [one for one in misaligned.rest if one.scales_with == words.PADDING]

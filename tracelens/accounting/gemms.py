@@ -11,7 +11,7 @@ import numpy as np
 from tracelens.accounting.lost import Ladders, with_lost
 from tracelens.accounting.overlap import Surroundings, beside_of, does_the_same
 from tracelens.accounting.rates import RowRate, rate_of, work_why
-from tracelens.accounting.row_shapes import Padding, bounded_fields, shape_fields
+from tracelens.accounting.row_shapes import bounded_fields, shape_fields
 from tracelens.attribution import Attribution, Calls
 from tracelens.gemm import (
     AttentionShape,
@@ -106,11 +106,10 @@ def gemm_rows(
 def _groups(trace: Trace, attribution: Attribution, calls: Calls) -> list[_Group]:
     """The calls of each row, the row of most time first."""
     groups: dict[tuple[Any, ...], _Group] = {}
-    padding = Padding(trace)
     for at in range(len(calls)):
         main = int(calls.main[at])
         phase = PHASES[attribution.phase[main]]
-        padded = padding.of(int(calls.op[at]), calls.shape[at])
+        padded = calls.padded[at] if calls.padded else {}
         key = (
             int(attribution.component[main]),
             int(attribution.candidates[main]),

@@ -22,7 +22,6 @@ from tracelens.words import COMPONENTS, PHASES
 
 S = TypeVar("S")
 _UNSEEN = Known(None, words.NOT_ATTRIBUTED)
-_PADDED = 8  # elements to which torch.compile pads
 _FEWEST_WORDS = 256  # of a vocabulary whose table is not seen: bytes
 _CLEAR = 2 / 3  # of the time of the calls that show a value
 _MOST = 0.75  # of the calls of attention are in a numbered layer
@@ -170,9 +169,6 @@ def _head(
     rows = forward.gemm(("logits", lambda s: s.m if s.n == size else None)).value or 0
     listed = any(table <= size < table + max(512, table // 8) for table, width in tables if width == hidden)
     if listed or (size >= _FEWEST_WORDS and rows > (batch or 1)):
-        words_of = {table for table, width in tables if width == hidden and table <= size < table + _PADDED}
-        if len(words_of) == 1:  # torch.compile pads the product (torch/_inductor/fx_passes/pad_mm.py)
-            found = replace(found, value=words_of.pop())
         return found, Known(None, words.VOCABULARY_HEAD)
     return Known(None, words.classes(size, rows)), found
 
@@ -301,6 +297,8 @@ class _Forward:
                 core = []
             if shape is None:
                 continue
+            if calls.padded and isinstance(shape, GemmShape):
+                shape = replace(shape, **calls.padded[at])  # type: ignore[arg-type]
             width = None
             if component in _CORES:
                 core.append(len(self._rows))

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from tracelens.accounting.model import express
 from tracelens.accounting.words import figures as words
 from tracelens.gemm import (
     AttentionShape,
     GemmShape,
     KernelName,
-    Neighbour,
     Shape,
     bound_attention,
     bound_shape,
-    may_pad,
-    padded_from,
     shows_sizes,
 )
 from tracelens.results import ModelDims
 from tracelens.results.row_sizes import AttentionDims, Groups
-from tracelens.trace import Trace
 
-#: Operators looked at before a product; an eager ``aten::constant_pad_nd`` alone has some eight below it.
-_BEFORE = 16
 #: Products of two matrices: their kernels have no batch in grid z.
 _PLAIN = frozenset(
     f"aten::{name}"
@@ -118,36 +109,3 @@ def _note(shape: GemmShape, padded: dict[str, int]) -> str | None:
     if shape.groups and shape.grouped:
         return words.groups(shape.groups, shape.grouped)
     return words.SYMMETRIC if shape.symmetric else None
-
-
-class Padding:
-    """What products ran padded from, by the operators before them on the same thread."""
-
-    def __init__(self, trace: Trace):
-        self._trace = trace
-        ops = trace.ops
-        pads = trace.symbols.where(may_pad)[ops.name] if len(ops) else np.zeros(0, np.bool_)
-        if pads.any():
-            order = np.lexsort((ops.ts_ns, ops.thread))
-            self._rows = order
-            self._place: npt.NDArray[np.int64] = np.empty(len(order), np.int64)
-            self._place[order] = np.arange(len(order))
-            self._pads = np.flatnonzero(pads[order])  # places of padding operators
-        else:
-            self._pads = np.empty(0, np.int64)
-
-    def of(self, op: int, shape: Shape | None) -> dict[str, int]:
-        """The sizes the model asked for, see ``padded_from``; ``op`` is a row of Trace.ops, -1 = none."""
-        if op < 0 or not len(self._pads) or not isinstance(shape, GemmShape) or shape.grouped:
-            return {}
-        place = int(self._place[op])
-        first, last = np.searchsorted(self._pads, (place - _BEFORE, place))
-        ops, details = self._trace.ops, self._trace.details
-        found = []
-        for row in self._rows[self._pads[first:last]].tolist():
-            if ops.thread[row] != ops.thread[op]:
-                continue
-            inputs = details.inputs(int(ops.inputs[row]))
-            name = self._trace.symbols[int(ops.name[row])]
-            found.append(Neighbour(name, inputs.dims or [], inputs.concrete or []))
-        return padded_from(shape, found) if found else {}

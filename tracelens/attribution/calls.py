@@ -43,7 +43,8 @@ class Calls:
     #: forward | dgrad | wgrad, by its forward operator, else by the order of the backward
     role: list[str | None]
     kernel_call: IntArray  # per kernel: its call, -1 = part of none
-    # by accounting.gemm_rows, empty before
+    # by accounting, empty before
+    padded: list[dict[str, int]] = field(default_factory=list)  # sizes the model asked for: ran larger
     row: IntArray = field(default_factory=lambda: np.empty(0, np.int64))  # place of its row in the GEMM table
     work: list[WorkKnown] = field(default_factory=list)  # of the counted FLOPs
     rated: list[bool] = field(default_factory=list)  # is that a rate the GPU can have?

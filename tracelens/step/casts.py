@@ -8,12 +8,10 @@ from tracelens.config.model_config import ModelConfig
 from tracelens.hardware import Gpu
 from tracelens.results import Rest, Span
 from tracelens.step.predicted import LOW_PRECISION, dtype_then
-from tracelens.step.traffic import repeats
+from tracelens.step.traffic import BANDWIDTH_FRAC, repeats
 from tracelens.step.words import simulation as words
 from tracelens.step.work import Product
 
-#: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
-_BANDWIDTH_FRAC = 0.9
 #: Bytes of an operand's element that a cast moves: none where it is fused into the kernel that makes the
 #: operand; 16 bits read and 8 written; with dynamic scaling 16 bits read once more for the largest value.
 _FUSED, _PLAIN, _SCALED = 0.0, 3.0, 5.0
@@ -45,5 +43,5 @@ def casts_of(
 
 def cast_ms(elements: float, gpu: Gpu) -> Span:
     """Casting so many elements, from fused into other kernels to with a pass of its own for the largest."""
-    per_byte = elements / ((gpu.bandwidth_gbps or math.inf) * _BANDWIDTH_FRAC * 1e9) * 1e3
+    per_byte = elements / ((gpu.bandwidth_gbps or math.inf) * BANDWIDTH_FRAC * 1e9) * 1e3
     return Span(_FUSED * per_byte, _PLAIN * per_byte, _SCALED * per_byte, "model")

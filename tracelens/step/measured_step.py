@@ -14,6 +14,7 @@ from functools import partial
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError, UsageError
 from tracelens.results import Estimate, GemmRow, Rest, WhatIf
+from tracelens.step.pads import pads_of
 from tracelens.step.planned_kernels import memory_of_trace
 from tracelens.step.predicted import scaled_product
 from tracelens.step.predicted_attention import scaled_attention
@@ -179,6 +180,10 @@ def _groups(step: StepModel) -> Iterator[_SameSizes]:
     for (names, inside), several in products.items():
         row = several[0].row.id if inside else None
         yield _group(names, row, now, partial(_products_ms, step, several))
+    padded = [one for one in work.products if one.row.padded_from]
+    if padded:
+        sizes = {name for one in padded for name in _product_names(one, now)}
+        yield _group(tuple(sorted(sizes)), None, now, partial(_pads_ms, step, padded))
     calls: dict[bool, list[AttentionCall]] = {}
     for call in work.attention:
         calls.setdefault(call.row.id in layered, []).append(call)
@@ -247,6 +252,11 @@ def _attention_factor(step: StepModel, call: AttentionCall, then: ModelConfig) -
 
 def _products_ms(step: StepModel, products: Sequence[Product], then: ModelConfig) -> float:
     return sum(one.row.time_ms_per_step * one.weight * _product_factor(step, one, then) for one in products)
+
+
+def _pads_ms(step: StepModel, products: Sequence[Product], then: ModelConfig) -> float:
+    """Less than now, where they need no padding."""
+    return sum(one.then_ms.mid - one.time_ms for one in pads_of(products, step.now, then, gpu=step.gpu))
 
 
 def _attention_ms(step: StepModel, calls: Sequence[AttentionCall], then: ModelConfig) -> float:

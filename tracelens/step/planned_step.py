@@ -28,11 +28,10 @@ from tracelens.step.planned_kernels import RankAttention, RankLinear, Traffic
 from tracelens.step.predicted_attention import ATTENTION_ERROR
 from tracelens.step.reasons import PlannedPart, in_ms, why
 from tracelens.step.step import Change, PartChange
+from tracelens.step.traffic import BANDWIDTH_FRAC
 from tracelens.step.words import planned as words
 from tracelens.words import DIRECTIONS, ROLES, Role
 
-#: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
-BANDWIDTH_FRAC = 0.9
 #: What plain PyTorch's pointwise kernels, norms and losses reach, and what they take under autocast, which
 #: keeps the residual stream in fp32, over that: layers and captures of our H100 (benchmarks/gpu/results).
 _PLAIN_FRAC = 0.72

@@ -8,6 +8,8 @@ from dataclasses import replace
 from tracelens.config.model_config import ModelConfig
 from tracelens.results import Rest, Span
 
+#: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
+BANDWIDTH_FRAC = 0.9
 _Size = Callable[[ModelConfig], float | None]
 #: Not in layers: their calls do not grow with ``layers``.
 _ONCE = frozenset({"embedding", "logits", "loss", "optimizer", "grad_clip", "other", "unattributed"})

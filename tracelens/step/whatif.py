@@ -28,6 +28,7 @@ from tracelens.step.affected import (
 )
 from tracelens.step.casts import casts_of
 from tracelens.step.exchange import Exchange, exchange_of
+from tracelens.step.pads import pads_of
 from tracelens.step.traced_step import StepModel, step_model
 from tracelens.step.traffic import rest_of
 from tracelens.step.uneven import rest_of_load
@@ -61,6 +62,7 @@ def what_if(step: StepModel, changes: Mapping[str, int | str], *, told: Collecti
                 *exchange.rest,
                 *rest_of_load(step.communication, step.work, now, then),
                 *casts_of(step.work.products, now, then, gpu=step.gpu),
+                *pads_of(step.work.products, now, then, gpu=step.gpu),
             ],
             key=lambda one: -one.time_ms,
         )

@@ -20,8 +20,9 @@ from tracelens.results.suggestions import WholeStep, WholeStepPart
 from tracelens.step.memory import memory_of
 from tracelens.step.paces import FITTED, NODES_FRAC, Pace, pace_of
 from tracelens.step.planned_kernels import RankSizes, attention_calls
-from tracelens.step.planned_step import BANDWIDTH_FRAC, PlannedStep, Planner, total
+from tracelens.step.planned_step import PlannedStep, Planner, total
 from tracelens.step.reasons import PlannedPart
+from tracelens.step.traffic import BANDWIDTH_FRAC
 from tracelens.step.words import planned as words
 
 #: Outside the layers: checkpointing does not compute them again.
