@@ -23,7 +23,7 @@ def pads_of(products: Sequence[Product], now: ModelConfig, then: ModelConfig, *,
     """The copies of weights that ran padded and no longer have to, by component and phase.
 
     A weight is read and written once for each product but its gradient's, whose operands were padded for the
-    other two. Activations are made padded by the kernel that computes them. At the low end nothing falls away.
+    other two. Activations are made padded by what computes them. At the low end nothing falls away.
     """
     if not gpu.bandwidth_gbps:
         return []
