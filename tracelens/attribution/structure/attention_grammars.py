@@ -81,7 +81,7 @@ def _works_on_scores(it: Match) -> bool:
 
 
 _ENDS_HEADS = what("gemm", "core", "softmax", "loss")
-_OPENS = first(_sums, _ENDS_HEADS)
+_OPENS = first(_sums, either(_ENDS_HEADS, what("convolution")))
 _ON_SCORES = Gap("attention.scores", no(_ENDS_HEADS, _sums))
 
 LINEAR = Grammar(

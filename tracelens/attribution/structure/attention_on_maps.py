@@ -6,8 +6,9 @@ or linear, with a softmax of the queries' and one of the keys' own features (arX
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from itertools import pairwise, takewhile
+from math import prod
 
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label, Run
@@ -15,6 +16,9 @@ from tracelens.attribution.structure.units import VIEWS, Kind
 from tracelens.attribution.structure.walk import counts_batches
 
 _ATTENDS = ("core", "softmax", "bmm")
+_WITHOUT_SOFTMAX = ("attention.scores", "attention.values")  # of linear attention
+_EDGES = ("convolution", "norm", "gemm", "bmm", "core", "softmax", "loss", "picture")
+_MADE = 48  # units between what makes queries and their scores, at most
 _PRODUCTS = 2  # a softmax and at least so many of them are attention, where no operator is
 
 
@@ -32,10 +36,73 @@ def label_attention_on_maps(run: Run) -> None:
                 run.labels.setdefault(at, Label("norm", evidence="local"))
         for at in makes:
             _name(run, at, "attention.qkv")
+        for at in range(makes[-1], start):
+            if _moves(run.kinds[at]):  # each is laid out by heads on its own
+                run.labels.setdefault(at, Label("attention.other", evidence="local"))
         for at in ends:
             _name(run, at, "attention.output")
         for at in range(start + 1, stop if ends else 1 + max(_of_attention(run, start, stop))):
             run.labels.setdefault(at, Label(parts.get(at, "attention.other"), evidence="local"))
+
+
+def label_laid_out(run: Run) -> None:
+    """Name what lays out and scales queries, keys, values and result of what attends between convolutions;
+    fills ``run.labels``."""
+    edge, found = 0, set[int]()
+    for core in run.cores:
+        first, last = run.shape(core.first), run.shape(core.last)
+        ahead = range(core.first - 1, max(edge, core.first - _MADE), -1)
+        found |= {at for at in ahead if _looks_up(run.kinds[at], core.heads)}
+        if core.first < core.last and first is not None and last is not None:
+            taken = {first.batch * size for size in (first.m * first.k, first.n * first.k, last.k * last.n)}
+            made = takewhile(lambda at: run.kinds[at].what not in ("gemm", "core"), ahead)
+            behind = takewhile(lambda at: _moves(run.kinds[at]), range(core.last + 1, len(run)))
+            given = {last.batch * last.m * last.n}
+            found |= {*_of_sizes(run, made, taken), *_of_sizes(run, behind, given)}
+        found |= {*_beside(run, core.first, core.last)}
+        edge = core.last + 1
+    own = {at for core in run.cores for at in range(core.first, core.last + 1)}
+    products = [at for at, label in run.labels.items() if label.component in _WITHOUT_SOFTMAX]
+    for at in sorted({*products} - own):
+        found |= {*_beside(run, at, at)}
+    for at in found:
+        run.labels.setdefault(at, Label("attention.other", evidence="local"))
+
+
+def _beside(run: Run, first: int, last: int) -> Iterator[int]:
+    """All from a convolution, its bias and its norm to what attends, and from there to the next, but sums
+    of two maps."""
+    for way in (range(first - 1, -1, -1), range(last + 1, len(run))):
+        near = [*takewhile(lambda at: run.kinds[at].what not in _EDGES, way)]
+        end = (near[-1] if near else way.start - way.step) + way.step
+        if not 0 <= end < len(run) or not _of_maps(run.kinds[end]):
+            continue
+        for at in near:
+            behind = run.kinds[at - 1].what == "convolution"
+            if not (adds(run.kinds[at]) or counts_batches(run, at) or (behind and _is_bias(run.kinds[at]))):
+                yield at
+
+
+def _of_maps(kind: Kind) -> bool:
+    """Convolves, or normalizes the channels of a map."""
+    return kind.what == "convolution" or (kind.what == "norm" and any(len(t) > 3 for t in kind.tensors))
+
+
+def _looks_up(kind: Kind, heads: int | None) -> bool:
+    """A table with a row for each head, of what is added to the scores (TinyViT, LeViT)."""
+    return kind.name == "index" and [t[0] for t in kind.tensors if len(t) == 2] == [heads]
+
+
+def _moves(kind: Kind) -> bool:
+    return kind.what == "copy" or kind.name in VIEWS
+
+
+def _of_sizes(run: Run, places: Iterable[int], sizes: set[int]) -> Iterator[int]:
+    """Of them the moves of so many elements, or untold how many."""
+    for at in places:
+        kind = run.kinds[at]
+        if _moves(kind) and (not kind.tensors or sizes.intersection(map(prod, kind.tensors))):
+            yield at
 
 
 def _is_pointwise(run: Run, at: int) -> bool:

@@ -14,6 +14,7 @@ from math import prod
 from tracelens.attribution.structure.ahead import key_rows
 from tracelens.attribution.structure.attention_grammars import CORES
 from tracelens.attribution.structure.grammar import (
+    PRODUCT,
     Gap,
     Grammar,
     Match,
@@ -287,9 +288,22 @@ def _made_first(it: Match, stop: int) -> dict[int, str]:
     return {at: "dropout" if it.kinds[at].what == "dropout" else "attention.scores" for at in made}
 
 
+def _of_places(it: Match, heads: int | None) -> dict[int, str]:
+    """The linear layer right before the scores that makes a number for each head of every pair of positions,
+    whose softmax is another (ConViT, arXiv 2103.10697)."""
+    run = it.run
+    at = next((at for at in range(it.start - 1, -1, -1) if PRODUCT(run.kinds[at])), -1)
+    if at < 0 or heads is None or not weighs_pairs(run, it.start, heads, at):
+        return {}
+    moves = takewhile(lambda p: run.kinds[p].what == "copy", range(at - 1, -1, -1))
+    biases = takewhile(lambda p: run.kinds[p].what == "add", range(at + 1, it.start))
+    return dict.fromkeys((*moves, at, *biases), "attention.other")
+
+
 def _core_of(found: Match, stop: int) -> Core:
     """The core of a grammar's match, behind that which stops there, by the names of its sizes."""
-    sizes, heads, parts = found.sizes, _heads(found), _made_first(found, stop) | found.components
+    sizes, heads = found.sizes, _heads(found)
+    parts = _of_places(found, heads) | _made_first(found, stop) | found.components
     tokens = sizes["batch"] // heads * sizes["queries"] if heads and "queries" in sizes else None
     key_dim = sizes.get("key_dim")
     value_dim = sizes.get("value_dim", sizes.get("wide", key_dim))

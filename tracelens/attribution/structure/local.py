@@ -33,6 +33,7 @@ from tracelens.attribution.structure.units import Units
 from tracelens.attribution.structure.walk import FEW, loses
 
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
+_OF_CLASSES = ("log_softmax", "nll_loss", "cross_entropy")  # the first kernels of such losses
 _BESIDE_CORES = (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE, SEPARABLE)
 
 
@@ -58,8 +59,9 @@ def label_local(run: Run) -> None:
 
     Two linear layers are surely an MLP only where there is attention somewhere.
     """
-    for found in matches(run, HEAD) if run.cores else ():  # of classes, from a few rows of another width
-        run.labels.setdefault(found.start, Label("logits", evidence="local"))
+    for found in matches(run, HEAD):  # of classes, from a few rows of another width
+        if run.cores or _chooses(run, found.start):
+            run.labels.setdefault(found.start, Label("logits", evidence="local"))
     for found in matches(run, ONE_HOT) if run.cores else ():
         if found.stop <= run.cores[0].first:  # experts are chosen so, too
             run.labels |= {at: Label(part, evidence="local") for at, part in found.components.items()}
@@ -74,6 +76,12 @@ def label_local(run: Run) -> None:
             for at, component in found.components.items():
                 part = "norm" if at in normed and component == "mlp.activation" else component
                 run.labels.setdefault(at, Label(part, evidence="local"))
+
+
+def _chooses(run: Run, start: int) -> bool:
+    """Is the loss behind it of classes?"""
+    loss = next(at for at in range(start, len(run)) if loses(run, at))
+    return any(word in run.kinds[loss].name for word in _OF_CLASSES)
 
 
 def label_between_layers(run: Run) -> None:

@@ -1,0 +1,109 @@
+"""Attention between convolutions, and heads of models that attend nowhere, as timm writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.attribution.rows import Row, mm
+from tests.attribution.test_parts import (
+    ADD,
+    BATCH,
+    CORE,
+    HEADS,
+    LENGTH,
+    MLP,
+    NORM,
+    OUTPUT,
+    QUERIES,
+    TOKENS,
+    WIDTH,
+    _batched,
+    _found,
+    _row,
+)
+
+SIDE, WINDOW = 16, 256  # of a map, and its places
+MAP = [BATCH, WIDTH, SIDE, SIDE]
+CLASSES = 1000
+
+
+def _convolution(given: list[int], weight: list[int], right: str = "other") -> Row:
+    return Row(right, "aten::cudnn_convolution", "cudnn_convolution", (given, weight))
+
+
+def _one(right: str) -> Row:
+    return _convolution(MAP, [WIDTH, WIDTH, 1, 1], right)
+
+
+def _block() -> list[Row]:
+    return [_convolution(MAP, [WIDTH, WIDTH, 3, 3]), _row("norm", "native_batch_norm", MAP, [WIDTH], [WIDTH])]
+
+
+@pytest.mark.parametrize(("loss", "right"), [("cross_entropy_loss", "logits"), ("mse_loss", "")])
+def test_a_loss_of_classes_takes_logits_without_any_attention(tmp_path: Path, loss: str, right: str) -> None:
+    """timm models/starnet.py: blocks of convolutions, a pooling and a linear layer."""
+    head = mm(right, BATCH, CLASSES, WIDTH)
+    _found(tmp_path, [*3 * _block(), head, _row("loss", loss, [BATCH, CLASSES], [BATCH])])
+
+
+def _core() -> list[Row]:
+    batch = BATCH * HEADS
+    return [
+        _batched("attention.scores", batch, WINDOW, WINDOW, 64),
+        _row("attention.softmax", "_softmax", [BATCH, HEADS, WINDOW, WINDOW]),
+        _batched("attention.values", batch, WINDOW, 64, WINDOW),
+    ]
+
+
+def test_queries_are_laid_out_before_keys_are_made(tmp_path: Path) -> None:
+    """timm models/mobilenetv4 and efficientformer_v2.py: keys and values are convolved on the way."""
+    lay = _row("attention.other", "copy_", *2 * [[BATCH, HEADS, WINDOW, 64]])
+    scale = _row("attention.other", "mul", [BATCH, HEADS, WINDOW, 64])
+    keys = [_one("other"), _row("norm", "native_batch_norm", MAP, [WIDTH], [WIDTH])]
+    values = [_one("attention.qkv"), *keys[1:]]
+    back = _row("attention.other", "copy_", MAP, MAP)
+    layer = [*keys, lay, *keys, lay, *values, scale, *_core(), back, _one("attention.output")]
+    _found(tmp_path, 2 * [*_block(), *layer, *_block()])
+
+
+def test_linear_attention_stands_between_convolutions_more_than_once(tmp_path: Path) -> None:
+    """timm models/efficientvit_mit.py, LiteMLA: keys are summed with the values first."""
+    batch, heads = BATCH * HEADS, [BATCH, HEADS, WINDOW, 64]
+    attends = [
+        *2 * [_row("attention.other", "relu", heads)],
+        _batched("attention.scores", batch, 64, 65, WINDOW),
+        _batched("attention.values", batch, WINDOW, 65, 64),
+        _row("attention.other", "div", heads, [BATCH, HEADS, WINDOW, 1]),
+        _row("attention.other", "copy_", heads, heads),
+    ]
+    _found(tmp_path, 3 * [*_block(), _one("other"), *attends, _one("other")])
+
+
+def test_a_number_for_each_head_of_every_pair_is_of_attention(tmp_path: Path) -> None:
+    """timm models/convit.py, GPSA: a softmax of positions beside that of the scores."""
+    pairs = BATCH * LENGTH * LENGTH
+    places = [
+        mm("attention.other", pairs, HEADS, 3),
+        _row("attention.other", "add", [BATCH, LENGTH, LENGTH, HEADS]),
+    ]
+    scores = [BATCH, HEADS, LENGTH, LENGTH]
+    core = [
+        _batched("attention.scores", BATCH * HEADS, LENGTH, LENGTH, 64),
+        *2 * [_row("attention.softmax", "_softmax", scores)],
+        _row("attention.softmax", "add", scores, scores),
+        _batched("attention.values", BATCH * HEADS, LENGTH, 64, LENGTH),
+    ]
+    queries = mm("attention.qkv", TOKENS, 2 * WIDTH, WIDTH)
+    values = mm("attention.qkv", TOKENS, WIDTH, WIDTH)
+    layer = [NORM, queries, *places, *core[:-1], values, core[-1], OUTPUT, ADD, *MLP, ADD]
+    _found(tmp_path, 3 * layer)
+
+
+@pytest.mark.parametrize(("rows", "right"), [(HEADS, "attention.other"), (HEADS + 1, "")])
+def test_a_table_with_a_row_for_each_head_is_of_attention(tmp_path: Path, rows: int, right: str) -> None:
+    """timm models/tiny_vit.py: biases are looked up before the windows are normalized."""
+    looks = _row(right, "index", [rows, LENGTH])
+    down = _convolution(MAP, [WIDTH, WIDTH, 3, 3])
+    _found(tmp_path, 3 * [down, looks, NORM, QUERIES, CORE, OUTPUT, ADD, *MLP, ADD])
