@@ -174,12 +174,23 @@ def _fused(
     with parts.call("aten::scaled_dot_product_attention", q, k, v):
         if enable_gqa and attn_mask is not None:
             k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+        if (
+            q.dim() != 4
+        ):  # no fused kernel takes it: ATen/native/transformers/sdp_utils_cpp.h, check_tensor_shapes
+            return _written_out(q, k, v, attn_mask, scale)
         if attn_mask is None and q.shape[-1] == v.shape[-1] <= 256:
             return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal)[0]
         if v.shape[-1] > 256 or q.shape[-1] > 256:
             weights = torch.softmax(q @ k.transpose(-1, -2), -1)
             return weights @ v
         return aten._scaled_dot_product_efficient_attention(q, k, v, None, True, 0.0, is_causal)[0]
+
+
+def _written_out(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """As _scaled_dot_product_attention_math of ATen/native/transformers/attention.cpp."""
+    root = (scale if scale is not None else q.shape[-1] ** -0.5) ** 0.5
+    scores = (q * root) @ (k * root).transpose(-1, -2)
+    return torch.softmax(scores if mask is None else scores + mask, -1) @ v
 
 
 @dataclass
@@ -211,7 +222,8 @@ class AnyRewriter(Rewriter):
         op.launches = [Launch(work, state) for work in works_of(op.name, op.inputs)]
 
     def _operator(self, op: Op, state: State) -> None:
-        if op.name.startswith("aten::_scaled_dot_product_") or op.name in LEAVES | _REWRITTEN.keys():
+        fused = op.name.startswith("aten::_scaled_dot_product_") and not op.name.endswith("_math")
+        if fused or op.name in LEAVES | _REWRITTEN.keys():
             before = op.children
             try:
                 super()._operator(op, state)

@@ -40,8 +40,11 @@ _STATE_SPACE = re.compile(
     r"|Glm5NextTextLinearAttention$"
 )
 #: Not a layer that is called after it and holds an MLP too: models/groupvit/modeling_groupvit.py,
-#: GroupViTCrossAttentionLayer; models/pixtral/modeling_pixtral.py, PixtralAttentionLayer.
-_ATTENTION = re.compile(r"(?<!Delta)(?<!Glm5NextTextLinear)Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$")
+#: GroupViTCrossAttentionLayer; models/pixtral/modeling_pixtral.py, PixtralAttentionLayer;
+#: models/bridgetower/modeling_bridgetower.py, BridgeTowerResidualAttention.
+_ATTENTION = re.compile(
+    r"(?<!Delta)(?<!Glm5NextTextLinear)(?<!BridgeTowerResidual)Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$"
+)
 _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
 #: KimiLinearForgetGate is a decay of its delta attention: models/kimi_linear/modeling_kimi_linear.py.
 _ROUTER = re.compile(r"Router|TopkGate|TopKGate|(?<!Deimv2)(?<!DFine)(?<!Forget)Gate$")
@@ -59,13 +62,15 @@ _EMBEDDING = re.compile(
     r"(?<!Gemma3nAudioRelativePosition)Embedding(?!Gemma)|FeatureProjection|PatchEmbed|Embeddings|PatchEncoder|PatchMerging|Downsampl"
 )
 _NORM = re.compile(r"Norm(Gated|\dd|FP32)?$")
-_LAYER = re.compile(r"(Layer|Block|Stage)(\w*)$|EncoderLayer|DecoderLayer")
+_LAYER = re.compile(r"(Layer|Block|Stage)(\w*)$|EncoderLayer|DecoderLayer|BridgeTowerResidualAttention$")
 #: ForClassification is a whole model, also inside another: models/nemotron3_5_transcribe.
 _HEAD = re.compile(
     r"Head$|HeadTransform|Predictions?$|PredictionHeads|Classif(?!ication$)|Pooler|Projection$|Projector"
 )
 #: Attention over what is pooled: models/aimv2/modeling_aimv2.py, models/videoprism/modeling_videoprism.py.
 _POOLS = re.compile(r"(Aimv2|VideoPrismMultihead)AttentionPoolingHead$")
+#: Into the model and out of it: models/timesfm/modeling_timesfm.py.
+_PATCHES = re.compile(r"TimesFm\w*ResidualBlock$")
 _IN_HEAD = re.compile(r"(MLP|Mlp)$")
 _ACTIVATION = re.compile(r"GELU|SiLU|ReLU|Activation|Swish|Mish|Tanh$|Sigmoid$|^ACT")
 _DROPOUT = re.compile(r"Dropout|DropPath|StochasticDepth")
@@ -145,6 +150,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "attention.rope"
     if place.within(_STREAMS) >= 0:
         return "residual other"
+    if place.within(_PATCHES) >= 0:
+        return "embedding other logits mlp.* residual"
     attention, other = place.within(_ATTENTION), place.within(_OTHER_MIXER)
     if state_space > attention:
         gates = place.classes[state_space].endswith("Rglru")  # of the scan, and products all the same
@@ -152,6 +159,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return _in_state_space(function, weighted=weighted) + (" ssm.scan" if gates else "") + named
     if other == 0 == len(place.classes) - 1:
         return ""  # the whole model's own: what it takes and gives
+    if other == 0 and len(place.classes) == 2 and _LOGITS.fullmatch(name):
+        return "logits other"  # of a whole model without attention
     if other >= max(attention, 0) or function in ("conv2d", "conv3d", "conv_transpose2d"):
         around = "attention.*" if attention >= 0 else "mlp.*" if place.within(_MLP) >= 0 else "norm"
         return f"other embedding {around}" + (" residual" if equal else "")

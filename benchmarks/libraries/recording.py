@@ -36,6 +36,8 @@ from benchmarks.libraries import (
     senses_truth,
     texts,
     texts_truth,
+    trainers,
+    trainers_truth,
     truth,
 )
 from benchmarks.libraries.models import EXPERTS
@@ -48,6 +50,7 @@ _LISTS: tuple[tuple[Any, Any], ...] = (
     (senses, senses_truth),
     (clones, clones_truth),
     (repos, repos_truth),
+    (trainers, trainers_truth),
 )
 _PACKAGES = {
     "aurora": "microsoft-aurora",

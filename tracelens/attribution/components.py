@@ -228,14 +228,14 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
     if "attention" in roles or s.outer == "attention_block":
         if s.inner == "softmax":
             return Decision("attention.softmax", "path")
-        if s.inner == "bmm":
+        if s.inner == "bmm" and s.outer != "linear":  # a frozen layer is one product for each sample
             if s.after_core is None:
                 return None
             return Decision("attention.values" if s.after_core else "attention.scores", "path")
     mixture = s.experts and not _MIXTURES.isdisjoint(roles)  # experts add biases, and their results up
     apart = mixture or not {"embedding", "ssm", "mixer", "rope"}.isdisjoint(roles)
     adds = s.residual if s.residual is not None else roles[-1:] and roles[-1] in _ADD_THE_STREAM
-    if adds and ("layer" in roles or "attention" in roles) and not apart and not is_of_product(s.path):
+    if adds and ("layer" in roles or "attention" in roles) and not apart and not _in_product(s.path):
         if ("attention" in roles and (not s.after_core or roles[-1] == "qkv")) or roles[-1] == "activation":
             return None  # rotary embeddings, biases, adapters and a GELU that is written out add too
         return Decision("residual", "path")
@@ -245,6 +245,11 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
 def is_of_product(path: Path | None) -> bool:
     """Is it the path of a module of one product?"""
     return path is not None and bool(_PRODUCT.match(path.elements[-1].text))
+
+
+def _in_product(path: Path | None) -> bool:
+    """Is a module of one product around it, as around the parts of an adapter?"""
+    return path is not None and any(_PRODUCT.match(element.text) for element in path.elements)
 
 
 def _of_role(

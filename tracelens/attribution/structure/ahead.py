@@ -7,6 +7,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tracelens.attribution.structure.runs import Core, Label, Run
+from tracelens.attribution.structure.units import Kind
 
 
 def label_ahead(run: Run) -> None:
@@ -84,13 +85,18 @@ def key_rows(run: Run, core: Core) -> int | None:
 def label_widening(run: Run) -> None:
     """Where a stage begins, name the stream's own product right before that of queries, keys and values: as
     wide as what comes of these, and pooled as they are (Hiera, arXiv 2306.00989); fills ``run.labels``."""
-    widths = {core.out_width for core in run.cores}
+    outputs = (run.shape(at) for at, label in run.labels.items() if label.component == "attention.output")
+    widths = {core.out_width for core in run.cores} | {shape.k for shape in outputs if shape is not None}
     for own, makes in pairwise(run.products()):
         label, shape, other = run.labels.get(makes), run.shape(own), run.shape(makes)
         if own in run.labels or label is None or label.component != "attention.qkv" or not shape or not other:
             continue
         between = run.kinds[own + 1 : makes]
-        pools = any(kind.what == "picture" or kind.name in ("amax", "max") for kind in between)
+        pools = [at for at in range(own + 1, makes) if _pools(run.kinds[at])]
         same = (shape.m, shape.k) == (other.m, other.k) and shape.n in widths - {shape.k}
         if same and pools and all(kind.what in ("copy", "elementwise", "picture") for kind in between):
-            run.labels[own] = Label("other")
+            run.labels |= dict.fromkeys([own, *pools], Label("other"))
+
+
+def _pools(kind: Kind) -> bool:
+    return kind.what == "picture" or kind.name in ("amax", "max")

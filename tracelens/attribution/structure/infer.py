@@ -26,6 +26,7 @@ from tracelens.attribution.structure.conditions import (
 )
 from tracelens.attribution.structure.connections import label_connections, label_skips
 from tracelens.attribution.structure.cores import find_cores
+from tracelens.attribution.structure.decomposed import label_decomposed
 from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
@@ -179,6 +180,7 @@ def infer(
         open_convolutions(run)
     for rest in rests:
         rest.give_back()
+        label_decomposed(rest.whole)
     label_repeats(units, distinct)
     for run in distinct:
         for core in run.cores:  # product, softmax, product is attention in any model

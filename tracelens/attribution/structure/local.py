@@ -12,6 +12,7 @@ from tracelens.attribution.structure.attention_grammars import (
     DEFORMABLE_ALONE,
     SEPARABLE,
 )
+from tracelens.attribution.structure.decomposed import decomposed
 from tracelens.attribution.structure.grammar import PRODUCT, matches
 from tracelens.attribution.structure.grammars import (
     BACK_TO_STREAM,
@@ -39,11 +40,12 @@ _BESIDE_CORES = (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE, SEPARABLE)
 
 def without_mixers(run: Run) -> Excerpt:
     """Name the layers of a forward or recomputed run that take the place of attention, and what makes their
-    conditions, wherever they stand; returns the run without them."""
+    conditions, wherever they stand; returns the run without them, and without decomposed adapters."""
+    beside = {at for adapter in decomposed(run).values() for at in adapter}
     for found in matches(run, *MIXERS, CONDITION):
         run.labels |= {at: Label(name, evidence="local") for at, name in found.components.items()}
-    kept = [at for at in range(len(run)) if at not in run.labels]
-    return Excerpt(run, kept, run.part(kept) if run.labels else run)
+    kept = [at for at in range(len(run)) if at not in run.labels and at not in beside]
+    return Excerpt(run, kept, run.part(kept) if len(kept) < len(run) else run)
 
 
 def mark_dropouts(run: Run) -> None:

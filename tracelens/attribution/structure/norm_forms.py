@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
+from math import prod
 
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import VIEWS, Dims, Kind
@@ -25,6 +26,8 @@ def by_length(run: Run, root: int) -> set[int]:
         return {*range(root, steps[3] + 1)}
     whole = kinds[root].tensors[0]
     statistic = (*whole[:-1], 1)
+    if kinds[root + 1 : root + 2] and kinds[root + 1].name == "div" and _is_stream(run, root, whole):
+        return {root, root + 1}  # to the length of one, as all of nGPT's stream (arXiv 2410.01131)
     small = [*takewhile(lambda at: {*kinds[at].tensors} <= {statistic, ()}, places)]
     rows = [kinds[at].name for at in small if kinds[at].name not in VIEWS]
     scaled = rows[-2:] == ["reciprocal", "mul"]
@@ -80,6 +83,16 @@ def by_deviation(run: Run, root: int) -> set[int]:
 def weights_of(whole: Dims) -> set[Dims]:
     """For every channel, or for those of every head."""
     return {whole[-1:], (whole[1], 1, whole[-1])} if len(whole) == 4 else {whole[-1:]}
+
+
+def _is_stream(run: Run, at: int, whole: Dims) -> bool:
+    """Does the product before give these rows, or does the one behind take them?"""
+    before = next((shape for p in range(at - 1, -1, -1) if (shape := run.shape(p)) is not None), None)
+    behind = next((shape for p in range(at + 1, len(run)) if (shape := run.shape(p)) is not None), None)
+    rows = (1, prod(whole[:-1]), whole[-1])
+    gives = before is not None and (before.batch, before.m, before.n) == rows
+    takes = behind is not None and (behind.batch, behind.m, behind.k) == rows
+    return len(whole) == 3 and (gives or takes)
 
 
 def _is_scaled(run: Run, at: int, root: int, whole: Dims) -> bool:

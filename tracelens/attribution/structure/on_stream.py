@@ -63,9 +63,24 @@ class OnStream(Places):
                 label = Label("attention.other", self.next_layer)
             if works and not self._adaptive.isdisjoint(kind.tensors):
                 label = Label("other")
+            if at in self._dotted:
+                label = Label("logits")
             if label is not None:
                 out.append((at, label))
         return out
+
+    @cached_property
+    def _dotted(self) -> set[int]:
+        """Behind the last normalization each token's product with another row, and its sum: logits of the
+        words that they are of (SASRec, arXiv 1808.09781)."""
+        found = set[int]()
+        for at in self.gap if self.after is None and self.before in _STREAM else ():
+            kind, summed = self.run.kinds[at], self._next(at)
+            two = kind.name == "mul" and len(kind.tensors) == 2 and len(set(kind.tensors)) == 1
+            sums = self.run.kinds[summed].name == "sum" and self.run.kinds[summed].tensors == kind.tensors[:1]
+            if two and sums and at > self.last_norm and kind.tensors[0][-1] == self.hidden:
+                found |= {at, summed}
+        return found
 
     def _between_others(self, at: int) -> bool:
         """Right between two products for what is added to the scores."""
