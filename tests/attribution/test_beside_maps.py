@@ -107,3 +107,22 @@ def test_a_table_with_a_row_for_each_head_is_of_attention(tmp_path: Path, rows: 
     looks = _row(right, "index", [rows, LENGTH])
     down = _convolution(MAP, [WIDTH, WIDTH, 3, 3])
     _found(tmp_path, 3 * [down, looks, NORM, QUERIES, CORE, OUTPUT, ADD, *MLP, ADD])
+
+
+def test_a_gate_is_made_beside_the_queries_of_the_same_map(tmp_path: Path) -> None:
+    """timm models/iformer.py, SHMABlock: of a convolution of its own, and multiplied behind the core."""
+    norm = _row("norm", "native_batch_norm", MAP, [WIDTH], [WIDTH])
+    gate = _row("attention.other", "sigmoid", MAP)
+    makes = [_one("other"), norm, gate, _one("other"), norm, _one("attention.qkv"), norm]
+    layer = [*makes, *_core(), _row("attention.other", "mul", MAP, MAP), _one("attention.output")]
+    _found(tmp_path, 2 * [*_block(), *layer, *_block()])
+
+
+@pytest.mark.parametrize("classes", [CLASSES, CLASSES - 1])
+def test_a_distilled_head_is_added_to_the_other(tmp_path: Path, classes: int) -> None:
+    """timm models/deit.py and levit.py: the mean of both goes to the loss."""
+    first = mm("logits" if classes == CLASSES else "", BATCH, classes, WIDTH)
+    behind = [_row("logits", "add", *2 * [[BATCH, CLASSES]]), _row("logits", "div", [BATCH, CLASSES])]
+    behind = behind if classes == CLASSES else [_row("", "clamp", [BATCH, CLASSES])]
+    loss = _row("loss", "cross_entropy_loss", [BATCH, CLASSES], [BATCH])
+    _found(tmp_path, [*3 * _block(), first, mm("logits", BATCH, CLASSES, WIDTH), *behind, loss])

@@ -478,12 +478,33 @@ def test_samples_of_a_grid_are_of_pictures_or_of_deformable_attention() -> None:
     assert op_rule("aten::grid_sampler_2d") is None
 
 
-def _roles(*modules: str, choosing: str = "", bending: str = "") -> list[str | None]:
+def _roles(*modules: str, choosing: str = "", bending: str = "", attending: str = "") -> list[str | None]:
     """What the last element of each of these dotted modules is, of which the first holds all others."""
     elements = [tuple(Element(p, element_role(p), None, False) for p in name.split(".")) for name in modules]
     outers = [modules.index(name.rpartition(".")[0]) if "." in name else -1 for name in modules]
-    runs = ({modules.index(name)} if name else set() for name in (choosing, bending))
+    runs = ({modules.index(name)} if name else set() for name in (choosing, bending, attending))
     return [path.roles()[-1] for path in _by_what_they_hold([Path(e, "") for e in elements], outers, *runs)]
+
+
+@pytest.mark.parametrize(
+    ("modules", "role"),
+    [
+        ("A_SHSA A_SHSA.Sequential", "attention"),  # timm models/shvit.py
+        ("A_SHSA A_SHSA.Attention", None),  # what it holds attends
+        ("A_SHSA A_SHSA.Mlp", None),
+        ("A_Block A_Block.Sequential", "layer"),
+    ],
+)
+def test_a_module_that_attends_by_itself_is_attention(modules: str, role: str | None) -> None:
+    assert _roles(*modules.split(), attending=modules.split()[0])[0] == role
+
+
+@pytest.mark.parametrize(
+    "text", ["TriangleMultiplicationOutgoing", "tri_mul_in", "OuterProductMean", "OuterMean"]
+)
+def test_what_works_on_pairs_of_residues_is_no_attention(text: str) -> None:
+    assert element_role(text) == "mixer"
+    assert element_role("TriangleAttentionStartingNode") == "attention"
 
 
 def test_a_module_called_attention_with_an_mlp_of_its_own_is_a_layer() -> None:

@@ -155,6 +155,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     (  # recurrences, short convolutions: they mix tokens, and are no attention
         "mixer",
         "(?<!mlp)mixer$|rwkv|shortconv(olution)?$|lightconv(1d)?$",
+        r"triangle_?multiplic\w*$|^tri_mul(_(in|out))?$|outer_?(product_?)?mean$",  # openfold/model/*.py
     ),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
     ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$", "drop_?path$", "stochastic_?depth"),

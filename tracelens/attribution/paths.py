@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -125,7 +125,9 @@ def find_paths(trace: Trace, links: Links) -> Paths:
 
     choosing = running("softmax", "topk")
     choosing |= {outers[at] for at in choosing if at >= 0}
-    paths = _by_what_they_hold(paths, outers, choosing, running("activation"))
+    attending = running("core") | (running("softmax") & running("bmm"))
+    attending -= running("embedding", "loss", "activation")  # what runs these, too, is more
+    paths = _by_what_they_hold(paths, outers, choosing, running("activation"), attending)
     lookup = np.full(len(wanted) + 1, -1, np.int32)
     for node, path in of_context.items():
         lookup[node] = path  # -1 writes the last place, which stays -1
@@ -145,14 +147,19 @@ def find_paths(trace: Trace, links: Links) -> Paths:
 
 
 def _by_what_they_hold(
-    paths: list[Path], outers: list[int], choosing: set[int], bending: set[int]
+    paths: list[Path],
+    outers: list[int],
+    choosing: set[int],
+    bending: set[int],
+    attending: Container[int] = (),
 ) -> list[Path]:
     """A module called after its activation or its rotation that has linear layers is an MLP, or attention;
     one called attention that holds attention and an MLP is a layer, and so is one called a mixture that holds
     a mixture and an MLP; one called an MLP in attention that holds one product alone is that product (of
     LeViT, with its normalization); one called a norm that holds one, and a block, is none (``PreNorm``); one
     called an MLP that holds some and is ``choosing`` is a mixture, and one that holds blocks a network.
-    ``bending``: what runs an activation by itself."""
+    ``bending``: what runs an activation by itself; ``attending``: attention, and is that where its name says
+    nothing else and it holds neither attention nor an MLP."""
     products = Counter(
         outers[at] for at, path in enumerate(paths) if _PRODUCT.fullmatch(path.elements[-1].text)
     )
@@ -175,6 +182,9 @@ def _by_what_they_hold(
             at in networks and last.role in ("mlp", "loss")
         ):
             last = replace(last, role=None)
+        known = last.named or is_block(last) or last.role not in (None, "mixer")
+        if at in attending and at not in around and not known:
+            last = replace(last, role="attention")
         attends = any(element.role == "attention" for element in before)
         if attends and last.role == "mlp" and products[at] == 1 and at not in bends:
             last = replace(last, role=None)

@@ -12,7 +12,7 @@ from math import prod
 
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import VIEWS, Kind
+from tracelens.attribution.structure.units import VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import counts_batches
 
 _ATTENDS = ("core", "softmax", "bmm")
@@ -59,7 +59,7 @@ def label_laid_out(run: Run) -> None:
             behind = takewhile(lambda at: _moves(run.kinds[at]), range(core.last + 1, len(run)))
             given = {last.batch * last.m * last.n}
             found |= {*_of_sizes(run, made, taken), *_of_sizes(run, behind, given)}
-        found |= {*_beside(run, core.first, core.last)}
+        found |= {*_beside(run, core.first, core.last), *_between(run, core.first)}
         edge = core.last + 1
     own = {at for core in run.cores for at in range(core.first, core.last + 1)}
     products = [at for at, label in run.labels.items() if label.component in _WITHOUT_SOFTMAX]
@@ -81,6 +81,26 @@ def _beside(run: Run, first: int, last: int) -> Iterator[int]:
             behind = run.kinds[at - 1].what == "convolution"
             if not (adds(run.kinds[at]) or counts_batches(run, at) or (behind and _is_bias(run.kinds[at]))):
                 yield at
+
+
+def _between(run: Run, first: int) -> Iterator[int]:
+    """What bends or lays out between the convolutions of one tap that take one map right before the core:
+    queries, keys, values and their gate."""
+    given: Dims = ()
+    near: list[int] = []
+    for at in range(first - 1, -1, -1):
+        kind = run.kinds[at]
+        if kind.what == "convolution":
+            taken = next(iter(kind.tensors), ())
+            if not _is_pointwise(run, at) or (given and taken != given):
+                return
+            given = taken
+            yield from near
+            near = []
+        elif kind.what in (*_ATTENDS, "gemm", "picture", "loss") or adds(kind):
+            return
+        elif given and (kind.what in ("activation", "elementwise") or _moves(kind)):
+            near.append(at)
 
 
 def _of_maps(kind: Kind) -> bool:

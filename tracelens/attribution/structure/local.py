@@ -28,9 +28,9 @@ from tracelens.attribution.structure.grammars import (
     ONE_HOT,
 )
 from tracelens.attribution.structure.maps import MAPS
-from tracelens.attribution.structure.norms import written_norms
+from tracelens.attribution.structure.norms import adds, written_norms
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
-from tracelens.attribution.structure.units import Units
+from tracelens.attribution.structure.units import VIEWS, Units
 from tracelens.attribution.structure.walk import FEW, loses
 
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
@@ -63,7 +63,8 @@ def label_local(run: Run) -> None:
     """
     for found in matches(run, HEAD):  # of classes, from a few rows of another width
         if run.cores or _chooses(run, found.start):
-            run.labels.setdefault(found.start, Label("logits", evidence="local"))
+            for at in (found.start, *_other_heads(run, found.start, found.stop)):
+                run.labels.setdefault(at, Label("logits", evidence="local"))
     for found in matches(run, ONE_HOT) if run.cores else ():
         if found.stop <= run.cores[0].first:  # experts are chosen so, too
             run.labels |= {at: Label(part, evidence="local") for at, part in found.components.items()}
@@ -78,6 +79,15 @@ def label_local(run: Run) -> None:
             for at, component in found.components.items():
                 part = "norm" if at in normed and component == "mlp.activation" else component
                 run.labels.setdefault(at, Label(part, evidence="local"))
+
+
+def _other_heads(run: Run, head: int, loss: int) -> list[int]:
+    """The head before it whose classes are added to its own, and that sum (DeiT, arXiv 2012.12877)."""
+    before = next((at for at in range(head - 1, -1, -1) if PRODUCT(run.kinds[at])), -1)
+    behind = [at for at in range(head + 1, loss) if run.kinds[at].name not in VIEWS]
+    shapes = [(s.m, s.n, s.k) if (s := run.shape(at)) else at for at in (before, head)]
+    sums = behind and adds(run.kinds[behind[0]]) and shapes[0] == shapes[1]
+    return [before, *behind] if sums else []
 
 
 def _chooses(run: Run, start: int) -> bool:
