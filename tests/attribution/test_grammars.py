@@ -233,6 +233,13 @@ def test_a_batched_product_ahead_of_the_decays_makes_the_steps_inputs() -> None:
     assert found == wanted
 
 
+def test_a_sum_that_is_normed_before_a_mixer_is_of_the_stream() -> None:
+    """transformers models/zamba2/modeling_zamba2.py: a linear layer brings the shared layer's result."""
+    written = [_unit("pow", *STREAM[:1]), _unit("mean", *STREAM[:1]), _unit("mul", *STREAM)]
+    found = _found([_gemm(HIDDEN, HIDDEN), SUM, *written, *MAMBA, SUM], *MIXERS)
+    assert found == ["ssm.projection", "residual", *3 * ["norm"], *OF_MAMBA, None]
+
+
 def test_a_conformers_convolution_stands_between_linear_layers() -> None:
     """transformers models/gemma3n/modeling_gemma3n.py, Gemma3nAudioConformerLightConv1d."""
     deep = _unit("conv1d", (2, HIDDEN, 68), (HIDDEN, 1, 5), what="convolution")

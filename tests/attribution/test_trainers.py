@@ -16,6 +16,7 @@ from tests.attribution.test_parts import (
     CORE,
     DOWN,
     GELU,
+    HEADS,
     LENGTH,
     MLP,
     NORM,
@@ -122,3 +123,19 @@ def test_each_token_times_the_row_of_a_word_and_its_sum_is_a_logit(tmp_path: Pat
     dots = [_row(right, "mul", rows, rows), _row(right, "sum", rows)]
     loss = _row("loss", "binary_cross_entropy_with_logits", [TOKENS])
     _found(tmp_path, [looks, *2 * [*ATTENTION, ADD, *MLP, ADD], NORM, looks, *dots, loss])
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_series_that_agree_with_themselves_attend(tmp_path: Path, shapes: bool) -> None:
+    """transformers models/autoformer/modeling_autoformer.py and Time-Series-Library, AutoCorrelation."""
+    heads, waves = [BATCH * HEADS, LENGTH, 64], [BATCH * HEADS, LENGTH // 2 + 1, 64]
+    made = 3 * [_row("attention.other", "copy_", heads, heads)] + 2 * [
+        _row("attention.other", "_fft_r2c", heads)
+    ]
+    scores = [_row("attention.scores", "mul", waves, waves), _row("attention.scores", "_fft_c2r", waves)]
+    lags = [_row("attention.softmax", "mean", heads), _row("attention.softmax", "topk", [LENGTH])]
+    moved = [_row("attention.values", name, heads, heads) for name in ("roll", "mul", "add_")]
+    core = [*scores, *lags, _row("attention.softmax", "_softmax", [BATCH, 8]), *3 * moved]
+    own = mm("attention.qkv", TOKENS, WIDTH, WIDTH)
+    layer = [*3 * [own], *made, *core, OUTPUT, ADD, NORM, UP, GELU, DOWN, ADD, NORM]
+    _found(tmp_path, 3 * layer, shapes=shapes)

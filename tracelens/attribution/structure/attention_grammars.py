@@ -19,7 +19,7 @@ from tracelens.attribution.structure.grammar import (
     what,
 )
 from tracelens.attribution.structure.grammars import first
-from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.units import VIEWS, Kind
 
 # Attention cores other than scores, softmax and values (``cores.py``), which reads these sizes of them: batch
 # (of all heads), queries, key_dim, value_dim.
@@ -231,5 +231,26 @@ SEPARABLE = Grammar(
     shaped=True,
 )
 
+# Series are put together by how they agree with themselves some steps later (arXiv 2106.13008): the product
+# of the queries' and the keys' Fourier transforms makes the scores of all lags, and the values are moved by
+# the best of them and summed.
+
+_LAGS = Gap("attention.softmax", no(PRODUCT, what("norm", "loss", "convolution")))
+_MOVED = Gap("attention.values", no(PRODUCT, what("norm", "loss", "convolution", "softmax", "dropout")))
+
+AUTOCORRELATION = Grammar(
+    "autocorrelation",
+    (
+        one("attention.scores", named("mul")),
+        one(
+            "attention.scores",
+            named("_fft_c2r"),
+            Gap("attention.scores", either(what("copy"), named(*VIEWS))),
+        ),
+        one("attention.softmax", what("softmax"), _LAGS),
+        some("attention.values", named("add_", "add"), _MOVED),
+    ),
+)
+
 #: Attention cores, in the order in which they are looked for.
-CORES = (KERNELS, FACTORED, LINEAR, SIGMOID, *BY_SUMS, MADE_WEIGHTS)
+CORES = (AUTOCORRELATION, KERNELS, FACTORED, LINEAR, SIGMOID, *BY_SUMS, MADE_WEIGHTS)

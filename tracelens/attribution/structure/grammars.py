@@ -70,7 +70,11 @@ def _over_sequence(kind: Kind) -> bool:
 
 def _in_mixer(it: Match, at: int) -> str:
     """A norm that is written out is part of the scan: queries and keys are normed in it, and its output. A
-    batched GEMM ahead of the decays makes the steps' inputs, of each head by itself (Zamba)."""
+    batched GEMM ahead of the decays makes the steps' inputs, of each head by itself (Zamba). What is made for
+    the mixer can be added to the stream, and that normed, before it takes it (Zamba 2)."""
+    sums = [p for p in range(it.start, at + 1) if at < it.places[0][-1] and adds(it.kinds[p])]
+    if sums and it.kinds[at].what != "gemm":
+        return "residual" if at == sums[-1] else "norm"
     own = {"norm": "norm", "gemm": "ssm.projection", "convolution": "ssm.conv", "bmm": "ssm.scan"}
     behind = "ssm.conv" if it.kinds[at - 1].what == "convolution" else "ssm.scan"
     moves = takewhile(lambda kind: kind.what == "copy", it.kinds[at:])
