@@ -32,6 +32,7 @@ from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 _NEAR = 256  # units between scores, softmax and values, at most: Longformer has 76
 _POSITIONS = 2  # linear layers within the scores of an attention
 _COORDINATES = 4  # numbers that say how two positions lie to one another, at most
+_HEADS_WIDE = 4  # times as wide as what makes a number for each of them are all heads together, where untold
 _PADDED = 4  # scores of blocks or windows are padded before or behind their softmax, and by less than this
 _BLOCKS = ("gemm", "bmm", "core", "norm", "loss")
 
@@ -344,7 +345,8 @@ def _for_heads(run: Run, scores: int, heads: int | None, at: int) -> bool:
     first, shape = run.shape(scores), run.shape(at)
     if shape is None or heads is not None:
         return shape is not None and shape.n == heads
-    return first is not None and first.batch % shape.n == 0
+    few = first is not None and shape.n * first.k < _HEADS_WIDE * shape.k
+    return first is not None and few and first.batch % shape.n == 0
 
 
 def query_rows(run: Run, core: Core) -> int | None:

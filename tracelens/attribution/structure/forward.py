@@ -68,7 +68,7 @@ class Forward(Queries, BlockWalk):
 
     def label(self) -> None:
         run = self.run
-        products = run.products()
+        products = [at for at in run.products() if at not in run.labels]
         if not run.cores:
             self._mlps(products, stop=len(run))
             return

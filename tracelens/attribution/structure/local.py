@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
+from math import prod
 
 from tracelens.attribution.structure.attention_grammars import (
     ADDITIVE,
@@ -29,11 +31,15 @@ from tracelens.attribution.structure.grammars import (
 )
 from tracelens.attribution.structure.maps import MAPS
 from tracelens.attribution.structure.norms import adds, written_norms
+from tracelens.attribution.structure.pair_grammars import OUTER, TRIANGLE
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
-from tracelens.attribution.structure.units import VIEWS, Units
+from tracelens.attribution.structure.units import VIEWS, Dims, Kind, Units
 from tracelens.attribution.structure.walk import FEW, loses
 
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
+_DRAWS = ("rand", "rand_like", "uniform_")
+_COMPARES = ("ge", "gt", "lt", "le")
+_MASKED = 64  # units behind what is drawn to what it drops, at most: a module in between
 _OF_CLASSES = ("log_softmax", "nll_loss", "cross_entropy")  # the first kernels of such losses
 _BESIDE_CORES = (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE, SEPARABLE)
 
@@ -45,14 +51,41 @@ def without_mixers(run: Run) -> Excerpt:
     for found in matches(run, *MIXERS, CONDITION):
         run.labels |= {at: Label(name, evidence="local") for at, name in found.components.items()}
     kept = [at for at in range(len(run)) if at not in run.labels and at not in beside]
-    return Excerpt(run, kept, run.part(kept) if len(kept) < len(run) else run)
+    rest = Excerpt(run, kept, run.part(kept) if len(kept) < len(run) else run)
+    for found in matches(rest.run, TRIANGLE, OUTER):
+        rest.run.labels |= {at: Label(name, evidence="local") for at, name in found.components.items()}
+    return rest
 
 
 def mark_dropouts(run: Run) -> None:
-    """Units of a dropout that is written out become dropout."""
-    for found in matches(run, DROPOUT):
-        for at in found.components:
-            run.kinds[at] = replace(run.kinds[at], what="dropout")
+    """Units of a dropout that is written out become dropout, and so does the product with a mask that rows or
+    columns share (AlphaFold, Algorithm 6)."""
+    written = {at for found in matches(run, DROPOUT) for at in found.components}
+    for mask, made in _masks(run):
+        near = range(made[-1] + 1, min(made[-1] + _MASKED, len(run)))
+        drops = next((at for at in near if _takes_mask(run.kinds[at], mask)), -1)
+        written |= {*made, drops} if drops >= 0 else set()
+    for at in written:
+        run.kinds[at] = replace(run.kinds[at], what="dropout")
+
+
+def _masks(run: Run) -> Iterator[tuple[Dims, Sequence[int]]]:
+    """What is dropped, by an operator or by numbers drawn, compared and scaled, and what makes that."""
+    for at, kind in enumerate(run.kinds):
+        if kind.what == "dropout" and kind.tensors:
+            yield kind.tensors[0], [at]
+        elif (
+            kind.name in _DRAWS and (compared := run.kinds[at + 1 : at + 2]) and compared[0].name in _COMPARES
+        ):
+            mask = next(iter(compared[0].tensors), ())
+            own = takewhile(lambda p: {*run.kinds[p].tensors} <= {mask}, range(at + 1, len(run)))  # noqa: B023
+            yield mask, [at, *own]
+
+
+def _takes_mask(kind: Kind, mask: Dims) -> bool:
+    """Is it multiplied with the smaller of two?"""
+    two = kind.tensors[:2]
+    return kind.name in ("mul", "mul_") and mask in two and prod(mask) < max(map(prod, two))
 
 
 def label_local(run: Run) -> None:
