@@ -134,7 +134,8 @@ def _in_mlp(place: Place) -> int:
         (i for i in range(len(place.names) - 1, -1, -1) if _MLP_NAMES.fullmatch(place.names[i])), -1
     )
     rows = (i for i in range(len(place.names)) if place.names[i : i + 4] == _MLP_IN_A_ROW)
-    return max(place.within(_MLP), by_name, next((i + 3 for i in rows), -1))
+    of_model = place.within(_MLP) or -1  # MlpMixer is a whole model
+    return max(of_model, by_name, next((i + 3 for i in rows), -1))
 
 
 def _around(place: Place, function: str, *, weighted: bool, equal: bool) -> str:

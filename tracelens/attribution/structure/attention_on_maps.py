@@ -55,7 +55,7 @@ def label_laid_out(run: Run) -> None:
         found |= {at for at in ahead if _looks_up(run.kinds[at], core.heads)}
         if core.first < core.last and first is not None and last is not None:
             taken = {first.batch * size for size in (first.m * first.k, first.n * first.k, last.k * last.n)}
-            made = takewhile(lambda at: run.kinds[at].what not in ("gemm", "core"), ahead)
+            made = takewhile(lambda at: not _ends(run.kinds[at]), ahead)
             behind = takewhile(lambda at: _moves(run.kinds[at]), range(core.last + 1, len(run)))
             given = {last.batch * last.m * last.n}
             found |= {*_of_sizes(run, made, taken), *_of_sizes(run, behind, given)}
@@ -106,6 +106,11 @@ def _between(run: Run, first: int) -> Iterator[int]:
 def _of_maps(kind: Kind) -> bool:
     """Convolves, or normalizes the channels of a map."""
     return kind.what == "convolution" or (kind.what == "norm" and any(len(t) > 3 for t in kind.tensors))
+
+
+def _ends(kind: Kind) -> bool:
+    """A product, an attention, or a normalization that is written out: what is before makes no queries."""
+    return kind.what in ("gemm", "core") or kind.name in ("rsqrt", "sqrt", "var", "mean", "div")
 
 
 def _looks_up(kind: Kind, heads: int | None) -> bool:

@@ -118,9 +118,10 @@ def _other_heads(run: Run, head: int, loss: int) -> list[int]:
     """The head before it whose classes are added to its own, and that sum (DeiT, arXiv 2012.12877)."""
     before = next((at for at in range(head - 1, -1, -1) if PRODUCT(run.kinds[at])), -1)
     behind = [at for at in range(head + 1, loss) if run.kinds[at].name not in VIEWS]
-    shapes = [(s.m, s.n, s.k) if (s := run.shape(at)) else at for at in (before, head)]
-    sums = behind and adds(run.kinds[behind[0]]) and shapes[0] == shapes[1]
-    return [before, *behind] if sums else []
+    shapes = [(s.m, s.n, s.k) if (s := run.shape(at)) else (at, -1, -1) for at in (before, head)]
+    classes = run.kinds[behind[0]].tensors[:1] if behind and adds(run.kinds[behind[0]]) else ()
+    alike = shapes[0] == shapes[1] and _chooses(run, head)
+    return [before, *behind] if alike and classes and classes[0][-1] == shapes[1][1] else []
 
 
 def _chooses(run: Run, start: int) -> bool:
