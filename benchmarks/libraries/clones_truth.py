@@ -38,13 +38,16 @@ _FEED_FORWARDS = (
     (r"Sequential\[(img|txt)_mlp\]", "0", "2", "mlp.up", "flux/modules/layers.py"),
     (r"ResBlock\[\d\]/Sequential\[mlp\]", "0", "2", "mlp.up", "mar: models/diffloss.py"),
     (r"(En|De)coderLayer\[\d\]", "conv1", "conv2", "mlp.up", "Autoformer_EncDec.py: 1 x 1"),
-    (r"FeedForward\[ffn\]", "project_in", "project_out", _GATED, "restormer_arch.py: 1 x 1"),
     (r"FeedForward\[ff\](/\w+\[\w+\])*", "proj", "2", _GATED, "ldm/modules/attention.py: GEGLU"),
 )  # fmt: skip
 _ROWS = (
     # attention, in all of them
     Row(r"RoPE2D\[\w+\]", _ANY, "attention.rope", "croco: pos_embed.py"),
     Row(r"(RotaryEmbedding|EmbedND)\[\w+\]", _ANY, "attention.rope embedding", "lingua; flux: their names"),
+    Row(r"Sequential\[(\w+_level\d|latent|refinement)\]/TransformerBlock\[\d\]", "add=", "residual other",
+        "restormer: of maps"),
+    Row(r"TransformerBlock\[\d\]/Attention\[attn\]/Conv2d\[\w+\]", _ANY, "attention.* other",
+        "restormer_arch.py"),
     Row(rf"{_ATTENDS}\[(c_attn|c_[qkv]|qkv|to_[qkv]|w[qkv]|Wqkv|(query|key|value)_projection|linear_[qkv]|wkv_a"
         r"|proj[qkv]|w_[qkv]s)\]", _PRODUCT, "attention.qkv", "their names"),
     Row(rf"{_ATTENDS}\[(c_proj|proj|proj_out|out_proj|out_projection|project_out|linear_o|wo|fc)\]", _PRODUCT,
@@ -53,9 +56,8 @@ _ROWS = (
     Row(r"\w*Attention\w*\[\w+\]/Linear\[(ve_gate|linear_[gz]|linear)\]", _ANY, "attention.*",
         "nanochat: a gate of values; openfold: gates, biases of pairs"),
     Row(r"Sequential\[cpb_mlp\]/\w+\[\d\]", _ANY, _BIAS, "swin_transformer_v2.py: an MLP of distances"),
+    Row(r"FeedForward\[ffn\]" + _IN, _ANY, "mlp.* other", "restormer_arch.py: convolutions"),
     Row(r"TransformerBlock\[\d\]/Attention\[attn\]", "matmul", "attention.*", "restormer: of channels"),
-    Row(r"TransformerBlock\[\d\]/Attention\[attn\]/Conv2d\[qkv_dwconv\]", _ANY, "attention.* other",
-        "restormer_arch.py"),
     Row(r"MultiScaleAttention\[attn\]/Conv3d\[pool_[qkv]\]", _ANY, "attention.* other",
         "slowfast/models/attention.py"),
     Row(r"(MLA\[attn\]|AutoCorrelation\[\w+\])", r"(?!softmax).*", "attention.*",

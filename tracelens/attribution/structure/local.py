@@ -141,7 +141,8 @@ def label_between_layers(run: Run) -> None:
         at = bisect(places, found.start)
         around = [products[place] for place in places[max(at - 1, 0) : at + 1]]
         if found.grammar is BACK_TO_STREAM:
-            fits = around[:1] == ["mlp.down"]
+            closes = run.shape(places[at - 1]) if around[:1] == ["mlp.down"] else None
+            fits = closes is not None and closes.m == found["tokens"]
         else:
             makes = run.shape(places[at]) if around in _BETWEEN_LAYERS else None
             fits = makes is not None and found["given"] >= makes.k == found["hidden"]
