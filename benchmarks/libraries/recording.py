@@ -30,6 +30,8 @@ from benchmarks.libraries import (
     more_truth,
     originals,
     originals_truth,
+    recipes,
+    recipes_truth,
     repos,
     repos_truth,
     senses,
@@ -51,6 +53,7 @@ _LISTS: tuple[tuple[Any, Any], ...] = (
     (clones, clones_truth),
     (repos, repos_truth),
     (trainers, trainers_truth),
+    (recipes, recipes_truth),
 )
 _PACKAGES = {
     "aurora": "microsoft-aurora",

@@ -119,15 +119,21 @@ def find_paths(trace: Trace, links: Links) -> Paths:
             outers.append(-1)
             paths.append(_extend(None, texts[code], named=True))
 
-    def running(*rules: str) -> set[int]:
+    def running(*rules: str) -> Counter[int]:
         runs = links.is_op & texts.where(lambda t: op_rule(t) in rules)[links.name]
-        return {of_context[int(node)] for node in np.unique(nearest[runs])}
+        whole = np.flatnonzero(runs & (links.forest.outermost(runs) == np.arange(len(runs))))
+        nodes, counts = np.unique(nearest[whole], return_counts=True)
+        found: Counter[int] = Counter()
+        for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+            found[of_context[node]] += count
+        return found
 
-    choosing = running("softmax", "topk")
+    choosing = {*running("softmax", "topk")}
     choosing |= {outers[at] for at in choosing if at >= 0}
-    attending = running("core") | (running("softmax") & running("bmm"))
-    attending -= running("embedding", "loss", "activation")  # what runs these, too, is more
-    paths = _by_what_they_hold(paths, outers, choosing, running("activation"), attending)
+    weighs, products, bending = running("softmax"), running("bmm"), {*running("activation")}
+    attending = {*running("core")} | {at for at in weighs if products[at] >= 2 * weighs[at]}
+    attending -= bending | {*running("embedding", "loss")}  # what runs these, too, is more
+    paths = _by_what_they_hold(paths, outers, choosing, bending, attending)
     lookup = np.full(len(wanted) + 1, -1, np.int32)
     for node, path in of_context.items():
         lookup[node] = path  # -1 writes the last place, which stays -1
