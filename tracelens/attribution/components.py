@@ -103,7 +103,7 @@ _ACTIVATIONS = ("activation", "nonlinearity")
 _ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
 #: A module of one product: what it adds is a bias or its adapter's (tuners/lora/layer.py of huggingface/peft,
 #: modules/peft/lora.py of torchtune).
-_PRODUCT = re.compile(r"((?i:lora))?(Linear|Conv1D)(?!\w*Att)")
+_PRODUCT = re.compile(r"(\w*(?=Linear(4bit|8bitLt)?$))?((?i:lora))?(Linear|Conv1D)(?!\w*Att)")
 #: In attention, too, of an MLP beside it (transformer_flux2.py of huggingface/diffusers).
 _GATED_MLP = re.compile(r"(swi|ge|re)_?glu", re.IGNORECASE)
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
@@ -311,8 +311,8 @@ def _of_role(
     if role == "layer" and s.outer is None and not inner and s.path is not None:
         # of a layer called after its attention: masks, windows, what is pooled by
         return "attention.other" if element_role(s.path.elements[-1].text) == "attention" else None
-    if role == "residual" and inner:
-        return None  # the layer whose result it adds
+    if role in ("residual", "loss") and inner:
+        return None  # the layer whose result it adds; a model that a loss runs
     if role == "embedding" and "attention" in outer:
         return "attention.other"  # of positions, to one another
     if role == "embedding" and is_linear and s.vocabulary == "weight":

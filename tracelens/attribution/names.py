@@ -192,7 +192,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "attention",
         "auto_?correlation",
         "retention$",
-        "attn(?!block)",
+        "attn(?!(up|down|mid)?block)",
         "mha",
         "mla$",
         "multihead",

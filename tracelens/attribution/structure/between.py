@@ -77,12 +77,15 @@ def _positions(run: Run, hidden: int) -> Iterator[int]:
     for lookup, kind in lookups:
         tokens = {1, *kind.tensors[1], *rows}
         whole = prod(tokens) if len(kind.tensors[1]) == 1 else 1  # flattened
+        most = max(prod(kind.tensors[1]), *rows)  # elements: of all tokens, or of a table's rows
         for at in range(lookup - 1, -1, -1):
             before = run.kinds[at]
             made = before.what in ("elementwise", "copy", "add", "dispatch")
             sizes = {size for t in before.tensors for size in t} - tokens
-            if not made or not all(
-                0 < size < whole and whole % size == 0 and size != hidden for size in sizes
+            if (
+                not made
+                or any(prod(t) > most for t in before.tensors)
+                or not all(0 < size < whole and whole % size == 0 and size != hidden for size in sizes)
             ):
                 break
             yield at
@@ -259,6 +262,7 @@ class _Placed(OnStream):
             return None
         # inside a graph nothing says where the forward ends: only what is a loss by its name
         whole = self.run.phase != "graph" and any(loses(self.run, at) for at in range(len(self.run)))
+        whole &= all(self.run.kinds[at].what != "convolution" for at in self.gap)  # and no other network
         sure = self.gap if whole else [at for at in self.gap if loses(self.run, at)]
         filled = (at for at in sure if "embedding_backward" in self.run.kinds[at].tags)  # for the backward
         zeros = {at for at in filled if not loses(self.run, at)}

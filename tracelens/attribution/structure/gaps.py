@@ -363,6 +363,8 @@ class Interval:
         goes elsewhere."""
         stop = self.gap[-1] if self.product_after is not None else self.last_norm
         kinds = self.run.kinds
+        looks = (p - 1 for p in self.gap if looks_up(self.run, kinds[p], self.hidden))  # it begins again
+        stop = min(stop, next(looks, stop))
         sums = (p for p in self.gap if p <= stop and (kinds[p].what == "add" or "add" in kinds[p].tags))
         wide = (p for p in sums if not kinds[p].tensors or self.hidden in {*chain(*kinds[p].tensors)})
         return max(wide, default=stop)

@@ -58,8 +58,8 @@ class OnStream(Places):
             works = kind.what in ("elementwise", "add", "copy", "activation")
             if works and self._between_others(at):
                 label = Label("attention.other", self.next_layer)
-            of_heads = works and at > self._last_map and self._of_next_heads(at)
-            if self._lays_out(at) or of_heads or at in self.distances:
+            of_heads = self._lays_out(at) or at in self.distances or (works and self._of_next_heads(at))
+            if of_heads and at > self._last_map:
                 label = Label("attention.other", self.next_layer)
             if works and not self._adaptive.isdisjoint(kind.tensors):
                 label = Label("other")
@@ -71,14 +71,17 @@ class OnStream(Places):
 
     @cached_property
     def _dotted(self) -> set[int]:
-        """Behind the last normalization each token's product with another row, and its sum: logits of the
-        words that they are of (SASRec, arXiv 1808.09781)."""
-        found = set[int]()
-        for at in self.gap if self.after is None and self.before in _STREAM else ():
+        """Behind the last norm each token's product with a row that is looked up, and its sum: logits
+        of the words that they are of (SASRec, arXiv 1808.09781)."""
+        found, behind = set[int](), [at for at in self.gap if at > self.last_norm]
+        looks = next(
+            (at for at in behind if looks_up(self.run, self.run.kinds[at], self.hidden)), len(self.run)
+        )
+        for at in behind if self.after is None and self.before in _STREAM else ():
             kind, summed = self.run.kinds[at], self._next(at)
             two = kind.name == "mul" and len(kind.tensors) == 2 and len(set(kind.tensors)) == 1
             sums = self.run.kinds[summed].name == "sum" and self.run.kinds[summed].tensors == kind.tensors[:1]
-            if two and sums and at > self.last_norm and kind.tensors[0][-1] == self.hidden:
+            if two and sums and at > looks and kind.tensors[0][-1] == self.hidden:
                 found |= {at, summed}
         return found
 
