@@ -25,7 +25,7 @@ from tracelens.attribution.sites import Sites, decide_sites, operator_rules
 from tracelens.attribution.structure import Inference, infer
 from tracelens.attribution.structure.runs import Label
 from tracelens.attribution.twins import orphans
-from tracelens.attribution.updates import between_updates
+from tracelens.attribution.updates import averaged_weights, between_updates
 from tracelens.attribution.words import REASONS
 from tracelens.gemm import KernelNames, is_gemm_op, kernel_names
 from tracelens.gemm.inductor import custom_kernel
@@ -172,6 +172,9 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     bare = between_updates(trace, links, optimizes, outside=phase == _PHASE["other"])
     bare &= ~orphans(trace, links)  # inside a graph all is launched at once
     bare &= component == _COMPONENT["unattributed"]
+    component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["local"]
+    trains = look_up(phases.with_gradient, links.kernel_node, False) | (phase == _PHASE["backward"])
+    bare = averaged_weights(trace, links, ~trains & ~optimizing)
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["local"]
     # a forward that is not trained on
     updates = np.isin(component, [_COMPONENT["optimizer"], _COMPONENT["grad_clip"]])

@@ -1,6 +1,10 @@
-"""An optimizer that is none of ``torch.optim`` and has no range: known by what only optimizers run."""
+"""What updates weights and is none of ``torch.optim``, without a range: known by what only that runs."""
 
 from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +13,10 @@ from tracelens.trace import Links, Trace, look_up
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
+_AVERAGES = re.compile(r"aten::(mul_?|add_?|sub_?|lerp_?|copy_)")
+_MANY = 24  # kernels of an average in a row, at least
+_SIZES = 3  # distinct ones among the weights, at least
+_PER_TENSOR = 2  # kernels, at least
 
 
 def between_updates(trace: Trace, links: Links, updates: BoolArray, outside: BoolArray) -> BoolArray:
@@ -32,3 +40,32 @@ def between_updates(trace: Trace, links: Links, updates: BoolArray, outside: Boo
     place = np.arange(len(rows))
     out[rows] = (place > low[stretch]) & (place < high[stretch])
     return out
+
+
+def averaged_weights(trace: Trace, links: Links, can_be: BoolArray) -> BoolArray:
+    """Mask over kernels, of those that can be: a moving average of the weights, as a teacher has one.
+
+    One tensor after another is scaled and added to, with nothing else between: matrices and vectors of
+    several sizes (dino/main_dino.py, ``param_k.data.mul_(m).add_((1 - m) * param_q.detach().data)``).
+    """
+    out = np.zeros(len(trace.kernels), np.bool_)
+    op = links.kernel_op
+    averages = trace.symbols.where(_AVERAGES.fullmatch)[look_up(trace.ops.name, op)] & (op >= 0)
+    rows = np.flatnonzero((op >= 0) & (links.kernel_launch >= 0))
+    rows = rows[np.lexsort((trace.ops.ts_ns[op[rows]], trace.ops.thread[op[rows]]))]
+    of = averages[rows] & can_be[rows]
+    edges = np.flatnonzero(np.diff(of, prepend=False, append=False)).reshape(-1, 2)
+    for begin, end in edges[edges[:, 1] - edges[:, 0] >= _MANY].tolist():
+        codes = trace.ops.inputs[op[rows[begin:end]]]
+        sizes = {code: _size(trace.details.inputs(code).dims) for code in np.unique(codes).tolist()}
+        given = [sizes[code] for code in codes.tolist()]
+        turns = sum(one != other for one, other in pairwise(given))
+        kinds = {len(size) for size in given}
+        if {1, 2} <= kinds and len({*given}) >= _SIZES and _PER_TENSOR * turns <= len(given):
+            out[rows[begin:end]] = True
+    return out
+
+
+def _size(dims: list[Any] | None) -> tuple[int, ...]:
+    first = dims[0] if dims else None
+    return tuple(first) if isinstance(first, list) else ()
