@@ -23,6 +23,8 @@ from tests.attribution.test_parts import (
     _found,
     _row,
 )
+from tracelens.attribution.structure.attention_on_maps import _of_maps
+from tracelens.attribution.structure.units import Kind
 
 SIDE, WINDOW = 16, 256  # of a map, and its places
 MAP = [BATCH, WIDTH, SIDE, SIDE]
@@ -126,3 +128,10 @@ def test_a_distilled_head_is_added_to_the_other(tmp_path: Path, classes: int) ->
     behind = behind if classes == CLASSES else [_row("", "clamp", [BATCH, CLASSES])]
     loss = _row("loss", "cross_entropy_loss", [BATCH, CLASSES], [BATCH])
     _found(tmp_path, [*3 * _block(), first, mm("logits", BATCH, CLASSES, WIDTH), *behind, loss])
+
+
+@pytest.mark.parametrize(("places", "maps"), [((16, 16), True), ((256,), False)])
+def test_a_convolution_over_a_sequence_convolves_no_map(places: tuple[int, ...], maps: bool) -> None:
+    """transformers models/inkling2/modeling_inkling2.py: short convolutions of what attention gives."""
+    taps = (3,) * len(places)
+    assert _of_maps(Kind("convolution", "conv", tensors=((2, 64, *places), (64, 1, *taps)))) == maps

@@ -105,7 +105,7 @@ def _between(run: Run, first: int) -> Iterator[int]:
 
 def _of_maps(kind: Kind) -> bool:
     """Convolves, or normalizes the channels of a map."""
-    return kind.what == "convolution" or (kind.what == "norm" and any(len(t) > 3 for t in kind.tensors))
+    return kind.what in ("convolution", "norm") and any(len(t) > 3 for t in kind.tensors)
 
 
 def _ends(kind: Kind) -> bool:
