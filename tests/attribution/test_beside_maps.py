@@ -135,3 +135,21 @@ def test_a_convolution_over_a_sequence_convolves_no_map(places: tuple[int, ...],
     """transformers models/inkling2/modeling_inkling2.py: short convolutions of what attention gives."""
     taps = (3,) * len(places)
     assert _of_maps(Kind("convolution", "conv", tensors=((2, 64, *places), (64, 1, *taps)))) == maps
+
+
+@pytest.mark.parametrize(("offsets", "right"), [(WINDOW, "attention.other"), (WINDOW + 1, "")])
+def test_heads_that_attend_one_by_one_share_a_table_of_offsets(
+    tmp_path: Path, offsets: int, right: str
+) -> None:
+    """timm models/efficientvit_msra.py, CascadedGroupAttention: one table, looked up ahead of all."""
+    scores = [BATCH, WINDOW, WINDOW]
+    core = [
+        _batched("attention.scores", BATCH, WINDOW, WINDOW, 16),
+        _row("attention.softmax", "_softmax", scores),
+        _batched("attention.values", BATCH, WINDOW, 64, WINDOW),
+    ]
+    norm = _row("norm", "native_batch_norm", MAP, [WIDTH], [WIDTH])
+    looks = _row(right, "index", [HEADS, offsets])
+    _found(
+        tmp_path, 2 * [*_block(), looks, _one("attention.qkv"), norm, *core, _one("attention.output"), norm]
+    )

@@ -52,9 +52,11 @@ def label_laid_out(run: Run) -> None:
     for core in run.cores:
         first, last = run.shape(core.first), run.shape(core.last)
         ahead = range(core.first - 1, max(edge, core.first - _MADE), -1)
-        found |= {at for at in ahead if _looks_up(run.kinds[at], core.heads)}
+        offsets = first.n if first is not None and core.first < core.last else None
+        found |= {at for at in ahead if _looks_up(run.kinds[at], core.heads, offsets)}
         if core.first < core.last and first is not None and last is not None:
-            taken = {first.batch * size for size in (first.m * first.k, first.n * first.k, last.k * last.n)}
+            sizes = (first.m * first.k, first.n * first.k, last.k * last.n)
+            taken = {first.batch * size for size in (*sizes, sum(sizes))}
             made = takewhile(lambda at: not _ends(run.kinds[at]), ahead)
             behind = takewhile(lambda at: _moves(run.kinds[at]), range(core.last + 1, len(run)))
             given = {last.batch * last.m * last.n}
@@ -113,9 +115,12 @@ def _ends(kind: Kind) -> bool:
     return kind.what in ("gemm", "core") or kind.name in ("rsqrt", "sqrt", "var", "mean", "div")
 
 
-def _looks_up(kind: Kind, heads: int | None) -> bool:
-    """A table with a row for each head, of what is added to the scores (TinyViT, LeViT)."""
-    return kind.name == "index" and [t[0] for t in kind.tensors if len(t) == 2] == [heads]
+def _looks_up(kind: Kind, heads: int | None, offsets: int | None) -> bool:
+    """A table with a row for each head (TinyViT), or with a column for each offset, of what is added to the
+    scores of heads that attend one after another (EfficientViT, arXiv 2305.07027)."""
+    tables = [t for t in kind.tensors if len(t) == 2]
+    by_head = len(tables) == 1 and (tables[0][0] == heads or (heads is None and tables[0][1] == offsets))
+    return kind.name == "index" and by_head
 
 
 def _moves(kind: Kind) -> bool:
