@@ -84,7 +84,7 @@ def _positions(run: Run, hidden: int) -> Iterator[int]:
             sizes = {size for t in before.tensors for size in t} - tokens
             if (
                 not made
-                or any(prod(t) > most for t in before.tensors)
+                or any(t and t[-1] in rows and prod(t) > most for t in before.tensors)
                 or not all(0 < size < whole and whole % size == 0 and size != hidden for size in sizes)
             ):
                 break
