@@ -43,8 +43,8 @@ def _block() -> list[Row]:
     return [_convolution(MAP, [WIDTH, WIDTH, 3, 3]), _row("norm", "native_batch_norm", MAP, [WIDTH], [WIDTH])]
 
 
-@pytest.mark.parametrize(("loss", "right"), [("cross_entropy_loss", "logits"), ("mse_loss", "")])
-def test_a_loss_of_classes_takes_logits_without_any_attention(tmp_path: Path, loss: str, right: str) -> None:
+@pytest.mark.parametrize(("loss", "right"), [("cross_entropy_loss", "other"), ("mse_loss", "")])
+def test_a_loss_of_classes_takes_a_head_without_any_attention(tmp_path: Path, loss: str, right: str) -> None:
     """timm models/starnet.py: blocks of convolutions, a pooling and a linear layer."""
     head = mm(right, BATCH, CLASSES, WIDTH)
     _found(tmp_path, [*3 * _block(), head, _row("loss", loss, [BATCH, CLASSES], [BATCH])])
@@ -123,11 +123,11 @@ def test_a_gate_is_made_beside_the_queries_of_the_same_map(tmp_path: Path) -> No
 @pytest.mark.parametrize("classes", [CLASSES, CLASSES - 1])
 def test_a_distilled_head_is_added_to_the_other(tmp_path: Path, classes: int) -> None:
     """timm models/deit.py and levit.py: the mean of both goes to the loss."""
-    first = mm("logits" if classes == CLASSES else "", BATCH, classes, WIDTH)
-    behind = [_row("logits", "add", *2 * [[BATCH, CLASSES]]), _row("logits", "div", [BATCH, CLASSES])]
+    first = mm("other" if classes == CLASSES else "", BATCH, classes, WIDTH)
+    behind = [_row("other", "add", *2 * [[BATCH, CLASSES]]), _row("other", "div", [BATCH, CLASSES])]
     behind = behind if classes == CLASSES else [_row("", "clamp", [BATCH, CLASSES])]
     loss = _row("loss", "cross_entropy_loss", [BATCH, CLASSES], [BATCH])
-    _found(tmp_path, [*3 * _block(), first, mm("logits", BATCH, CLASSES, WIDTH), *behind, loss])
+    _found(tmp_path, [*3 * _block(), first, mm("other", BATCH, CLASSES, WIDTH), *behind, loss])
 
 
 @pytest.mark.parametrize(("places", "maps"), [((16, 16), True), ((256,), False)])

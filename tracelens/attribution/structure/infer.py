@@ -165,7 +165,7 @@ def infer(
             ahead_of = forward_order(forward, len(forward))
             label_by_layout(run, 0, ahead_of, *_layouts(trace, names, units, run))
     for run in ahead:
-        label_local(run)
+        label_local(run, attends=any(other.cores for other in ahead))
         label_connections(run, hidden)
         label_skips(run, hidden)
         label_times(run)

@@ -88,16 +88,17 @@ def _takes_mask(kind: Kind, mask: Dims) -> bool:
     return kind.name in ("mul", "mul_") and mask in two and prod(mask) < max(map(prod, two))
 
 
-def label_local(run: Run) -> None:
+def label_local(run: Run, *, attends: bool) -> None:
     """Name the units of mixtures of experts, deformable attention, lone MLPs and stochastic depth that
     have no name yet; fills ``run.labels``.
 
-    Two linear layers are surely an MLP only where there is attention somewhere.
+    Two linear layers are surely an MLP only where there is attention somewhere. ``attends``: it is in some
+    run; a model without it has no logits, and what a loss of classes takes is ``other``.
     """
     for found in matches(run, HEAD):  # of classes, from a few rows of another width
-        if run.cores or _chooses(run, found.start):
+        if run.cores or (not attends and _chooses(run, found.start)):
             for at in (found.start, *_other_heads(run, found.start, found.stop)):
-                run.labels.setdefault(at, Label("logits", evidence="local"))
+                run.labels.setdefault(at, Label("logits" if attends else "other", evidence="local"))
     for found in matches(run, ONE_HOT) if run.cores else ():
         if found.stop <= run.cores[0].first:  # experts are chosen so, too
             run.labels |= {at: Label(part, evidence="local") for at, part in found.components.items()}
