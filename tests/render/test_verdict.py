@@ -385,3 +385,10 @@ def test_only_what_can_be_attention_keeps_it_from_being_absent() -> None:
         for frac in (0.0, 0.76, None)
     }
     assert seen[0.0] != seen[0.76] == seen[None]
+
+
+@pytest.mark.parametrize(("colon", "brackets"), [(": its copies take 1 ms", 1), ("", 1)])
+def test_a_new_model_to_train_stands_in_no_second_brackets(colon: str, brackets: int) -> None:
+    finding = replace(REPORT.findings[0], title=f"Pad ffn{colon}", effort="retrain")
+    said = words.lower(words.titled(finding))
+    assert said.count("(") == said.count(")") == brackets

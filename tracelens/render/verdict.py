@@ -436,7 +436,9 @@ def _spread(stake: Estimate) -> str:
 
 def titled(finding: Finding) -> str:
     """Its title; of a change that trained weights do not survive, with that."""
-    return finding.title + " (a new model to train)" * (finding.effort == "retrain")
+    if finding.effort != "retrain":
+        return finding.title
+    return finding.title + ("; a new model to train" if ": " in finding.title else " (a new model to train)")
 
 
 def lower(title: str) -> str:
