@@ -25,6 +25,7 @@ from benchmarks.hub.values import _unseen, held
 from benchmarks.libraries import (
     clones,
     clones_truth,
+    further_recipes,
     models,
     more,
     more_truth,
@@ -54,6 +55,7 @@ _LISTS: tuple[tuple[Any, Any], ...] = (
     (repos, repos_truth),
     (trainers, trainers_truth),
     (recipes, recipes_truth),
+    (further_recipes, recipes_truth),
 )
 _PACKAGES = {
     "aurora": "microsoft-aurora",
