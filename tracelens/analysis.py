@@ -20,8 +20,8 @@ from tracelens.accounting.host_waits import host_waits
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.messages import with_messages
-from tracelens.accounting.mixture import router_choices
-from tracelens.accounting.model import embedding_tables, model_dims, shows_shapes
+from tracelens.accounting.model import model_dims, shows_shapes
+from tracelens.accounting.operands import operands_of
 from tracelens.accounting.others import other_rows
 from tracelens.accounting.overlap import clock_of, surroundings
 from tracelens.accounting.padded_batches import padded_batches
@@ -339,8 +339,7 @@ def _measured_report(
         attribution,
         calls,
         sharded=sharded,
-        tables=embedding_tables(trace),
-        choices=router_choices(trace),
+        operands=operands_of(trace),
     )
     dims = with_messages(dims, trace, attribution, communication)
     dims = with_captured(dims, trace, shapes=shows_shapes(attribution, calls))

@@ -22,41 +22,11 @@ from torch.nn import functional
 
 from benchmarks.hub.recording import Marks, Recorded, recorded
 from benchmarks.hub.values import _unseen, held
-from benchmarks.libraries import (
-    clones,
-    clones_truth,
-    further_recipes,
-    models,
-    more,
-    more_truth,
-    originals,
-    originals_truth,
-    recipes,
-    recipes_truth,
-    repos,
-    repos_truth,
-    senses,
-    senses_truth,
-    texts,
-    texts_truth,
-    trainers,
-    trainers_truth,
-    truth,
-)
+from benchmarks.libraries import models, truth
+from benchmarks.libraries.lists import LISTS
 from benchmarks.libraries.models import EXPERTS
 from tests.kept import kept, of_package, sources
 
-_LISTS: tuple[tuple[Any, Any], ...] = (
-    (more, more_truth),
-    (originals, originals_truth),
-    (texts, texts_truth),
-    (senses, senses_truth),
-    (clones, clones_truth),
-    (repos, repos_truth),
-    (trainers, trainers_truth),
-    (recipes, recipes_truth),
-    (further_recipes, recipes_truth),
-)
 _PACKAGES = {
     "aurora": "microsoft-aurora",
     "whisper": "openai-whisper",
@@ -136,7 +106,7 @@ def answered(name: str) -> Iterator[None]:
 
 def _home(name: str) -> tuple[Any, Any]:
     """What builds it, and its truth."""
-    return next((x for x in _LISTS if name in x[0].NAMES), (models, truth))
+    return next((x for x in LISTS if name in x[0].NAMES), (models, truth))
 
 
 def _recorded(name: str) -> Recorded:

@@ -13,6 +13,7 @@ import pytest
 from tests.said import Listener
 from tracelens.accounting.messages import with_messages
 from tracelens.accounting.model import express, model_dims
+from tracelens.accounting.operands import Operands
 from tracelens.accounting.words.model import NO_SHAPES
 from tracelens.attribution import Attribution, Calls
 from tracelens.gemm import AttentionShape, GemmShape, Shape
@@ -72,8 +73,7 @@ def found(
     named: bool | Collection[int] = False,  # layers with a number of their own
     further: dict[int, bool] | None = None,
     sharded: bool = False,
-    tables: Collection[tuple[int, int]] = (),
-    choices: Collection[tuple[int, int]] = (),
+    **operands: Any,
 ) -> ModelDims:
     size = len(rows)
     nothing: Any = np.full(size, -1)
@@ -92,7 +92,7 @@ def found(
         like=nothing, further=further or {},
         named=np.array([named if isinstance(named, bool) else one.layer in named for one in rows]),
     )  # fmt: skip
-    return model_dims(attribution, calls, sharded=sharded, tables=tables, choices=choices)
+    return model_dims(attribution, calls, sharded=sharded, operands=Operands(**operands))
 
 
 def values(dims: ModelDims, *names: str) -> tuple[int | None, ...]:
@@ -126,19 +126,76 @@ def test_a_value_counts_from_two_thirds_of_the_time_on(
         (1000, 2, (), False),  # one row a sequence
         (1000, 2, [(1000, 64)], True),
         (1000, 2, [(1000, 32)], False),  # a table of another width
-        (1000, 2, [(1001, 64)], False),
-        (1511, 2, [(1000, 64)], True),  # padded by less than 512 ...
-        (1512, 2, [(1000, 64)], False),
-        (8999, 2, [(8000, 64)], True),  # ... or less than an eighth
-        (9000, 2, [(8000, 64)], False),
+        (1000, 2, [(1015, 64)], True),  # some are read and never written
+        (1000, 2, [(1016, 64)], False),
+        (1125, 2, [(1000, 64)], True),  # padded by an eighth
+        (1126, 2, [(1000, 64)], False),
+        (65, 64, [(65, 64), (1024, 64)], True),  # letters, beside positions
+        (2, 64, [(2, 64)], False),  # kinds of tokens
+        (128, 2, [(2, 64)], False),
+        (768, 2, [(514, 64)], False),  # positions, and a projection of one token
+        (6400, 64, [(2048, 64)], True),  # positions alone: the words' table is looked up some other way
+        (512, 64, [(50000, 64)], False),  # words are read, and none is written
     ],
 )
 def test_a_head_chooses_words_where_a_table_has_as_many_or_each_token_chooses(
     size: int, rows: int, tables: Collection[tuple[int, int]], words: bool, said: Listener
 ) -> None:
-    dims = found(changed("logits", gemm(rows, size, 64)), tables=tables)
+    dims = found(changed("logits", gemm(rows, size, 64)), tables=tables, losses={size})
     assert values(dims, "vocab", "classes") == ((size, None) if words else (None, size))
     said(dims.vocab.source, dims.classes.source)
+
+
+LOSS = Call("loss", None, layer=-1)
+
+
+@pytest.mark.parametrize(
+    ("size", "losses", "rest", "classes"),
+    [
+        (128, {128, 7}, (), True),
+        (128, {7}, (), False),  # another head's
+        (128, (), (), False),  # what is trained takes a loss
+        (128, (), (LOSS,), True),  # in a kernel of its own, by its name
+        (64, {64}, (), False),  # as many rows: each is compared with each
+        (1, {1}, (), False),  # one number
+    ],
+)
+def test_a_head_has_classes_where_a_loss_chooses_from_them(
+    size: int, losses: Collection[int], rest: Sequence[Call], classes: bool, said: Listener
+) -> None:
+    dims = found([*changed("logits", gemm(64, size, 64)), *rest], losses=losses)
+    assert values(dims, "vocab", "classes") == (None, size if classes else None)
+    said(dims.classes.source)
+
+
+def test_a_head_that_is_never_trained_here_may_take_its_loss_elsewhere() -> None:
+    rows = [one for one in changed("logits", gemm(64, 128, 64)) if one is not BACKWARD]
+    assert values(found(rows), "classes") == (128,)
+
+
+def test_the_hidden_size_is_what_the_output_projection_comes_back_to() -> None:
+    """Most time goes to queries made of what is narrower, and the projection is two (DeepSeek-V4)."""
+    rows = [one for one in MODEL if not one.component.startswith("attention")]
+    for at in (0, 1):
+        rows += [
+            Call("attention.qkv", gemm(64, 16, 64), layer=at),
+            Call("attention.qkv", gemm(64, 512, 16), ns=900, layer=at),
+            Call("attention.core", attends(heads=32), layer=at),
+            Call("attention.output", gemm(64, 16, 128, batch=4), layer=at),
+            Call("attention.output", gemm(64, 64, 64), layer=at),
+        ]
+    assert values(found(rows), "hidden") == (64,)
+
+
+def test_a_hidden_size_that_layers_contradict_is_not_the_heads() -> None:
+    rows = [*layer(0), *layer(1, 128), Call("logits", gemm(2, 10, 512), layer=-1), BACKWARD]
+    assert values(found(rows), "hidden") == (None,)
+
+
+def test_layers_without_attention_count_among_those_of_their_width() -> None:
+    """A tower of 2, then a model that attends in one layer of two and mixes by convolutions in the other."""
+    deep = [replace(one, ns=10**4) for at in (2, 3) for one in layer(at, 128)[3 if at == 2 else 0 :]]
+    assert values(found([*layer(0), *layer(1), *deep, LOGITS, BACKWARD], named=True), "layers") == (2,)
 
 
 def test_a_head_of_another_width_is_none() -> None:
@@ -382,3 +439,29 @@ def test_counted_layers_of_one_model_are_not_those_that_another_names() -> None:
     assert found(rows, named={0, 1, 7, 8}, further={1: True}).layers.value == 2
     uneven = [*MODEL, *layer(2), *layer(7, 32)]
     assert found(uneven, named={7}, further={1: True}).layers.value is None
+
+
+MIXES, ATTENDS = Call("ssm.projection", gemm(64, 128, 64), layer=-1), layer()[:3]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "count"),
+    [
+        ([[MIXES], [MIXES], ATTENDS, [MIXES]], 4),  # in turn
+        ([[MIXES, *ATTENDS], [MIXES, *ATTENDS]], 2),  # side by side
+        ([[MIXES], [MIXES, *ATTENDS], [MIXES]], None),  # behind one another, somewhere
+        ([[MIXES, MIXES], [MIXES], ATTENDS], None),  # two to an MLP, somewhere
+        ([[MIXES], ATTENDS], None),  # too few to tell
+    ],
+)
+def test_layers_of_state_space_mixers_count_where_each_has_one_mlp(
+    blocks: list[list[Call]], count: int | None, said: Listener
+) -> None:
+    rows = [
+        replace(one, layer=-1 if one is MIXES else at)
+        for at, block in enumerate(blocks)
+        for one in (*block, *layer()[3:])
+    ]
+    assert found([*rows, LOGITS, BACKWARD]).layers.value == count
+    assert found([*rows, MIXES, LOGITS, BACKWARD]).layers.value is None  # the last has none
+    said(found([*rows, LOGITS, BACKWARD]).layers.source)

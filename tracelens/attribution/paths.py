@@ -185,7 +185,7 @@ def _by_what_they_hold(
         if at in blocks:
             last = replace(last, role=blocks[at])
         if (at in normed & around and last.role == "norm") or (
-            at in networks and last.role in ("mlp", "loss")
+            at in networks and last.role in ("mlp", "logits", "loss")
         ):
             last = replace(last, role=None)
         known = last.named or is_block(last) or last.role not in (None, "mixer")
@@ -273,7 +273,9 @@ def _around_mlps(paths: list[Path], outers: list[int], choosing: set[int]) -> di
     for at, inside in held.items():
         beside = [one for one in inside if roles[one] != "moe"]
         if at >= 0 and roles[at] == "moe" and beside and len(beside) < len(inside):
-            found |= {at: "layer"} | dict.fromkeys(beside, "mlp")
+            depth = len(paths[at].elements)  # experts can make queries, too (JetMoE, arXiv 2404.07413)
+            outside = (one for one in beside if "attention" not in paths[one].roles()[depth:])
+            found |= {at: "layer"} | dict.fromkeys(outside, "mlp")
         elif at in choosing and roles[at] == "mlp" and [roles[one] for one in inside].count("mlp") > 1:
             found[at] = "moe"
     return found

@@ -59,7 +59,12 @@ def one_part(part: str, share: float) -> str:
 
 def classes(size: int, rows: int) -> str:
     """Of a head that has no vocabulary."""
-    return f"the head chooses from {size}: no embedding has as many rows, and it works on {rows} rows"
+    return f"the head is {size} wide: no embedding has as many rows, and it works on {rows} rows"
+
+
+def no_classes(size: int) -> str:
+    """Of a head whose results no loss over classes is seen to take."""
+    return f"the head gives {size} for each row, and no loss that chooses from them is seen"
 
 
 def several_widths(widths: Sequence[int]) -> str:
@@ -92,6 +97,11 @@ def layers_of_several(each: Sequence[int]) -> str:
     """Of models, or parts of one, with so many layers."""
     counts = " and ".join(map(str, each))
     return f"{counts} layers are counted: of several models, or of parts or passes of one"
+
+
+def layers_of_mixers(mlps: int) -> str:
+    """Of state-space mixers that may be layers of their own."""
+    return f"{plural(mlps, 'layer')} with an MLP, and state-space mixers that can be layers of their own"
 
 
 def heads_do_not_fit(heads: int, head_dim: int, hidden: int, takes: int) -> str:

@@ -246,6 +246,8 @@ class BlockWalk(Walk):
         self.after_mlp = True
         layer = max(self.layer, 0)
         experts = self._experts_of(rest, router, stop)
+        if not experts:  # they run later, beside the MLP that is next (LongCat, arXiv 2509.01322)
+            self.mlp_rows = 0
         sends = self._sends(at, [p for p in rest if p < stop])
         places = [*experts, *filter(self._gates_tokens, gates)]
         run.labels |= {p: Label("moe.experts", layer) for p in places} | {at: Label("moe.router", layer)}

@@ -98,7 +98,9 @@ def _with_absorbed(run: Run, core: Core) -> Core:
     parts = core.parts | dict.fromkeys(range(core.last + 1, behind + 1), "attention.other")
     ahead = (at for at in range(core.first - 1, -1, -1) if kinds[at].what in ("bmm", "core"))
     query = run.shape(at) if (at := next(ahead, -1)) >= 0 else None
-    if query is not None and (query.batch, query.m, query.n) == (made.batch, made.m, core.key_dim):
+    scores = [run.shape(p) for p, part in core.parts.items() if part == "attention.scores"]
+    keys = {shape.k for shape in scores if shape is not None}  # rotated apart, and compressed
+    if query is not None and (query.batch, query.m) == (made.batch, made.m) and query.n in keys:
         parts[at] = "attention.other"
     return replace(core, last=behind, parts=parts, tokens=made.m, heads=made.batch, value_dim=made.n)
 
@@ -246,6 +248,11 @@ def _over_channels(it: Match) -> bool:
     return (behind.m, behind.k) == (it["batch"] // heads * it["queries"], heads * wide)
 
 
+def _of_shared_values(it: Match) -> bool:
+    """Do all heads take the same values, and so are rows of one product (latent attention, absorbed)?"""
+    return it["rows"] < it["batch"] and it["rows"] * it["whole"] == it["batch"] * it["queries"]
+
+
 _TO_SOFTMAX = Gap(_inside, no(what("core")), _NEAR, _on_scores)
 _TO_VALUES = Gap(_inside, no(what("core"), _of_activations), _NEAR, _on_scores)
 _SOFTMAX = one("attention.softmax", either(what("softmax"), tagged("softmax")), _TO_SOFTMAX, where=_weighs)
@@ -267,6 +274,7 @@ WITH_SOFTMAX = (
     _attention("over channels", "batch wide wide queries", "batch wide queries wide", _over_channels),
     _attention("over keys", _SCORES, "batch queries value_dim keys"),
     _attention("weights turned", _SCORES, "batch value_dim queries keys"),
+    _attention("of shared values", _SCORES, "rows whole value_dim keys", _of_shared_values),
     _attention("in chunks", _SCORES, "rows whole key_dim weighed", _in_chunks),
 )
 

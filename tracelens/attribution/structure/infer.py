@@ -30,6 +30,7 @@ from tracelens.attribution.structure.decomposed import label_decomposed
 from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
+from tracelens.attribution.structure.halves import join_halves
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
 from tracelens.attribution.structure.local import (
     clipping,
@@ -141,6 +142,7 @@ def infer(
         ]
         for part in parts:
             label_forward(part.run, part.hidden)
+            join_halves(part.run)
             label_ahead(part.run)
         models = [part.run for part in parts]
         for run in models:

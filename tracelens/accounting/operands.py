@@ -1,0 +1,87 @@
+"""What operators beside the products show of a model: tables, choices among experts, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.attribution.names import op_rule
+from tracelens.trace import Trace
+
+_TOPK = "aten::topk"
+_FEWEST_WORDS = 256  # bytes: fewer rows can be positions or kinds of tokens
+_FEWEST_SIGNS = 16  # and as many as those can be by chance
+_PADDED = 1 / 8  # of a vocabulary is added to the head's, at most
+_MARKS = 1 / 64  # and as much is left out of it: words that are read and never written
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """``tables``: (rows, width) that embeddings are read from. ``choices``: (of how many, how many) routers
+    choose. ``losses``: sizes, behind the first, of what losses are taken of."""
+
+    tables: Collection[tuple[int, int]] = ()
+    choices: Collection[tuple[int, int]] = ()
+    losses: Collection[int] = ()
+
+    def lists(self, words: int, width: int | None) -> bool | None:
+        """Has a table so wide a row for each of ``words``? None where those seen can be of positions."""
+        rows = [table for table, wide in self.tables if wide == width]
+        if words >= _FEWEST_SIGNS and words in rows:
+            return True
+        long = [table for table in rows if table >= _FEWEST_WORDS]
+        if any(table * (1 - _MARKS) <= words <= table * (1 + _PADDED) for table in long):
+            return True
+        return False if max(long, default=0) > words else None
+
+
+def operands_of(trace: Trace) -> Operands:
+    """Those of a trace with shapes; of one without, nothing."""
+    return Operands(_embedding_tables(trace), router_choices(trace), _loss_sizes(trace))
+
+
+def router_choices(trace: Trace) -> set[tuple[int, int]]:
+    """(of how many, how many) the trace's operators choose: ``aten::topk`` and the routers of libraries.
+
+    ``aten::topk`` has its k among the recorded values; a library's router writes [tokens, k] from
+    [tokens, experts] (vLLM's topk_softmax, csrc/moe/torch_bindings.cpp).
+    """
+    chooses = trace.symbols.where(lambda text: text == _TOPK or op_rule(text) == "routes")
+    rows = np.flatnonzero(chooses[trace.ops.name])
+    found = set()
+    for name, code in {(int(trace.ops.name[row]), int(trace.ops.inputs[row])) for row in rows.tolist()}:
+        inputs = trace.details.inputs(code)
+        tables = [one for one in inputs.dims or [] if [*map(type, one)] == [int, int]]
+        if trace.symbols[name] == _TOPK:
+            stated = (inputs.concrete or ["", ""])[1:2]
+            found |= {(table[1], int(k)) for table in tables[:1] for k in stated if k.isdecimal()}
+        else:
+            found |= {
+                (one[1], other[1])
+                for one in tables
+                for other in tables
+                if one[0] == other[0] and one[1] > other[1]
+            }
+    return found
+
+
+def _embedding_tables(trace: Trace) -> set[tuple[int, int]]:
+    reads = trace.symbols.where(lambda text: op_rule(text) == "embedding" or "embedding" in text)
+    return {(one[0], one[1]) for one in _tensors(trace, reads) if len(one) == 2}
+
+
+def _loss_sizes(trace: Trace) -> set[int]:
+    """Classes can stand behind the batch, or last."""
+    takes = trace.symbols.where(lambda text: op_rule(text) == "loss")
+    return {size for one in _tensors(trace, takes) if len(one) > 1 for size in (one[1], one[-1])}
+
+
+def _tensors(trace: Trace, chosen: npt.NDArray[np.bool_]) -> Iterator[list[int]]:
+    """The sizes of what operators of the chosen names take."""
+    for code in np.unique(trace.ops.inputs[chosen[trace.ops.name]]).tolist():
+        for one in trace.details.inputs(code).dims or []:
+            if isinstance(one, list) and one and all(type(size) is int for size in one):
+                yield one
