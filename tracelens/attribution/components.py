@@ -131,7 +131,7 @@ def _decide(s: Situation) -> Decision | None:
         return Decision("communication", "op")
     in_path = _in_path(s, s.path) if s.path is not None else None
     found = in_path or _from_op(s) or _from_vocabulary(s)
-    if found is None and s.behind:
+    if found is None and s.behind and s.outer != "picture":
         return Decision("loss", "structure")
     return found or (_elsewhere(s, s.path) if s.path else None)
 
@@ -228,7 +228,8 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
     if "attention" in roles or s.outer == "attention_block":
         if s.inner == "softmax":
             return Decision("attention.softmax", "path")
-        if s.inner == "bmm" and s.outer != "linear":  # a frozen layer is one product for each sample
+        # a frozen layer is one product for each sample, and an adapter can be one for each block (OFT)
+        if s.inner == "bmm" and s.outer != "linear" and not _in_product(s.path):
             if s.after_core is None:
                 return None
             return Decision("attention.values" if s.after_core else "attention.scores", "path")

@@ -163,7 +163,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("gate", "^gate$"),
     # of all tokens, and an MLP throughout: moe/shared_experts.py of Megatron-LM, modeling_qwen2_moe.py
     ("shared", r"^shared_?experts?(mlp)?$"),
-    ("experts", r"experts?(_\d+)?$", "expert_?mlp", "groupedmlp"),
+    ("experts", r"experts?(_?layers?)?(_\d+)?$", "expert_?mlp", "groupedmlp"),
     ("moe", "moe(_?(block|layer|ffn))?$", "^moe_", "mixture", "sparse_?(moe|mlp)"),
     (
         "qkv",

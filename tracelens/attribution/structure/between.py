@@ -62,8 +62,9 @@ def _sum_adapters(run: Run, hidden: int) -> None:
     for at in [at for at in run.labels if 0 < at < len(run) - 1]:
         shape = run.shape(at)
         before = next((p for p in range(at - 1, -1, -1) if run.kinds[p].what in ("gemm", "bmm", "core")), -1)
-        if before in ends:
-            continue  # few small heads
+        label = run.labels.get(before)
+        if before in ends or (label is not None and label.component != run.labels[at].component):
+            continue  # few small heads, a narrow MLP
         square = shape is not None and shape.n == shape.k  # of a narrower stream
         if shape is None or square or shape.k > LARGEST_RANK or shape.k >= hidden // 2 or shape.batch > 1:
             continue
@@ -235,15 +236,19 @@ class _Placed(OnStream):
         return [*(found | dict.fromkeys(casts, either)).items()]
 
     def _in_experts(self) -> list[tuple[int, Label]] | None:
+        if self.before == self.after == "moe.router" and self.layer == self.next_layer:
+            return self._all("moe.router")  # of several layers
         if self.before == "moe.router":
             end = None if self.after == "moe.experts" else self._behind_experts
             out: list[tuple[int, Label]] = []
+            chosen = False
             for at in self.gap:
                 kind = self.run.kinds[at]
                 if end is not None and at >= end:
                     return [*out, *self._on_stream(end)]
                 routes = kind.what == "softmax" or kind.name in _ROUTES or kind.tags & {"router", "softmax"}
-                out.append((at, Label("moe.router" if routes else "moe.dispatch", self.layer)))
+                chosen |= bool(routes)  # what stands before is of the numbers to choose by
+                out.append((at, Label("moe.dispatch" if chosen and not routes else "moe.router", self.layer)))
             return out
         if self.before == "moe.experts" and self.after == "moe.router" and self.first_on_stream is None:
             # the gate of a shared expert that runs before the router
@@ -267,11 +272,12 @@ class _Placed(OnStream):
         filled = (at for at in sure if "embedding_backward" in self.run.kinds[at].tags)  # for the backward
         zeros = {at for at in filled if not loses(self.run, at)}
         sure = [at for at in sure if at > self.last_scaled and at not in zeros]
-        counts, last = self._counters, self.last_of_columns
+        parts, last = dict.fromkeys(self._counters, "norm"), self.last_of_columns
         kinds = [self.run.kinds[at] for at in self.gap]
         if self.after == "logits" and all(kind.what == "copy" or kind.name in VIEWS | CUTS for kind in kinds):
             last = len(self.run)  # to the next of several heads
-        named = ((at, "norm" if at in counts else "logits" if at <= last else "loss") for at in sure)
+        parts |= {at: "other" for at in sure if self.run.kinds[at].what == "picture"}
+        named = ((at, parts.get(at, "logits" if at <= last else "loss")) for at in sure)
         return [(at, Label(component)) for at, component in named]
 
     def _in_head(self) -> list[tuple[int, Label]] | None:

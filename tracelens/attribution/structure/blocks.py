@@ -191,6 +191,7 @@ class BlockWalk(Walk):
     def _router_of(self, at: int, rest: list[int], stop: int) -> int | None:
         """The routing that follows this product before the next, when it is small and from the stream."""
         shape = self.run.shape(at)
+        rest = rest[len(self._in_router(at, rest)) :]
         until = rest[0] if rest else stop
         if shape is None or shape.n > MOST_EXPERTS:
             return None
@@ -205,6 +206,16 @@ class BlockWalk(Walk):
         if router is None or self._experts_of(rest, router, stop):
             return router
         return router if self._chooses(at, router, shape.n) else None
+
+    def _in_router(self, at: int, rest: list[int]) -> list[int]:
+        """Products behind a router's first that also give a number for each expert: of a second layer, and of
+        how much noise to add (arXiv 1701.06538)."""
+        first = self.run.shape(at)
+        sizes = [] if first is None else [(1, first.m, first.n, k) for k in (self.hidden, first.n)]
+        shapes = ((p, self.run.shape(p)) for p in rest)
+        return [
+            p for p, _ in takewhile(lambda x: x[1] and (x[1].batch, x[1].m, x[1].n, x[1].k) in sizes, shapes)
+        ]
 
     def _chooses(self, at: int, router: int, among: int) -> bool:
         """Inside a layer one of ``among`` is chosen by a softmax for each token: that routes, even where no
@@ -237,6 +248,8 @@ class BlockWalk(Walk):
     def _experts(self, ahead: list[int], at: int, rest: list[int], router: int, stop: int) -> list[int]:
         """Name a router and the products of its experts; returns the products behind them."""
         run = self.run
+        own = self._in_router(at, rest)
+        rest = rest[len(own) :]
         before = max((p for p in ahead if p in run.labels), default=0)
         added = any(map(self._sums_up, run.kinds[before:at]))
         # where nothing was added to the stream since, the MLP before is of the same layer: a shared expert
@@ -250,7 +263,8 @@ class BlockWalk(Walk):
             self.mlp_rows = 0
         sends = self._sends(at, [p for p in rest if p < stop])
         places = [*experts, *filter(self._gates_tokens, gates)]
-        run.labels |= {p: Label("moe.experts", layer) for p in places} | {at: Label("moe.router", layer)}
+        run.labels |= {p: Label("moe.experts", layer) for p in places}
+        run.labels |= {p: Label("moe.router", layer) for p in (at, *own)}
         run.labels |= dict.fromkeys(sends, Label("moe.dispatch", layer))
         return [p for p in rest[len(experts) :] if p not in sends]
 

@@ -435,6 +435,22 @@ DROP_PATH = Grammar(
 )
 
 
+#: The same as many repositories have copied it (timm 0.3 to 0.4): the number is rounded down, what is left
+#: divided.
+DROP_PATH_FLOORED = Grammar(
+    "stochastic depth, rounded",
+    (
+        one("dropout", named("rand", "uniform_")),
+        one("dropout", named("add"), elements="samples"),
+        one("dropout", named("floor_"), elements="samples"),
+        one("dropout", named("div"), elements="all"),
+        one("dropout", named("mul"), elements="all"),
+    ),
+    where=lambda it: it["all"] > it["samples"],
+    shaped=True,
+)
+
+
 # Gradient clipping (``torch.nn.utils.clip_grad_norm_``), of all units of a step: norms of all gradients, then
 # their common scale. Only the scaling proves that something is clipped.
 

@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.structure.adapters import label_adapters
 from tracelens.attribution.structure.again import label_repeats
 from tracelens.attribution.structure.ahead import label_ahead, label_widening
 from tracelens.attribution.structure.around import label_around
@@ -26,11 +27,10 @@ from tracelens.attribution.structure.conditions import (
 )
 from tracelens.attribution.structure.connections import label_connections, label_skips
 from tracelens.attribution.structure.cores import find_cores
-from tracelens.attribution.structure.decomposed import label_decomposed
 from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
-from tracelens.attribution.structure.halves import join_halves
+from tracelens.attribution.structure.layers import number_layers
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
 from tracelens.attribution.structure.local import (
     clipping,
@@ -142,7 +142,7 @@ def infer(
         ]
         for part in parts:
             label_forward(part.run, part.hidden)
-            join_halves(part.run)
+            number_layers(part.run)
             label_ahead(part.run)
         models = [part.run for part in parts]
         for run in models:
@@ -182,7 +182,7 @@ def infer(
         open_convolutions(run)
     for rest in rests:
         rest.give_back()
-        label_decomposed(rest.whole)
+        label_adapters(rest.whole)
     label_repeats(units, distinct)
     for run in distinct:
         for core in run.cores:  # product, softmax, product is attention in any model

@@ -8,19 +8,20 @@ from dataclasses import replace
 from itertools import takewhile
 from math import prod
 
+from tracelens.attribution.structure.adapters import adapters
 from tracelens.attribution.structure.attention_grammars import (
     ADDITIVE,
     DEFORMABLE,
     DEFORMABLE_ALONE,
     SEPARABLE,
 )
-from tracelens.attribution.structure.decomposed import decomposed
 from tracelens.attribution.structure.grammar import PRODUCT, matches
 from tracelens.attribution.structure.grammars import (
     BACK_TO_STREAM,
     CLIPPING,
     CONDITION,
     DROP_PATH,
+    DROP_PATH_FLOORED,
     DROPOUT,
     HEAD,
     INNER_MLP,
@@ -46,8 +47,8 @@ _BESIDE_CORES = (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE, SEPARABLE)
 
 def without_mixers(run: Run) -> Excerpt:
     """Name the layers of a forward or recomputed run that take the place of attention, and what makes their
-    conditions, wherever they stand; returns the run without them, and without decomposed adapters."""
-    beside = {at for adapter in decomposed(run).values() for at in adapter}
+    conditions, wherever they stand; returns the run without them, and without what adapts a product."""
+    beside = {at for adapter in adapters(run).values() for at in adapter}
     for found in matches(run, *MIXERS, CONDITION):
         run.labels |= {at: Label(name, evidence="local") for at, name in found.components.items()}
     kept = [at for at in range(len(run)) if at not in run.labels and at not in beside]
@@ -60,7 +61,7 @@ def without_mixers(run: Run) -> Excerpt:
 def mark_dropouts(run: Run) -> None:
     """Units of a dropout that is written out become dropout, and so does the product with a mask that rows or
     columns share (AlphaFold, Algorithm 6)."""
-    written = {at for found in matches(run, DROPOUT) for at in found.components}
+    written = {at for found in matches(run, DROPOUT, DROP_PATH_FLOORED) for at in found.components}
     for mask, made in _masks(run):
         near = range(made[-1] + 1, min(made[-1] + _MASKED, len(run)))
         drops = next((at for at in near if _takes_mask(run.kinds[at], mask)), -1)
@@ -106,13 +107,18 @@ def label_local(run: Run, *, attends: bool) -> None:
         for at, part in found.components.items():
             run.labels.setdefault(at, Label(part, evidence="local"))
     for grammars in (MIXTURES, _BESIDE_CORES, (LONE_MLP,) if run.cores else ()):
-        taken = run.labels.keys() | {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
+        # what makes values that are read at places can look like a head's first layer
+        guessed = {at for at, label in run.labels.items() if label.component == "other"}
+        guessed = guessed if grammars == _BESIDE_CORES else set()
+        taken = run.labels.keys() - guessed
+        taken |= {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
         layers = [*matches(run, *grammars, taken=taken)]
         normed = written_norms(run) if layers and grammars == (LONE_MLP,) else set()
         for found in layers:
             for at, component in found.components.items():
                 part = "norm" if at in normed and component == "mlp.activation" else component
-                run.labels.setdefault(at, Label(part, evidence="local"))
+                if at in guessed or at not in run.labels:
+                    run.labels[at] = Label(part, evidence="local")
 
 
 def _other_heads(run: Run, head: int, loss: int) -> list[int]:

@@ -119,7 +119,10 @@ def is_root(run: Run, at: int) -> bool:
     kind = run.kinds[at]
     if _ROOTS & {kind.name, kind.what}:
         return True
-    before = [other.name for other in run.kinds[max(at - 2, 0) : at]]
+    ahead = run.kinds[max(at - 2, 0) : at]
+    before = [other.name for other in ahead]
+    if any(len(t) == 1 for other in ahead for t in other.tensors):
+        return False  # of one number for all tokens
     small = not kind.tensors or kind.tensors[0][-1:] == (1,)
     return kind.name == "pow" and small and before[-1:] in (["add"], ["mean"]) and "mean" in before
 

@@ -1,4 +1,4 @@
-"""Layers that hold two MLPs are one layer each, and layers without attention are layers."""
+"""What is counted as a layer: two MLPs of one, a mixer in place of attention, and no pooler."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
     BATCH,
+    FLASH,
+    HEADS,
     LENGTH,
     MLP,
     STREAM,
@@ -58,3 +60,20 @@ ENDS = [mm("logits", TOKENS, 1000, WIDTH), _row("loss", "cross_entropy_loss", [T
 def test_two_mlps_that_nothing_parts_are_of_one_layer(tmp_path: Path, layer: list[Row], count: int) -> None:
     trace, links, found = attributed(tmp_path, written([*3 * layer, *ENDS]))
     assert model_dims(found, find_calls(trace, links, found)).layers.value == 3 * count
+
+
+def test_what_pools_behind_the_last_layer_is_none(tmp_path: Path) -> None:
+    """transformers models/siglip/modeling_siglip.py, SiglipMultiheadAttentionPoolingHead."""
+    heads = ([BATCH, 1, HEADS, 64], *2 * ([BATCH, LENGTH, HEADS, 64],))
+    pools = [
+        mm("", BATCH, WIDTH, WIDTH),
+        mm("", TOKENS, 2 * WIDTH, WIDTH),
+        Row("attention.core", "aten::_flash_attention_forward", FLASH, heads),
+        mm("", BATCH, WIDTH, WIDTH),
+    ]
+    behind = [_row("norm", "native_layer_norm", [BATCH, 1, WIDTH]), mm("", BATCH, 10, WIDTH)]
+    ends = [*behind, _row("loss", "cross_entropy_loss", [BATCH, 10])]
+    layers = 3 * [*ATTENDS, *MLP, ADD]
+    for rows, count in (([*layers, *pools, *ends], 3), ([*layers, *ATTENDS, *ENDS], 4)):
+        trace, links, found = attributed(tmp_path, written(rows))
+        assert model_dims(found, find_calls(trace, links, found)).layers.value == count

@@ -1,0 +1,123 @@
+"""Adapters that do more than add two products of a small rank to that which they adapt."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tracelens.attribution.structure.grammar import (
+    PRODUCT,
+    Gap,
+    Grammar,
+    Match,
+    matches,
+    named,
+    no,
+    one,
+    some,
+    what,
+)
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import VIEWS
+
+_BASE = "base"  # the product that is adapted
+
+_AHEAD = Gap("beside", no(PRODUCT, what("norm", "softmax", "activation", "loss", "convolution")))
+_RIGHT = Gap("beside", named(*VIEWS, "copy_", "to"))
+
+#: A weight split in its direction and its length (DoRA, arXiv 2402.09353; peft, tuners/lora/dora.py): the
+#: two products of its rank, on the unit matrix and on the tokens, the length of all columns, and, behind a
+#: dropout, the product once more.
+DECOMPOSED = Grammar(
+    "decomposed adapter",
+    (
+        one(_BASE, what("gemm"), m="tokens", n="wide", k="hidden"),
+        one("product", what("gemm"), _AHEAD, m="hidden", n="rank", k="hidden"),
+        one("product", what("gemm"), _RIGHT, m="hidden", n="wide", k="rank"),
+        one("beside", named("linalg_vector_norm"), _AHEAD),
+        one("product", what("gemm"), _AHEAD, m="tokens", n="rank", k="hidden"),
+        one("product", what("gemm"), _RIGHT, m="tokens", n="wide", k="rank"),
+        one("product", what("gemm"), _RIGHT, least=0, m="tokens", n="wide", k="hidden"),
+        one("beside", named("sub"), _RIGHT, least=0, most=2),
+        one("beside", named("mul"), _RIGHT, least=3, most=3),
+        one("beside", named("add"), _RIGHT, least=2, most=2),
+    ),
+)
+
+
+def _of_weight(it: Match, at: int) -> bool:
+    """Is it no larger than the weight that is adapted?"""
+    shape, most = it.run.shape(at), it["wide"] * it["hidden"]
+    made = [shape.batch * shape.m * shape.n] if shape is not None else []
+    return all(size <= most for size in (*made, *map(prod, it.kinds[at].tensors)))
+
+
+def _adds_to_weight(it: Match) -> bool:
+    """Is a whole weight made between the two products, and are their results added?"""
+    (base,), (again,), (added,) = it.places
+    sizes = it["wide"] * it["hidden"], it["tokens"] * it["wide"]
+    makes = any(prod(t) == sizes[0] for kind in it.kinds[base + 1 : again] for t in kind.tensors)
+    return makes and [prod(t) for t in it.kinds[added].tensors[:2]] == 2 * [sizes[1]]
+
+
+_MAKES = Gap(
+    "beside", no(what("norm", "softmax", "activation", "loss", "convolution", "core")), 64, _of_weight
+)
+
+#: What a weight is to change by is made whole, and multiplied by itself (LoHa and LoKr, arXiv 2309.14859;
+#: peft, tuners/lycoris_utils.py).
+WHOLE = Grammar(
+    "whole adapter",
+    (
+        one(_BASE, what("gemm"), m="tokens", n="wide", k="hidden"),
+        one("product", what("gemm"), _MAKES, m="tokens", n="wide", k="hidden"),
+        one("beside", named("add", "add_"), _RIGHT),
+    ),
+    _adds_to_weight,
+    shaped=True,
+)
+
+
+def _turns_all(it: Match) -> bool:
+    """Are all blocks turned, and do they make up what the product takes?"""
+    shape = it.run.shape(it.places[-1][0])
+    blocks = it["count"] * it["block"] ** 2
+    return it["blocks"] == blocks and shape is not None and shape.k == it["count"] * it["block"]
+
+
+#: What a product takes is turned before, block by block, each by a series of its products with itself
+#: (OFT, arXiv 2306.07280; peft, tuners/oft/layer.py).
+ORTHOGONAL = Grammar(
+    "orthogonal adapter",
+    (
+        one("beside", named("fill_", "zero_"), elements="blocks"),
+        some("product", what("bmm"), _AHEAD, batch="count", m="block", n="block", k="block"),
+        one("product", what("bmm"), _AHEAD, batch="count", m="tokens", n="block", k="block"),
+        one(_BASE, what("gemm"), _RIGHT, m="tokens"),
+    ),
+    _turns_all,
+    shaped=True,
+)
+
+
+def adapters(run: Run) -> dict[int, dict[int, str]]:
+    """By the product that is adapted, all that is beside it: products, and what is none."""
+    found: dict[int, dict[int, str]] = {}
+    for it in matches(run, DECOMPOSED, WHOLE, ORTHOGONAL):
+        base = next(at for at, part in it.components.items() if part == _BASE)
+        found[base] = {at: part for at, part in it.components.items() if at != base}
+    return found
+
+
+def label_adapters(run: Run) -> None:
+    """Name what adapts a product after that; fills ``run.labels``."""
+    for base, beside in adapters(run).items():
+        label = run.labels.get(base)
+        if label is None or "." not in label.component:
+            continue
+        other = f"{label.component.partition('.')[0]}.other"
+        for at, part in beside.items():
+            own = label.component if part == "product" else other
+            kind = run.kinds[at].what
+            run.labels[at] = Label(
+                "dropout" if kind == "dropout" else own, label.layer, evidence=label.evidence
+            )
