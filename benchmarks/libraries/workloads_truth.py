@@ -189,7 +189,7 @@ _ROWS = (
     Row(r"Extractor\[\d\]", "add=", "residual", "uniformerv2_model.py"),
     Row(r"EncoderBlock\[\d\]", r"(?!add=).*", _ROTATES, "NeoBERT: rotations; heads, laid out"),
     Row(r"Transformer\[\]/TransformerBlock\[\d\]", "softmax|topk|where|__eq__|zeros_like|add_?",
-        "moe.router moe.dispatch moe.experts", "mistral-inference: moe.py"),
+        "moe.router moe.dispatch moe.experts residual", "mistral-inference: moe.py, and around it"),
     Row(r"Transformer\[\]/TransformerBlock\[\d\]", "__setitem__|__getitem__", _SENDS, "moe.py"),
     Row(r"Transformer\[\]/TransformerBlock\[\d\]", r"view_as\w+|repeat_interleave|flatten|reshape|float",
         "attention.rope attention.other", "rope.py; keys and values for more queries"),
@@ -240,6 +240,7 @@ _ROWS = (
     Row(r"XCLIP\[\]", "add=", "residual other logits embedding", "xclip.py: words, as the clip prompts them"),
     Row(r"(BEiT3ForRetrieval|ImageBindModel)\[\]", _ANY, "loss logits other norm", "of length one"),
     # what is left of whole models
+    Row(r"Transformer\[\]", "float", "logits loss", "mistral-inference: outs.float()"),
     Row(r"GPT\[\]", "float|div|tanh|mul|view", "logits loss", "train_gpt2.py: softcap"),
     Row(r"\w+ForCausalLM\[\]", "float|to|contiguous|pad|__getitem__", "loss logits", "what the loss takes"),
     Row(r"JetMoEForCausalLM\[\]|JetMoEModel\[\w+\]|JetMoEBlock\[\d\]", "mul|add_?",

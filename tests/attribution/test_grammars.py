@@ -6,12 +6,8 @@ import pytest
 
 from tracelens.attribution.structure.attention_grammars import DEFORMABLE, DEFORMABLE_ALONE
 from tracelens.attribution.structure.grammar import Grammar, matches
-from tracelens.attribution.structure.grammars import (
-    CLIPPING,
-    LONE_MLP,
-    MIXERS,
-    MIXTURES,
-)
+from tracelens.attribution.structure.grammars import MIXERS, MIXTURES
+from tracelens.attribution.structure.part_grammars import CLIPPING, LONE_MLP
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape

@@ -30,8 +30,8 @@ from tests.attribution.test_parts import (
 from tests.attribution.test_structure import HIDDEN, _bmm, _gemm, _norm, _run, _unit
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.grammar import matches
-from tracelens.attribution.structure.grammars import CONDITION
 from tracelens.attribution.structure.norms import written_norms
+from tracelens.attribution.structure.part_grammars import CONDITION
 from tracelens.attribution.structure.readings import read_gap
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.attribution.structure.walk import hidden_size

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.attribution.rows import Row, mm
+from tests.attribution.test_beside_cores import _convolution
 from tests.attribution.test_names import _roles, situation
 from tests.attribution.test_parts import (
     ADD,
@@ -204,3 +205,83 @@ def test_values_read_at_places_behind_the_last_core_are_of_no_head(tmp_path: Pat
         _row("loss", "binary_cross_entropy_with_logits", [TOKENS, 80]),
     ]
     _found(tmp_path, [*2 * layer, *(ends if last else [*LAYER, *ends])])
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_a_soft_mixture_weighs_tokens_and_slots(tmp_path: Path, inner: bool) -> None:
+    """arXiv 2308.00951: experts that are one product of all, or an MLP each (soft_moe_pytorch)."""
+    experts, slots = 8, 32
+    weights = [BATCH, LENGTH, slots]
+    rows = BATCH * slots // experts
+    each = [mm("moe.experts", rows, 2 * WIDTH, WIDTH), _row("moe.experts", "gelu", [rows, 2 * WIDTH])]
+    mlps = experts * [*each, mm("moe.experts", rows, WIDTH, 2 * WIDTH)]
+    mixture = [
+        _batched("moe.router", 1, TOKENS, slots, WIDTH),
+        *2 * [_row("moe.router", "_softmax", weights)],
+        _batched("moe.dispatch", BATCH, slots, WIDTH, LENGTH),
+        *(mlps if inner else [_batched("moe.experts", slots, BATCH, WIDTH, WIDTH)]),
+        _batched("moe.dispatch", BATCH, WIDTH, LENGTH, slots),
+    ]
+    _found(tmp_path, [*3 * [*ATTENTION, ADD, NORM, *mixture, ADD], *LAYER])
+
+
+def test_one_attention_can_take_what_another_gives(tmp_path: Path) -> None:
+    """Motionformer/slowfast/models/vit_helper.py, TrajectoryAttention: keys of each picture by itself,
+    then of all pictures, with nothing added between."""
+    pictures, batch = 4, BATCH * HEADS
+    keys, heads = LENGTH // pictures, [BATCH, HEADS, LENGTH, 64]
+    first = [
+        _batched("attention.scores", batch, LENGTH, LENGTH, 64),
+        _row("attention.softmax", "_softmax", [batch, LENGTH, pictures, keys]),
+        _batched("attention.values", pictures * batch, LENGTH, 64, keys),
+        _row(
+            "attention.other",
+            "copy_",
+            [BATCH, LENGTH, pictures, HEADS, 64],
+            [BATCH, LENGTH, pictures, HEADS, 64],
+        ),
+    ]
+    second = [
+        mm("attention.qkv", TOKENS, WIDTH, WIDTH),
+        mm("attention.qkv", pictures * TOKENS, 2 * WIDTH, WIDTH),
+        _row("attention.other", "mul_", heads),
+        _batched("attention.scores", batch * LENGTH, 1, pictures, 64),
+        _row("attention.softmax", "_softmax", [BATCH, HEADS, LENGTH, pictures]),
+        _batched("attention.values", batch * LENGTH, 1, 64, pictures),
+    ]
+    _found(tmp_path, 3 * [NORM, OWN, OWN, OWN, *first, *second, OUTPUT, ADD, *MLP, ADD])
+
+
+def test_what_stands_before_a_network_of_convolutions_makes_no_queries(tmp_path: Path) -> None:
+    """act/detr/models/detr_vae.py: a latent is made of one transformer, pictures run through convolutions,
+    another transformer follows. Attention is written out in three dimensions, by PyTorch's own module."""
+    scores = [BATCH * HEADS, LENGTH, LENGTH]
+    core = [
+        _batched("attention.scores", BATCH * HEADS, LENGTH, LENGTH, 64),
+        _row("attention.softmax", "_softmax", scores),
+        _batched("attention.values", BATCH * HEADS, LENGTH, 64, LENGTH),
+    ]
+    layer = [OWN, OWN, OWN, *core, OUTPUT, ADD, NORM, UP, GELU, DOWN, ADD, NORM]
+    latent = [mm("", BATCH, 64, WIDTH), _row("", "exp", [BATCH, 32]), mm("", BATCH, WIDTH, 32)]
+    maps = [BATCH, 64, 56, 56]
+    block = [_convolution("other", maps, [64, 64, 3, 3]), _row("other", "relu_", maps)]
+    _found(tmp_path, [*2 * layer, *latent, *3 * block, *2 * layer])
+
+
+def test_a_cast_in_a_norm_is_of_that_where_tokens_are_as_many_as_channels(tmp_path: Path) -> None:
+    """mistral_inference/transformer_layers.py, RMSNorm: 4096 tokens of 4096 channels, as large as a weight."""
+    square, one = [WIDTH, WIDTH], [WIDTH, 1]
+    norm = [
+        _row("norm", "copy_", square, square),
+        *[_row("norm", name, square) for name in ("pow", "mean")],
+        *[_row("norm", name, one) for name in ("add", "rsqrt")],
+        _row("norm", "mul", square, one),
+        _row("norm", "copy_", square, square),
+        _row("norm", "mul", square, [WIDTH]),
+    ]
+    queries = 3 * [mm("attention.qkv", WIDTH, WIDTH, WIDTH)]
+    core = replace(CORE, dims=([1, WIDTH, HEADS, 64],) * 3)
+    output, add = mm("attention.output", WIDTH, WIDTH, WIDTH), _row("residual", "add", square, square)
+    mlp = [mm("mlp.up", WIDTH, 4 * WIDTH, WIDTH), _row("mlp.activation", "gelu", [WIDTH, 4 * WIDTH])]
+    down = mm("mlp.down", WIDTH, WIDTH, 4 * WIDTH)
+    _found(tmp_path, 3 * [*norm, *queries, core, output, add, *norm, *mlp, down, add])

@@ -12,7 +12,7 @@ from math import prod
 
 from tracelens.attribution.structure.gaps import looks_up
 from tracelens.attribution.structure.heads import per_head, puts_half, rotates
-from tracelens.attribution.structure.norms import written_norms
+from tracelens.attribution.structure.norms import adds, written_norms
 from tracelens.attribution.structure.on_stream import SCALED, OnStream
 from tracelens.attribution.structure.patches import label_patches
 from tracelens.attribution.structure.runs import Label, Run
@@ -29,9 +29,9 @@ _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "s
 def label_between(run: Run, hidden: int, vocab: int | None) -> None:
     """Name the units between the named products of a forward or recomputed run; fills ``run.labels``."""
     anchors = sorted(at for at, label in run.labels.items() if label.component != "attention.other")
-    weights = weights_of(run)
+    weights, normed = weights_of(run), written_norms(run)
     for at in range(len(run)):
-        if at not in run.labels:
+        if at not in run.labels and at not in normed:
             found = serves_next(run, at, weights) or helps(run, at)
             if found is not None:
                 run.labels[at] = found
@@ -40,7 +40,6 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
     run.labels |= {beside: run.labels[at] for at in anchors for beside in serves_few_bits(run, at)}
     edges = [-1, *anchors, len(run)]
     firsts = {core.first for core in run.cores}
-    normed = written_norms(run)
     rotated = any(rotates(run.kinds[start + 1 : stop]) for start, stop in pairwise(edges) if stop in firsts)
     for start, stop in pairwise(edges):
         gap = [at for at in range(start + 1, stop) if at not in run.labels and not is_product(run, at)]
@@ -135,6 +134,11 @@ class _Placed(OnStream):
             ):
                 return None
             return [(at, self._before_core(at, rotates=rotates(kinds))) for at in self.gap]
+        if self.before in ("attention.core", "attention.values") and self.after == "attention.qkv":
+            straight = (
+                not any(kind.what == "norm" or adds(kind) for kind in kinds) and self.product is not None
+            )
+            return self._all("attention.other") if straight else None  # into the next, by no projection
         biased = self.before in ("attention.scores", "attention.softmax") and self.after == cores[0]
         weighs_first = self.core is not None and self.run.kinds[self.core.first].what == "softmax"
         takes = ("attention.qkv", *cores, *["attention.softmax"] * weighs_first)

@@ -253,6 +253,11 @@ def _of_shared_values(it: Match) -> bool:
     return it["rows"] < it["batch"] and it["rows"] * it["whole"] == it["batch"] * it["queries"]
 
 
+def _by_frames(it: Match) -> bool:
+    """Is the softmax over the keys of one picture at a time, and so are the values (arXiv 2106.05392)?"""
+    return it["rows"] > it["batch"] and it["rows"] * it["weighed"] == it["batch"] * it["keys"]
+
+
 _TO_SOFTMAX = Gap(_inside, no(what("core")), _NEAR, _on_scores)
 _TO_VALUES = Gap(_inside, no(what("core"), _of_activations), _NEAR, _on_scores)
 _SOFTMAX = one("attention.softmax", either(what("softmax"), tagged("softmax")), _TO_SOFTMAX, where=_weighs)
@@ -275,6 +280,7 @@ WITH_SOFTMAX = (
     _attention("over keys", _SCORES, "batch queries value_dim keys"),
     _attention("weights turned", _SCORES, "batch value_dim queries keys"),
     _attention("of shared values", _SCORES, "rows whole value_dim keys", _of_shared_values),
+    _attention("by frames", _SCORES, "rows queries value_dim weighed", _by_frames),
     _attention("in chunks", _SCORES, "rows whole key_dim weighed", _in_chunks),
 )
 

@@ -78,7 +78,8 @@ class Forward(Queries, BlockWalk):
                 run.labels[at] = Label(component, self.layer)
             stop = following.first if following else len(run)
             here = [at for at in products if core.last < at < stop]
-            rest = self._back_beside(self._output(here, core), core)
+            straight = following is not None and self._goes_straight(here, core, following)
+            rest = here if straight else self._back_beside(self._output(here, core), core)
             other = output_of_other_stream(run, rest, core, self.rows)
             if other is not None:
                 run.labels[other] = Label("attention.output", self.layer)

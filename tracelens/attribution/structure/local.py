@@ -16,7 +16,11 @@ from tracelens.attribution.structure.attention_grammars import (
     SEPARABLE,
 )
 from tracelens.attribution.structure.grammar import PRODUCT, matches
-from tracelens.attribution.structure.grammars import (
+from tracelens.attribution.structure.grammars import MIXERS, MIXTURES
+from tracelens.attribution.structure.maps import MAPS
+from tracelens.attribution.structure.norms import adds, written_norms
+from tracelens.attribution.structure.pair_grammars import OUTER, TRIANGLE
+from tracelens.attribution.structure.part_grammars import (
     BACK_TO_STREAM,
     CLIPPING,
     CONDITION,
@@ -26,13 +30,8 @@ from tracelens.attribution.structure.grammars import (
     HEAD,
     INNER_MLP,
     LONE_MLP,
-    MIXERS,
-    MIXTURES,
     ONE_HOT,
 )
-from tracelens.attribution.structure.maps import MAPS
-from tracelens.attribution.structure.norms import adds, written_norms
-from tracelens.attribution.structure.pair_grammars import OUTER, TRIANGLE
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import VIEWS, Dims, Kind, Units
 from tracelens.attribution.structure.walk import FEW, loses

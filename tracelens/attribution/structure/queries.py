@@ -46,7 +46,10 @@ class Queries(Walk):
     def _taken(self, makes: list[int], core: Core) -> list[int]:
         """The last of them, where those are together exactly as wide as what the core takes: what stands
         before makes something else."""
-        if not core.heads or not core.key_dim or not core.value_dim:
+        if not core.heads:
+            start = self._as_large(makes, core)
+            return makes if start is None else self._with_repeats(makes, start)
+        if not core.key_dim or not core.value_dim:
             return makes
         kv_heads = core.kv_heads or core.heads
         wanted = core.heads * core.key_dim + kv_heads * (core.key_dim + core.value_dim)
@@ -54,6 +57,25 @@ class Queries(Walk):
         start = self._together(makes, core, summed)
         start = self._together(makes, core, wanted) if start is None else start
         return makes if start is None else self._with_repeats(makes, start)
+
+    def _as_large(self, makes: list[int], core: Core) -> int | None:
+        """The same of a core whose products alone tell its size: as many numbers as those take together."""
+        scores, values = self.run.shape(core.first), self.run.shape(core.last)
+        if scores is None or values is None or core.first == core.last:
+            return None
+        wanted = scores.batch * (scores.m + scores.n) * scores.k + values.batch * values.k * values.n
+        adapters = self._second_products(makes)
+        made = 0
+        for index in range(len(makes) - 1, -1, -1):
+            shape = self.run.shape(makes[index])
+            if index in adapters or index + 1 in adapters:
+                continue
+            if shape is None or shape.batch > 1 or made > wanted:
+                return None
+            made += shape.m * shape.n
+            if made == wanted:
+                return index
+        return None
 
     def _together(self, makes: list[int], core: Core, wanted: int) -> int | None:
         """Which is the first of the last that are as wide together."""
@@ -235,6 +257,14 @@ class Queries(Walk):
         outputs = (p for p in here[: index + 1] if run.labels[p].component == "attention.output")
         self.rows = {made.m for p in outputs if (made := run.shape(p)) is not None}
         return self._adapters([behind for behind in all_ if behind > at], at)
+
+    def _goes_straight(self, here: list[int], core: Core, following: Core) -> bool:
+        """Do all products between two cores make what the second takes, of what the first gave and of nothing
+        else (trajectories, arXiv 2106.05392)?"""
+        between = self.run.kinds[core.last + 1 : following.first]
+        if len(here) < 2 or any(kind.what == "norm" or adds(kind) for kind in between):
+            return False
+        return self._as_large(here, following) == 0
 
     def _is_of_later(self, at: int, core: Core) -> bool:
         """Is it made of another sequence, to which a later core attends?"""

@@ -1,0 +1,209 @@
+"""The grammars of parts that stand between layers, beside them and behind them: one value for each."""
+
+from __future__ import annotations
+
+from tracelens.attribution.structure.grammar import (
+    PRODUCT,
+    Gap,
+    Grammar,
+    Match,
+    either,
+    many,
+    named,
+    no,
+    one,
+    some,
+    unless,
+    what,
+)
+from tracelens.attribution.structure.grammars import first
+from tracelens.attribution.structure.norms import adds
+from tracelens.attribution.structure.units import CUTS, VIEWS
+from tracelens.attribution.structure.walk import loses
+
+# MLPs that no attention is beside: of blocks of convolutions, of positions, before and between the layers.
+# Two linear layers up and back with an activation between, whose result is added to what they were made of,
+# are an MLP in any model that has attention somewhere.
+
+_LINEAR = what("gemm", "bmm")
+_IN_MLP = Gap(
+    unless("mlp.activation", dropout="dropout", norm="norm"),
+    what("activation", "elementwise", "copy", "dropout", "norm", "add"),
+)
+_TO_SUM = Gap("", no(adds, PRODUCT, what("convolution", "norm")), most=6)
+
+LONE_MLP = Grammar(
+    "MLP",
+    (
+        one("mlp.up", _LINEAR, batch="batch", m="tokens", n="inner", k="hidden"),
+        one("mlp.activation", what("activation"), _IN_MLP),
+        one("mlp.down", _LINEAR, _IN_MLP, batch="batch", m="tokens", n="hidden", k="inner"),
+        one("residual", adds, _TO_SUM, elements="sum"),
+    ),
+    where=lambda it: it["inner"] > it["hidden"] and it["sum"] == it["batch"] * it["tokens"] * it["hidden"],
+    shaped=True,
+)
+
+
+# A table of positions that is read by a product with rows of one 1 each (Gemma 4's pictures).
+
+ONE_HOT = Grammar(
+    "lookup by a product",
+    (
+        one("embedding", named("one_hot")),
+        many("embedding", what("copy")),
+        one("embedding", what("bmm", "gemm"), n="hidden", k="places"),
+        one("embedding", named("sum"), least=0),
+    ),
+    where=lambda it: it["places"] > it["hidden"],
+    shaped=True,
+)
+
+
+# Between two layers: what is made of every token for the next, as positions of a detector's queries
+# (transformers models/dab_detr/modeling_dab_detr.py, DabDetrMLP), and added to no stream.
+
+INNER_MLP = Grammar(
+    "MLP between layers",
+    (
+        one("mlp.up", what("gemm"), m="tokens", n="inner", k="given"),
+        one("mlp.activation", what("activation")),
+        one("mlp.down", what("gemm"), m="tokens", n="hidden", k="inner"),
+    ),
+    where=lambda it: not any(map(what("activation"), it.kinds[it.stop : it.stop + 1])),  # two of more layers
+    shaped=True,
+)
+
+
+# Layers that are narrower than their stream (MobileBERT, arXiv 2004.02984): behind the last MLP a linear
+# layer goes back to the width of the stream, and is added to it.
+
+
+def _scales_channels(it: Match, at: int) -> bool:
+    """One number for each channel: of an affine layer in place of a normalization."""
+    return it.kinds[at].tensors[1:2] == ((it["wide"],),)
+
+
+BACK_TO_STREAM = Grammar(
+    "back onto a wider stream",
+    (
+        one("mlp.down", what("gemm"), m="tokens", n="wide", k="hidden"),
+        one("residual", adds, Gap("dropout", what("dropout")), elements="sum"),
+        one("norm", either(what("norm"), named("mul")), least=0, where=_scales_channels, elements="sum"),
+        one("norm", what("add"), least=0, where=_scales_channels, elements="sum"),
+    ),
+    where=lambda it: it["wide"] > it["hidden"] and it["sum"] == it["tokens"] * it["wide"],
+    shaped=True,
+)
+
+
+# Adaptive normalization without shapes (arXiv 2212.09748): an activation of a condition, which no product
+# made right before, a GEMM of that, and the normalization that it is for.
+
+
+def _of_condition(it: Match, at: int) -> bool:
+    before = it.kinds[at - 1].what if at else ""
+    return before in ("add", "elementwise", "copy") and not it.kinds[at].tensors
+
+
+def _before_norm(it: Match, at: int) -> bool:
+    """Is it a GEMM with a normalization right behind it, as one operator or written out?"""
+    if it.kinds[at].what != "gemm":
+        return False
+    parts = (kind for kind in it.kinds[at + 1 : at + _CUT] if kind.name not in CUTS | VIEWS)
+    behind = [kind.name if kind.what == "elementwise" else kind.what for kind in parts][:2]
+    return behind[behind[:1] == ["copy"] :][:1] in (["norm"], ["pow"])
+
+
+_CUT = 16  # units: a result is cut into shifts, scales and gates, each a view
+
+
+CONDITION = Grammar(
+    "condition",
+    (
+        one("other", what("activation"), where=_of_condition),
+        one("other", what("gemm")),
+        many("other", what("activation", "gemm")),  # of another stream, ahead of both
+    ),
+    where=lambda it: _before_norm(it, it.stop - 1),
+)
+
+
+# Heads without shapes, wherever they stand: of chunks of tokens, of a second token ahead, behind the layers.
+# A loss by its name takes what the GEMM before it gives, cast, biased, scaled or capped; labels are put one
+# further between.
+
+_HANDS_ON = Gap("", what("copy", "add", "helper", "elementwise", "activation"), most=12)
+
+HEAD = Grammar(
+    "head",
+    (one("logits", what("gemm")), one("", no(), _HANDS_ON, where=lambda it, at: loses(it.run, at))),
+)
+
+
+# Dropout that is written out: of what is drawn by chance for every element a mask is made, that mask taken,
+# and what is left is scaled (transformers models/sew_d/modeling_sew_d.py, XDropout).
+
+DROPOUT = Grammar(
+    "dropout",
+    (
+        one("dropout", named("bernoulli", "bernoulli_"), elements="all"),
+        many("dropout", named("sub", "rsub", "to", "copy_", "bitwise_not", "logical_not")),
+        one("dropout", named("where", "masked_fill", "masked_fill_", "mul", "mul_"), elements="all"),
+        one("dropout", named("mul", "mul_", "div", "div_"), least=0, elements="all"),
+    ),
+)
+
+
+# Stochastic depth (arXiv 1603.09382) wherever it stands (timm layers/drop.py, drop_path): a number by chance
+# for each sample, scaled, and the product with it.
+
+DROP_PATH = Grammar(
+    "stochastic depth",
+    (
+        one("dropout", named("bernoulli_"), elements="samples"),
+        one("dropout", named("div_"), elements="samples"),
+        one("dropout", named("mul"), elements="all"),
+    ),
+    where=lambda it: it["all"] > it["samples"],
+    shaped=True,
+)
+
+
+#: The same as many repositories have copied it (timm 0.3 to 0.4): the number is rounded down, what is left
+#: divided.
+DROP_PATH_FLOORED = Grammar(
+    "stochastic depth, rounded",
+    (
+        one("dropout", named("rand", "uniform_")),
+        one("dropout", named("add"), elements="samples"),
+        one("dropout", named("floor_"), elements="samples"),
+        one("dropout", named("div"), elements="all"),
+        one("dropout", named("mul"), elements="all"),
+    ),
+    where=lambda it: it["all"] > it["samples"],
+    shaped=True,
+)
+
+
+# Gradient clipping (``torch.nn.utils.clip_grad_norm_``), of all units of a step: norms of all gradients, then
+# their common scale. Only the scaling proves that something is clipped.
+
+_NORM = named("_foreach_norm", "linalg_vector_norm", "norm")
+_OF_NORMS = named(
+    *("stack", "cat", "add", "reciprocal", "mul", "div", "clamp", "clamp_max", "minimum", "to", "copy_"),
+    *("_to_copy", "isfinite", "isnan", "isinf", "logical_or", "lift_fresh", "expand", "item", "fill_"),
+    "_local_scalar_dense",
+)
+
+CLIPPING = Grammar(
+    "gradient clipping",
+    (
+        one("grad_clip", _NORM, where=first(_NORM, no(_NORM, _OF_NORMS))),
+        many("grad_clip", either(_NORM, _OF_NORMS)),
+        some("grad_clip", named("_foreach_mul_", "mul_")),
+    ),
+    # the gradients' norms are many, or one call of all of them
+    where=lambda it: it.count(_NORM) > 1 or it.kinds[it.start].name == "_foreach_norm",
+    new=no(),
+)
