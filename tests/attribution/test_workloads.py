@@ -269,7 +269,7 @@ def test_what_stands_before_a_network_of_convolutions_makes_no_queries(tmp_path:
 
 
 def test_a_cast_in_a_norm_is_of_that_where_tokens_are_as_many_as_channels(tmp_path: Path) -> None:
-    """mistral_inference/transformer_layers.py, RMSNorm: 4096 tokens of 4096 channels, as large as a weight."""
+    """mistral_inference/transformer_layers.py, RMSNorm: as many tokens as channels, as large as a weight."""
     square, one = [WIDTH, WIDTH], [WIDTH, 1]
     norm = [
         _row("norm", "copy_", square, square),
