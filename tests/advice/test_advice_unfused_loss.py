@@ -62,6 +62,27 @@ def test_what_is_fused_or_small_or_no_loss_passes() -> None:
     assert check([other(1, "elementwise")]).state == "not_applicable"
 
 
+@pytest.mark.parametrize("other_loss", ["_ctc_loss", "kl_div", "gather"])
+def test_another_loss_over_logarithms_is_no_cross_entropy(other_loss: str, said: Listener) -> None:
+    rows = (LOSS[0], ("forward", other_loss, 20), *LOSS[2:])
+    outcome = check(loss(rows))
+    assert outcome.state == "passed"
+    said(outcome.why)
+
+
+def test_kernels_of_another_loss_beside_it_are_not_counted() -> None:
+    """Distillation: a teacher's logits and the labels."""
+    (alone,), (both,) = (
+        check(loss((*LOSS, *more))).findings for more in ((), (("forward", "kl_div", 3000),))
+    )
+    assert both.saving_ms == alone.saving_ms
+
+
+def test_the_change_is_that_of_its_logits() -> None:
+    (words,), (classes,) = (check(loss(), known=known).findings for known in (True, False))
+    assert "Liger" in str(words.fix) and "Liger" not in str(classes.fix)
+
+
 def test_kernels_without_operators_are_not_judged(said: Listener) -> None:
     """As in a CUDA graph."""
     outcome = check([replace(row, op=None) for row in loss()])

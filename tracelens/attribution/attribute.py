@@ -50,7 +50,8 @@ for _part in ("mlp.up", "mlp.gate", "mlp.activation", "mlp.down"):  # of an MLP 
     _FINER[_COMPONENT["attention.other"], _COMPONENT[_part]] = True
 for _part in ("up", "gate", "activation", "down", "other"):  # experts that are modules of no word for it
     _FINER[_COMPONENT[f"mlp.{_part}"], _COMPONENT["moe.experts"]] = True
-_FINER[_COMPONENT["residual"], _COMPONENT["attention.rope"]] = True  # a sum in a layer, outside its modules
+for _part in ("rope", "scores", "softmax"):  # a sum in a layer, outside its modules
+    _FINER[_COMPONENT["residual"], _COMPONENT[f"attention.{_part}"]] = True
 _FINER[_COMPONENT["ssm.scan"], _COMPONENT["ssm.projection"]] = True  # a batched GEMM of weights, as Zamba's
 
 #: A range can hold what stands around its block too: the normalization before it.

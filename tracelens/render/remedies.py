@@ -32,7 +32,7 @@ _FUSES = {
     "moe.dispatch": "permute tokens in one fused kernel, not by sort, index and copies",
     "norm": "torch.compile or a fused norm",
     "attention.softmax": "fused attention (SDPA, FlashAttention)",
-    "loss": "a fused cross-entropy",
+    "loss": "a fused loss (torch.compile)",
     "optimizer": "the optimizer with fused=True",
     "memory": "fewer copies and casts",
 }
@@ -52,6 +52,6 @@ def fusing(components: Sequence[str]) -> str:
     """What to replace byte-moving kernels of these components by, the largest first.
 
     >>> fusing(["norm", "loss", "dropout"])
-    'torch.compile or a fused norm; a fused cross-entropy'
+    'torch.compile or a fused norm; a fused loss (torch.compile)'
     """
     return "; ".join(list(dict.fromkeys(_FUSES.get(name, _FUSED) for name in components))[:_NAMED])

@@ -13,10 +13,21 @@ from tracelens.rules.engine.rows import calls_of, of_step, time_of
 from tracelens.rules.engine.rule import Rule
 
 _SOFTMAX = "aten::_log_softmax"
+#: A cross entropy, and no other loss of logarithms (CTC, a teacher's), with the zeros of its gradient.
+_PICKS, _OPS = "aten::nll_loss", (_SOFTMAX, "aten::nll_loss", "aten::zero_", "aten::fill_")
 #: A fused loss reads 16-bit logits once and writes their gradient over them; the least of 10 bytes measured.
 _FORWARD_BYTES, _BACKWARD_BYTES = 2, 4
 #: A bound, of which a part falls away: below this share of the step it is not worth a user's time.
 _LEAST = 0.02
+#: Of words, which a product gives for each token; of classes (or pixels) they are fused as they are.
+_OF_WORDS = [
+    "- loss = F.cross_entropy(lm_head(hidden).float(), targets)",
+    "+ loss = LigerFusedLinearCrossEntropyLoss()(lm_head.weight, hidden, targets)   # or compiled",
+]
+_OF_CLASSES = [
+    "- loss = F.cross_entropy(logits, targets)",
+    "+ loss = torch.compile(F.cross_entropy)(logits, targets)",
+]
 _COMPILED = (
     "torch.compile fuses a loss that is inside of what it compiles; a compiled model whose loss is computed"
     " outside keeps these kernels. What casts the logits is counted by TL113 and goes with the same change."
@@ -38,10 +49,10 @@ class UnfusedLoss(Rule):
         if not loss:
             raise absent("No kernel of a loss was recognised.")
         need_operators(loss, "loss")
-        rows = [row for row in loss if row.kind != "cast"]
+        rows = [row for row in loss if row.kind != "cast" and (row.op or "").startswith(_OPS)]
         softmax = [row for row in rows if row.op == _SOFTMAX]
-        if not softmax:
-            return [], f"No softmax of a loss in a kernel of its own; the loss takes {ms(time_of(loss))}."
+        if not softmax or not any((row.op or "").startswith(_PICKS) for row in rows):
+            return [], f"No cross entropy in kernels of its own; the loss takes {ms(time_of(loss))}."
         now, least = time_of(rows), _least_ms(facts, rows, softmax)
         return [_candidate(facts, rows, now, least)] if least < now else [], ""
 
@@ -65,10 +76,7 @@ def _candidate(facts: StepFacts, rows: Sequence[OtherRow], now: float, least: fl
             f"{count(calls_of(rows))} kernels {facts.per_step} make the loss and its gradient, in {ms(now)}"
             f" ({of_step(now, facts)}), in passes over all logits."
         ),
-        fix=[
-            "- loss = F.cross_entropy(lm_head(hidden).float(), targets)",
-            "+ loss = LigerFusedLinearCrossEntropyLoss()(lm_head.weight, hidden, targets)   # or compiled",
-        ],
+        fix=_OF_WORDS if facts.model.vocab.value else _OF_CLASSES,
         caveats=[_COMPILED],
         counts="kernels",
         confidence="medium",

@@ -45,8 +45,10 @@ DECOMPOSED = Grammar(
 
 
 def _of_weight(it: Match, at: int) -> bool:
-    """Is it no larger than the weight that is adapted?"""
+    """Is it no larger than the weight that is adapted, and no product of the tokens?"""
     shape, most = it.run.shape(at), it["wide"] * it["hidden"]
+    if shape is not None and shape.m == it["tokens"]:
+        return False
     made = [shape.batch * shape.m * shape.n] if shape is not None else []
     return all(size <= most for size in (*made, *map(prod, it.kinds[at].tensors)))
 
@@ -54,9 +56,9 @@ def _of_weight(it: Match, at: int) -> bool:
 def _adds_to_weight(it: Match) -> bool:
     """Is a whole weight made between the two products, and are their results added?"""
     (base,), (again,), (added,) = it.places
-    sizes = it["wide"] * it["hidden"], it["tokens"] * it["wide"]
-    makes = any(prod(t) == sizes[0] for kind in it.kinds[base + 1 : again] for t in kind.tensors)
-    return makes and [prod(t) for t in it.kinds[added].tensors[:2]] == 2 * [sizes[1]]
+    weight, results = (it["wide"], it["hidden"]), it["tokens"] * it["wide"]
+    makes = any(weight in kind.tensors for kind in it.kinds[base + 1 : again])
+    return makes and [prod(t) for t in it.kinds[added].tensors[:2]] == 2 * [results]
 
 
 _MAKES = Gap(

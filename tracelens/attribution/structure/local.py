@@ -41,7 +41,7 @@ _DRAWS = ("rand", "rand_like", "uniform_")
 _COMPARES = ("ge", "gt", "lt", "le")
 _MASKED = 64  # units behind what is drawn to what it drops, at most: a module in between
 _OF_CLASSES = ("log_softmax", "nll_loss", "cross_entropy")  # the first kernels of such losses
-_BESIDE_CORES = (DEFORMABLE, DEFORMABLE_ALONE, ADDITIVE, SEPARABLE)
+_READ_AT_PLACES = (DEFORMABLE, DEFORMABLE_ALONE)
 
 
 def without_mixers(run: Run) -> Excerpt:
@@ -105,10 +105,11 @@ def label_local(run: Run, *, attends: bool) -> None:
     for found in matches(run, DROP_PATH):
         for at, part in found.components.items():
             run.labels.setdefault(at, Label(part, evidence="local"))
-    for grammars in (MIXTURES, _BESIDE_CORES, (LONE_MLP,) if run.cores else ()):
+    lone = (LONE_MLP,) if run.cores else ()
+    for grammars in (MIXTURES, _READ_AT_PLACES, (ADDITIVE, SEPARABLE), lone):
         # what makes values that are read at places can look like a head's first layer
         guessed = {at for at, label in run.labels.items() if label.component == "other"}
-        guessed = guessed if grammars == _BESIDE_CORES else set()
+        guessed = guessed if grammars == _READ_AT_PLACES else set()
         taken = run.labels.keys() - guessed
         taken |= {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
         layers = [*matches(run, *grammars, taken=taken)]
