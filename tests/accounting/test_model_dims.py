@@ -168,6 +168,31 @@ def test_a_head_has_classes_where_a_loss_chooses_from_them(
     said(dims.classes.source)
 
 
+@pytest.mark.parametrize(
+    ("weights", "classes"),
+    [
+        ((), True),
+        ({(128, 64)}, True),
+        ({(64, 128)}, True),
+        ({(32, 64)}, True),
+        ({(256, 64), (128, 32)}, False),
+    ],
+)
+def test_what_a_batch_is_compared_with_is_no_class(
+    weights: Collection[tuple[int, int]], classes: bool
+) -> None:
+    """Sentences against those of the batch: no weight, whole or sharded, has as many rows."""
+    dims = found(changed("logits", gemm(64, 128, 64)), losses={128}, weights=weights)
+    assert values(dims, "classes") == (128 if classes else None,)
+
+
+def test_what_no_loss_chooses_from_is_no_vocabulary() -> None:
+    """wav2vec 2.0: a projection of every step, and a loss of another product."""
+    head = changed("logits", gemm(64, 256, 64))
+    assert values(found(head, losses={101}), "vocab") == (None,)
+    assert values(found(head, losses={256}), "vocab") == (256,)
+
+
 def test_a_head_that_is_never_trained_here_may_take_its_loss_elsewhere() -> None:
     rows = [one for one in changed("logits", gemm(64, 128, 64)) if one is not BACKWARD]
     assert values(found(rows), "classes") == (128,)
@@ -465,3 +490,16 @@ def test_layers_of_state_space_mixers_count_where_each_has_one_mlp(
     assert found([*rows, LOGITS, BACKWARD]).layers.value == count
     assert found([*rows, MIXES, LOGITS, BACKWARD]).layers.value is None  # the last has none
     said(found([*rows, LOGITS, BACKWARD]).layers.source)
+
+
+def test_heads_that_share_their_values_are_not_counted_by_their_width(said: Listener) -> None:
+    """Latent attention, absorbed (DeepSeek-V2): the values of all heads are those of one, of the rank."""
+    rows = [one for one in MODEL if one.component != "attention.core"]
+    rows += [
+        Call("attention.scores", gemm(32, 32, 16, batch=8)),
+        Call("attention.scores", gemm(32, 32, 32, batch=8), ns=300),
+        Call("attention.values", gemm(8 * 32, 32, 32, batch=1), ns=300),
+    ]
+    dims = found(rows)
+    assert values(dims, "hidden", "heads", "head_dim", "micro_batch") == (64, None, None, None)
+    said(dims.heads.source)

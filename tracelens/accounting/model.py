@@ -119,6 +119,8 @@ def _attention_dims(forward: ForwardCalls, hidden: Known) -> dict[str, Known]:
         head_dim = forward.gemm(("attention.scores", lambda s: s.k))
         sequence = forward.gemm(("attention.scores", lambda s: s.m))
         heads, batch, kv_heads = _unfused_heads(forward, head_dim, hidden)
+        if _shares_values(forward):
+            heads = head_dim = batch = kv_heads = Known(None, words.SHARED_VALUES)
     if kv_heads.value in (None, heads.value):  # attention sees every head have keys of its own
         shown = projected_kv_heads(
             forward.widths("attention.qkv"),
@@ -157,12 +159,13 @@ def _head(
     if size is None:
         return found, found
     rows = forward.gemm(("logits", lambda s: s.m if s.n == size else None)).value or 0
-    listed = operands.lists(size, hidden)
-    if listed or (listed is None and size >= _FEWEST_WORDS and rows > (batch or 1)):
+    listed, lost = operands.lists(size, hidden), operands.loses(size)
+    each = size >= _FEWEST_WORDS and rows > (batch or 1) and lost is not False  # token chooses
+    if listed or (listed is None and each):
         return found, Known(None, words.VOCABULARY_HEAD)
     no_words = Known(None, words.classes(size, rows))
-    lossless = size not in operands.losses if operands.losses else forward.takes_no_loss
-    if size == 1 or size == rows or lossless:
+    lossless = forward.takes_no_loss if lost is None else not lost
+    if size == 1 or size == rows or lossless or not operands.trains(size, hidden):
         return no_words, Known(None, words.no_classes(size))
     return no_words, found
 
@@ -273,6 +276,15 @@ def _unfused_heads(forward: ForwardCalls, head_dim: Known, hidden: Known) -> tup
             why = words.heads_of_scores(of_hidden=of_hidden)
             return Known(heads, why), Known(batch // heads, why), UNSEEN
     return UNSEEN, UNSEEN, UNSEEN
+
+
+def _shares_values(forward: ForwardCalls) -> bool:
+    """Are values multiplied for all heads at once? So are latent ones, whose width is that of no head."""
+    scores, values = (
+        Counter(s.batch for s in forward.products(f"attention.{part}")).most_common(1)
+        for part in ("scores", "values")
+    )
+    return bool(scores and values) and values[0][0] < scores[0][0]
 
 
 def _tensor_parallel(hidden: Known, heads: Known, head_dim: Known, *, sharded: bool) -> Known:

@@ -21,11 +21,13 @@ _MARKS = 1 / 64  # and as much is left out of it: words that are read and never 
 @dataclass(frozen=True, slots=True)
 class Operands:
     """``tables``: (rows, width) that embeddings are read from. ``choices``: (of how many, how many) routers
-    choose. ``losses``: sizes, behind the first, of what losses are taken of."""
+    choose. ``losses``: sizes, behind the first, of what losses are taken of. ``weights``: sizes of matrices
+    that get gradients."""
 
     tables: Collection[tuple[int, int]] = ()
     choices: Collection[tuple[int, int]] = ()
     losses: Collection[int] = ()
+    weights: Collection[tuple[int, int]] = ()
 
     def lists(self, words: int, width: int | None) -> bool | None:
         """Has a table so wide a row for each of ``words``? None where those seen can be of positions."""
@@ -37,10 +39,20 @@ class Operands:
             return True
         return False if max(long, default=0) > words else None
 
+    def loses(self, size: int) -> bool | None:
+        """Is a loss taken of so many? None where no loss is seen."""
+        return size in self.losses if self.losses else None
+
+    def trains(self, size: int, width: int | None) -> bool:
+        """May a weight of so many rows be trained, whole or in parts? Without one, rows are compared."""
+        whole = {size, *(size // parts for parts in range(2, size // _FEWEST_SIGNS + 1) if size % parts == 0)}
+        known = {*self.weights} - {*self.tables}
+        return not known or any((rows, width) in known or (width, rows) in known for rows in whole)
+
 
 def operands_of(trace: Trace) -> Operands:
     """Those of a trace with shapes; of one without, nothing."""
-    return Operands(_embedding_tables(trace), router_choices(trace), _loss_sizes(trace))
+    return Operands(_embedding_tables(trace), router_choices(trace), _loss_sizes(trace), _weights(trace))
 
 
 def router_choices(trace: Trace) -> set[tuple[int, int]]:
@@ -77,6 +89,11 @@ def _loss_sizes(trace: Trace) -> set[int]:
     """Classes can stand behind the batch, or last."""
     takes = trace.symbols.where(lambda text: op_rule(text) == "loss")
     return {size for one in _tensors(trace, takes) if len(one) > 1 for size in (one[1], one[-1])}
+
+
+def _weights(trace: Trace) -> set[tuple[int, int]]:
+    gives = trace.symbols.where(lambda text: text == "torch::autograd::AccumulateGrad")
+    return {(one[0], one[1]) for one in _tensors(trace, gives) if len(one) == 2}
 
 
 def _tensors(trace: Trace, chosen: npt.NDArray[np.bool_]) -> Iterator[list[int]]:

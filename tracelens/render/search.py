@@ -76,6 +76,10 @@ def same_change(finding: Finding, pick: ShapePick) -> bool:
     return bool(named) and named == {name: pair[-1] for name, pair in pick.change.items()}
 
 
+def _shapes(tried: int) -> str:
+    return f"{tried:,} shape" if tried == 1 else f"{tried:,} shapes"
+
+
 def line(found: ShapeSearch, findings: Sequence[Finding] = ()) -> str:
     """What the search says in one line of a summary; a pick that is a finding's change only names it."""
     if found.state == "good" and found.tried:
@@ -87,11 +91,11 @@ def line(found: ShapeSearch, findings: Sequence[Finding] = ()) -> str:
     if known is not None:
         change = f"{known}'s change, {best.title}"
         if len(found.picks) == 1:
-            return f"None of {found.tried:,} shapes of this size is clearly faster than {change}."
-        return f"{change}, comes first of the {len(found.picks)} picks among {found.tried:,} shapes."
+            return f"None of {_shapes(found.tried)} of this size is clearly faster than {change}."
+        return f"{change}, comes first of the {len(found.picks)} picks among {_shapes(found.tried)}."
     return (
         f"{best.title}: {f.ms(best.saving_ms.mid)} less, {spread(best.saving_frac)}, among"
-        f" {found.tried:,} shapes of this size ({best.effort})"
+        f" {_shapes(found.tried)} of this size ({best.effort})"
     )
 
 

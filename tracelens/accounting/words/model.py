@@ -15,6 +15,8 @@ NOT_ATTRIBUTED = "no GEMM of this trace is attributed to the part that shows it"
 NO_SHAPES = "no operator behind these GEMMs has shapes"
 VOCABULARY_HEAD = "the head chooses from a vocabulary"
 
+SHARED_VALUES = "all heads attend to the same values, whose width is that of no head (latent attention)"
+
 NO_LAYER_NAMED = "no layer is named, and nothing tells layers from passes of the model"
 LAYERS_NAMED = "layers named in the trace"
 
