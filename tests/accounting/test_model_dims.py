@@ -154,14 +154,15 @@ LOSS = Call("loss", None, layer=-1)
     [
         (128, {128, 7}, (), True),
         (128, {7}, (), False),  # another head's
-        (128, (), (), False),  # what is trained takes a loss
-        (128, (), (LOSS,), True),  # in a kernel of its own, by its name
+        (128, (), (LOSS,), False),  # numbers are measured
+        (128, None, (), False),  # what is trained takes a loss
+        (128, None, (LOSS,), True),  # in a kernel of its own, by its name
         (64, {64}, (), False),  # as many rows: each is compared with each
         (1, {1}, (), False),  # one number
     ],
 )
 def test_a_head_has_classes_where_a_loss_chooses_from_them(
-    size: int, losses: Collection[int], rest: Sequence[Call], classes: bool, said: Listener
+    size: int, losses: Collection[int] | None, rest: Sequence[Call], classes: bool, said: Listener
 ) -> None:
     dims = found([*changed("logits", gemm(64, size, 64)), *rest], losses=losses)
     assert values(dims, "vocab", "classes") == (None, size if classes else None)
@@ -503,3 +504,21 @@ def test_heads_that_share_their_values_are_not_counted_by_their_width(said: List
     dims = found(rows)
     assert values(dims, "hidden", "heads", "head_dim", "micro_batch") == (64, None, None, None)
     said(dims.heads.source)
+
+
+def test_the_sequence_is_that_of_most_of_the_mlps(said: Listener) -> None:
+    """An encoder, and a decoder of one token whose attention takes longer (Chronos-Bolt)."""
+    rows = [
+        replace(one, ns=10**4) if one.component == "mlp.down" else one for one in MODEL if one is not BACKWARD
+    ]
+    short = [
+        replace(one, ns=10**3 if one.component == "attention.core" else 1, shape=shape)
+        for one, shape in zip(
+            layer(2, core=attends(2, 1)),
+            (gemm(2, 192, 64), attends(2, 1), gemm(2, 64, 64), gemm(2, 256, 64), gemm(2, 64, 256)),
+            strict=True,
+        )
+    ]
+    dims = found([*rows, *short, BACKWARD])
+    assert values(dims, "sequence", "micro_batch") == (32, 2)
+    said(dims.sequence.source)

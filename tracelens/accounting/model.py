@@ -113,7 +113,9 @@ def _attention_dims(forward: ForwardCalls, hidden: Known) -> dict[str, Known]:
     heads = forward.fused(lambda s: s.heads)
     kv_heads = forward.fused(lambda s: s.kv_heads)
     head_dim = forward.fused(lambda s: s.head_dim)
-    sequence = forward.fused(lambda s: s.query_len)
+    rows = forward.gemm(("mlp.down", lambda s: s.m)).value  # of an encoder and a decoder those with most work
+    of_rows = forward.fused(lambda s: s.query_len if rows == (s.batch or 0) * (s.query_len or 0) else None)
+    sequence = of_rows if of_rows.value else forward.fused(lambda s: s.query_len)
     batch = forward.fused(lambda s: s.batch)
     if head_dim.value is None:
         head_dim = forward.gemm(("attention.scores", lambda s: s.k))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from tracelens.attribution.names import op_rule
 from tracelens.trace import Trace
 
+_MEASURES = re.compile("mse|l1_loss|huber")  # how far numbers are off, and chooses nothing
 _TOPK = "aten::topk"
 _FEWEST_WORDS = 256  # bytes: fewer rows can be positions or kinds of tokens
 _FEWEST_SIGNS = 16  # and as many as those can be by chance
@@ -21,12 +23,12 @@ _MARKS = 1 / 64  # and as much is left out of it: words that are read and never 
 @dataclass(frozen=True, slots=True)
 class Operands:
     """``tables``: (rows, width) that embeddings are read from. ``choices``: (of how many, how many) routers
-    choose. ``losses``: sizes, behind the first, of what losses are taken of. ``weights``: sizes of matrices
-    that get gradients."""
+    choose. ``losses``: sizes, behind the first, of what losses choose from; None where no loss is seen.
+    ``weights``: sizes of matrices that get gradients."""
 
     tables: Collection[tuple[int, int]] = ()
     choices: Collection[tuple[int, int]] = ()
-    losses: Collection[int] = ()
+    losses: Collection[int] | None = None
     weights: Collection[tuple[int, int]] = ()
 
     def lists(self, words: int, width: int | None) -> bool | None:
@@ -40,8 +42,8 @@ class Operands:
         return False if max(long, default=0) > words else None
 
     def loses(self, size: int) -> bool | None:
-        """Is a loss taken of so many? None where no loss is seen."""
-        return size in self.losses if self.losses else None
+        """Does a loss choose from so many? None where none is seen."""
+        return size in self.losses if self.losses is not None else None
 
     def trains(self, size: int, width: int | None) -> bool:
         """May a weight of so many rows be trained, whole or in parts? Without one, rows are compared."""
@@ -85,10 +87,13 @@ def _embedding_tables(trace: Trace) -> set[tuple[int, int]]:
     return {(one[0], one[1]) for one in _tensors(trace, reads) if len(one) == 2}
 
 
-def _loss_sizes(trace: Trace) -> set[int]:
+def _loss_sizes(trace: Trace) -> set[int] | None:
     """Classes can stand behind the batch, or last."""
     takes = trace.symbols.where(lambda text: op_rule(text) == "loss")
-    return {size for one in _tensors(trace, takes) if len(one) > 1 for size in (one[1], one[-1])}
+    chooses = takes & ~trace.symbols.where(lambda text: bool(_MEASURES.search(text)))
+    if next(_tensors(trace, takes), None) is None:
+        return None
+    return {size for one in _tensors(trace, chooses) if len(one) > 1 for size in (one[1], one[-1])}
 
 
 def _weights(trace: Trace) -> set[tuple[int, int]]:
