@@ -194,6 +194,35 @@ def test_what_no_loss_chooses_from_is_no_vocabulary() -> None:
     assert values(found(head, losses={256}), "vocab") == (256,)
 
 
+def test_labels_of_which_several_are_right_are_no_words() -> None:
+    """BEATs: 527 sounds, of every moment."""
+    head = changed("logits", gemm(64, 527, 64))
+    assert values(found(head, losses={527}, labels={527}), "vocab", "classes") == (None, 527)
+
+
+@pytest.mark.parametrize(("rows", "words"), [(64, True), (4, True), (3, False)])
+def test_without_a_micro_batch_words_are_chosen_by_many_of_the_tokens(rows: int, words: bool) -> None:
+    head = changed("logits", gemm(rows, 1000, 64), changed("attention.core", attends(None, None)))
+    assert values(found(head, losses={1000}), "vocab", "classes") == ((1000, None) if words else (None, 1000))
+
+
+def _written_out(rows: int, keys: int, width: int, batch: int = 8) -> list[Call]:
+    scores = Call("attention.scores", gemm(rows, keys, width, batch=batch))
+    values_ = Call("attention.values", gemm(rows, width, keys, batch=batch))
+    return [*(one for one in MODEL if one.component != "attention.core"), scores, values_]
+
+
+def test_scores_of_channels_have_no_head_dimension() -> None:
+    """Restormer: channels with one another, over 128 x 128 places."""
+    assert values(found(_written_out(48, 48, 128 * 128)), "head_dim", "heads") == (None, None)
+
+
+def test_rows_of_all_heads_are_no_sequence() -> None:
+    """DeepSeek-V3 inference/model.py: einsum("bshc,btc->bsht"), 16 heads of 32 tokens."""
+    assert values(found(_written_out(32 * 16, 32, 48, batch=2)), "sequence", "heads") == (None, None)
+    assert values(found(_written_out(32, 32, 16)), "sequence", "heads") == (32, 4)
+
+
 def test_a_head_that_is_never_trained_here_may_take_its_loss_elsewhere() -> None:
     rows = [one for one in changed("logits", gemm(64, 128, 64)) if one is not BACKWARD]
     assert values(found(rows), "classes") == (128,)

@@ -25,7 +25,9 @@ def test_what_losses_choose_from(
     tmp_path: Path, name: str, dims: list[list[int]], losses: set[int] | None
 ) -> None:
     events = [op(name, ts=1, dur=10, **{"Input Dims": dims})]
-    assert operands_of(read(tmp_path, document(events))).losses == losses
+    found = operands_of(read(tmp_path, document(events)))
+    assert found.losses == losses
+    assert found.labels == (losses if "binary" in name else set())
 
 
 def test_weights_are_what_gets_a_gradient(tmp_path: Path) -> None:

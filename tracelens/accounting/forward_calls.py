@@ -139,6 +139,11 @@ class ForwardCalls:
     def products(self, component: str) -> list[GemmShape]:
         return [s for s, _ in self._shapes(component) if isinstance(s, GemmShape)]
 
+    def attends_to_itself(self) -> bool:
+        """Are most scores, which no fused kernel makes, of as many queries as keys?"""
+        scores = self.products("attention.scores")
+        return 2 * sum(s.m == s.n for s in scores) > len(scores)
+
     def widths(self, component: str) -> Counter[int]:
         """N of every product."""
         return Counter(s.n for s in self.products(component))

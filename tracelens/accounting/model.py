@@ -21,6 +21,8 @@ from tracelens.words import COMPONENTS
 
 NO_OPERANDS = Operands()
 _FEWEST_WORDS = 256  # of a vocabulary whose table is not seen: bytes
+_MASKED = 16  # tokens to each that is predicted, at most
+_WIDEST = 1024  # head: what is multiplied over more are channels with one another, over the places of a map
 _MOST = 0.75  # of the calls of attention are in a numbered layer
 _RARE = 0.05  # of the calls of attention: a last batch that is smaller
 _PER_LAYER = 2  # calls: attention to itself, and to another sequence
@@ -118,9 +120,11 @@ def _attention_dims(forward: ForwardCalls, hidden: Known) -> dict[str, Known]:
     sequence = of_rows if of_rows.value else forward.fused(lambda s: s.query_len)
     batch = forward.fused(lambda s: s.batch)
     if head_dim.value is None:
-        head_dim = forward.gemm(("attention.scores", lambda s: s.k))
+        head_dim = forward.gemm(("attention.scores", lambda s: s.k if s.k <= _WIDEST else None))
         sequence = forward.gemm(("attention.scores", lambda s: s.m))
         heads, batch, kv_heads = _unfused_heads(forward, head_dim, hidden)
+        if heads.value is None and not forward.attends_to_itself():
+            sequence = UNSEEN  # heads can be rows
         if _shares_values(forward):
             heads = head_dim = batch = kv_heads = Known(None, words.SHARED_VALUES)
     if kv_heads.value in (None, heads.value):  # attention sees every head have keys of its own
@@ -162,7 +166,9 @@ def _head(
         return found, found
     rows = forward.gemm(("logits", lambda s: s.m if s.n == size else None)).value or 0
     listed, lost = operands.lists(size, hidden), operands.loses(size)
-    each = size >= _FEWEST_WORDS and rows > (batch or 1) and lost is not False  # token chooses
+    tokens = forward.gemm(("mlp.down", lambda s: s.m), ("attention.output", lambda s: s.m)).value
+    each = rows > batch if batch else _MASKED * rows >= (tokens or _MASKED * _FEWEST_WORDS)
+    each &= size >= _FEWEST_WORDS and lost is not False and size not in operands.labels
     if listed or (listed is None and each):
         return found, Known(None, words.VOCABULARY_HEAD)
     no_words = Known(None, words.classes(size, rows))

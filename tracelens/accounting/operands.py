@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tracelens.attribution.names import op_rule
 from tracelens.trace import Trace
 
-_MEASURES = re.compile("mse|l1_loss|huber")  # how far numbers are off, and chooses nothing
+_CHOOSES = "^(?!.*(mse|l1_loss|huber))"  # those measure how far numbers are off
 _TOPK = "aten::topk"
 _FEWEST_WORDS = 256  # bytes: fewer rows can be positions or kinds of tokens
 _FEWEST_SIGNS = 16  # and as many as those can be by chance
@@ -24,11 +24,12 @@ _MARKS = 1 / 64  # and as much is left out of it: words that are read and never 
 class Operands:
     """``tables``: (rows, width) that embeddings are read from. ``choices``: (of how many, how many) routers
     choose. ``losses``: sizes, behind the first, of what losses choose from; None where no loss is seen.
-    ``weights``: sizes of matrices that get gradients."""
+    ``labels``: those of which several may be right. ``weights``: sizes of matrices that get gradients."""
 
     tables: Collection[tuple[int, int]] = ()
     choices: Collection[tuple[int, int]] = ()
     losses: Collection[int] | None = None
+    labels: Collection[int] = ()
     weights: Collection[tuple[int, int]] = ()
 
     def lists(self, words: int, width: int | None) -> bool | None:
@@ -49,12 +50,19 @@ class Operands:
         """May a weight of so many rows be trained, whole or in parts? Without one, rows are compared."""
         whole = {size, *(size // parts for parts in range(2, size // _FEWEST_SIGNS + 1) if size % parts == 0)}
         known = {*self.weights} - {*self.tables}
-        return not known or any((rows, width) in known or (width, rows) in known for rows in whole)
+        sides = (one for wide in known for one in (wide, wide[::-1]))
+        return not known or any(rows in whole and wide in (width, width or wide) for rows, wide in sides)
 
 
 def operands_of(trace: Trace) -> Operands:
     """Those of a trace with shapes; of one without, nothing."""
-    return Operands(_embedding_tables(trace), router_choices(trace), _loss_sizes(trace), _weights(trace))
+    return Operands(
+        _embedding_tables(trace),
+        router_choices(trace),
+        _losses(trace),
+        _loss_sizes(trace, "binary_cross_entropy"),
+        _weights(trace),
+    )
 
 
 def router_choices(trace: Trace) -> set[tuple[int, int]]:
@@ -87,13 +95,21 @@ def _embedding_tables(trace: Trace) -> set[tuple[int, int]]:
     return {(one[0], one[1]) for one in _tensors(trace, reads) if len(one) == 2}
 
 
-def _loss_sizes(trace: Trace) -> set[int] | None:
+def _losses(trace: Trace) -> set[int] | None:
+    return (
+        _loss_sizes(trace, _CHOOSES) if next(_tensors(trace, _named(trace, "")), None) is not None else None
+    )
+
+
+def _named(trace: Trace, pattern: str) -> npt.NDArray[np.bool_]:
+    """Losses by their names."""
+    return trace.symbols.where(lambda text: op_rule(text) == "loss" and bool(re.search(pattern, text)))
+
+
+def _loss_sizes(trace: Trace, pattern: str) -> set[int]:
     """Classes can stand behind the batch, or last."""
-    takes = trace.symbols.where(lambda text: op_rule(text) == "loss")
-    chooses = takes & ~trace.symbols.where(lambda text: bool(_MEASURES.search(text)))
-    if next(_tensors(trace, takes), None) is None:
-        return None
-    return {size for one in _tensors(trace, chooses) if len(one) > 1 for size in (one[1], one[-1])}
+    tensors = (one for one in _tensors(trace, _named(trace, pattern)) if len(one) > 1)
+    return {size for one in tensors for size in (one[1], one[-1])}
 
 
 def _weights(trace: Trace) -> set[tuple[int, int]]:
