@@ -285,3 +285,23 @@ def test_a_cast_in_a_norm_is_of_that_where_tokens_are_as_many_as_channels(tmp_pa
     mlp = [mm("mlp.up", WIDTH, 4 * WIDTH, WIDTH), _row("mlp.activation", "gelu", [WIDTH, 4 * WIDTH])]
     down = mm("mlp.down", WIDTH, WIDTH, 4 * WIDTH)
     _found(tmp_path, 3 * [*norm, *queries, core, output, add, *norm, *mlp, down, add])
+
+
+@pytest.mark.parametrize("ends", [384, WIDTH])
+def test_a_projection_head_never_comes_back_to_the_stream(tmp_path: Path, ends: int) -> None:
+    """moco-v3/moco/builder.py, dino/vision_transformer.py: three layers behind the last norm, of a pass that
+    another follows. What comes back can be an MLP."""
+    wide, right = 8 * WIDTH, "other" if ends != WIDTH else ""
+    bends = _row(right, "gelu", [BATCH, wide])
+    layers = [mm(right, BATCH, n, k) for n, k in ((wide, WIDTH), (wide, wide), (ends, wide))]
+    head = [layers[0], bends, layers[1], bends, layers[2]]
+    patches = _convolution("embedding", [BATCH, 3, 64, 64], [WIDTH, 3, 4, 4])
+    _found(tmp_path, 2 * [patches, *2 * LAYER, NORM, *head])
+
+
+def test_positions_of_a_later_pass_are_no_sum_of_the_stream(tmp_path: Path) -> None:
+    """dino/vision_transformer.py, prepare_tokens, of the smaller crops."""
+    patches = _convolution("embedding", [BATCH, 3, 64, 64], [WIDTH, 3, 4, 4])
+    token = _row("embedding", "cat", [BATCH, 1, WIDTH], [BATCH, LENGTH - 1, WIDTH])
+    positions = _row("embedding", "add", STREAM, [1, LENGTH, WIDTH])
+    _found(tmp_path, 3 * [patches, token, positions, *2 * LAYER, NORM])

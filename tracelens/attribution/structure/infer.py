@@ -38,6 +38,7 @@ from tracelens.attribution.structure.local import (
     label_fed,
     label_heads,
     label_local,
+    label_projection_heads,
     mark_dropouts,
     without_mixers,
 )
@@ -176,6 +177,7 @@ def infer(
         label_brought(run, hidden)
         label_widening(run)
         label_between_layers(run)
+        label_projection_heads(run)
         label_attention_on_maps(run)
         label_laid_out(run)
         label_maps(run, hidden)

@@ -31,7 +31,9 @@ from tracelens.attribution.structure.part_grammars import (
     INNER_MLP,
     LONE_MLP,
     ONE_HOT,
+    PROJECTION_HEAD,
 )
+from tracelens.attribution.structure.returns import OPEN
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import VIEWS, Dims, Kind, Units
 from tracelens.attribution.structure.walk import FEW, loses
@@ -156,6 +158,20 @@ def label_between_layers(run: Run) -> None:
         if fits and found["tokens"] * FEW > tokens:
             for place, component in found.components.items():
                 run.labels.setdefault(place, Label(component, evidence="local"))
+
+
+def label_projection_heads(run: Run) -> None:
+    """Name what projects the last layer's tokens of a pass ``other``; fills ``run.labels``."""
+    products = sorted(at for at in run.labels if PRODUCT(run.kinds[at]))
+    streams = {
+        s.n for at in products if run.labels[at].component == "attention.output" and (s := run.shape(at))
+    }
+    for found in matches(run, PROJECTION_HEAD, taken=run.labels.keys()) if streams else ():
+        last = next((at for at in reversed(products) if at < found.start), found.start)
+        normed = any(kind.what == "norm" for kind in run.kinds[last + 1 : found.start])
+        if found["hidden"] in streams and normed and run.labels.get(last, OPEN).component == "mlp.down":
+            for at in found.components:
+                run.labels.setdefault(at, Label("other"))
 
 
 def label_heads(run: Run) -> None:

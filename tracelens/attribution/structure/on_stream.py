@@ -21,6 +21,7 @@ _COUNTS = frozenset({"arange", "iota", "floor", "_unsafe_index", "index"})
 _CLIPS = frozenset({"clamp", "clamp_", "clip"})
 _PADDED = 64  # words that a vocabulary is made larger by, at most
 _OF_STREAM = 3  # dimensions: samples, tokens, channels
+_COLORS = 4  # of a picture, with what is see-through
 SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
 
 
@@ -39,6 +40,11 @@ class OnStream(Places):
         behind = range(at + 1, self.gap[-1] + 1)
         return next((p for p in behind if self.run.kinds[p].name not in VIEWS), at)
 
+    def _cuts_patches(self, kind: Kind) -> bool:
+        """Does the convolution make tokens of a picture?"""
+        weight = next((t for t in kind.tensors[1:] if len(t) > 3), ())
+        return weight[:1] == (self.hidden,) and weight[1] <= _COLORS
+
     def _on_stream(self, start: int = 0) -> list[tuple[int, Label]]:
         """Before, between and behind the layers, from a position on: what works on the residual stream."""
         out = []
@@ -50,7 +56,7 @@ class OnStream(Places):
         for at in (at for at in self.gap if at >= start):
             kind = self.run.kinds[at]  # of a decoder behind its encoder, of a second tower
             started |= looks_up(self.run, kind, self.hidden) or (
-                self.before is None and kind.what == "convolution"
+                kind.what == "convolution" and (self.before is None or self._cuts_patches(kind))
             )
             label = self._opening(at) if started else self._stream(at)
             if self._joins(at):

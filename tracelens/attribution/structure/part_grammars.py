@@ -207,3 +207,31 @@ CLIPPING = Grammar(
     where=lambda it: it.count(_NORM) > 1 or it.kinds[it.start].name == "_foreach_norm",
     new=no(),
 )
+
+
+# Heads that bring the last layer's tokens to another space, whose results are compared (SimCLR, arXiv 2002.05709;
+# MoCo v3; DINO): linear layers, each of what the one before gives, that never come back to the stream's width.
+
+
+def _takes_last(it: Match, at: int) -> bool:
+    before = next((it.run.shape(place) for places in reversed(it.places) for place in reversed(places)), None)
+    shape = it.run.shape(at)
+    return before is not None and shape is not None and (shape.m, shape.k) == (before.m, before.n)
+
+
+_IN_HEAD = Gap("other", no(PRODUCT, what("softmax", "loss", "embedding", "convolution")), most=24)
+
+PROJECTION_HEAD = Grammar(
+    "projection head",
+    (
+        one("other", what("gemm"), m="rows", k="hidden"),
+        some("other", what("gemm"), _IN_HEAD, where=_takes_last),
+    ),
+    where=lambda it: (
+        any(kind.what == "activation" for kind in it.kinds[it.start : it.stop])
+        and all(
+            (shape := it.run.shape(at)) and shape.n != it["hidden"] for places in it.places for at in places
+        )
+    ),
+    shaped=True,
+)
