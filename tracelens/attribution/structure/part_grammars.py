@@ -209,8 +209,8 @@ CLIPPING = Grammar(
 )
 
 
-# Heads that bring the last layer's tokens to another space, whose results are compared (SimCLR, arXiv 2002.05709;
-# MoCo v3; DINO): linear layers, each of what the one before gives, that never come back to the stream's width.
+# Heads that bring the last layer's tokens to another space, to be compared there (SimCLR, arXiv 2002.05709;
+# MoCo v3; DINO): linear layers, each of what the one before gives, and none comes back to the stream's width.
 
 
 def _takes_last(it: Match, at: int) -> bool:
