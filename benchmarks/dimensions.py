@@ -95,6 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
         right = stated(_configs(name))
         for dimension, count in counts.items():
             known = getattr(model, dimension)
+            if not right[dimension]:
+                continue  # called something else there
             verdict = (
                 "unknown" if known.value is None else "right" if known.value in right[dimension] else "other"
             )

@@ -7,12 +7,15 @@ from typing import Any
 from benchmarks.libraries import (
     clones,
     clones_truth,
+    further_posts,
     further_recipes,
     further_workloads,
     more,
     more_truth,
     originals,
     originals_truth,
+    posts,
+    posts_truth,
     recipes,
     recipes_truth,
     repos,
@@ -39,4 +42,6 @@ LISTS: tuple[tuple[Any, Any], ...] = (
     (further_recipes, recipes_truth),
     (workloads, workloads_truth),
     (further_workloads, workloads_truth),
+    (posts, posts_truth),
+    (further_posts, posts_truth),
 )

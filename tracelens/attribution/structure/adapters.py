@@ -9,6 +9,7 @@ from tracelens.attribution.structure.grammar import (
     Gap,
     Grammar,
     Match,
+    many,
     matches,
     named,
     no,
@@ -101,10 +102,31 @@ ORTHOGONAL = Grammar(
 )
 
 
+def _reflects(it: Match, at: int) -> bool:
+    """A product with one vector, or of two."""
+    shape = it.run.shape(at)
+    return shape is not None and 1 in (shape.n, shape.k)
+
+
+_NO_PRODUCT = Gap("beside", no(PRODUCT, what("norm", "softmax", "activation", "loss", "convolution")))
+
+#: A weight is mirrored at one vector after another (HRA, arXiv 2405.17484; peft, tuners/hra/layer.py).
+REFLECTED = Grammar(
+    "reflecting adapter",
+    (
+        one("beside", named("linalg_vector_norm")),
+        some("product", what("gemm"), _NO_PRODUCT, where=_reflects, m="side"),
+        many("product", named("mm", "matmul"), _NO_PRODUCT, n="side", k="side"),  # of the weight with that
+        one(_BASE, named("linear"), _NO_PRODUCT, k="side"),
+    ),
+    shaped=True,
+)
+
+
 def adapters(run: Run) -> dict[int, dict[int, str]]:
     """By the product that is adapted, all that is beside it: products, and what is none."""
     found: dict[int, dict[int, str]] = {}
-    for it in matches(run, DECOMPOSED, WHOLE, ORTHOGONAL):
+    for it in matches(run, DECOMPOSED, WHOLE, ORTHOGONAL, REFLECTED):
         base = next(at for at, part in it.components.items() if part == _BASE)
         found[base] = {at: part for at, part in it.components.items() if at != base}
     return found

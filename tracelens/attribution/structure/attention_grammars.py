@@ -109,6 +109,38 @@ SIGMOID = Grammar(
     shaped=True,
 )
 
+# An activation of every score in place of the softmax (HSTU, arXiv 2402.17152), of tokens with themselves:
+# experts that are batched are two such products as well, up and back.
+
+
+def _of_itself(it: Match) -> bool:
+    """Are scores of as many keys as queries, one head beside the other?"""
+    (bent,) = it.places[1]
+    weights = it.kinds[bent].tensors[0]
+    return it["rows"] == it["keys"] and it["key_dim"] == it["value_dim"] and len(weights) == _OF_SCORES
+
+
+_OF_SCORES = 4  # dimensions: samples, heads, queries, keys
+
+
+def _on_all(it: Match, at: int) -> str:
+    """Work on all scores, or on what is added to them (positions)."""
+    return "attention.softmax" if it["weights"] in map(prod, it.kinds[at].tensors) else "attention.other"
+
+
+_ON_ALL = Gap(_on_all, no(_ENDS_HEADS, _sums))
+
+POINTWISE = Grammar(
+    "attention with an activation",
+    (
+        one("attention.scores", _sums, batch="batch", m="rows", n="keys", k="key_dim"),
+        one("attention.softmax", what("activation"), _ON_ALL, elements="weights"),
+        one("attention.values", _sums, _ON_ALL, batch="batch", m="rows", n="value_dim", k="keys"),
+    ),
+    where=lambda it: it["weights"] == it["batch"] * it["rows"] * it["keys"] and _of_itself(it),
+    shaped=True,
+)
+
 # Linear attention with the weights' sum as one value more, which the others are divided by: keys are summed
 # with the values over all tokens first, and each query reads what came of it (arXiv 2205.14756, 2410.10629).
 
@@ -253,4 +285,4 @@ AUTOCORRELATION = Grammar(
 )
 
 #: Attention cores, in the order in which they are looked for.
-CORES = (AUTOCORRELATION, KERNELS, FACTORED, LINEAR, SIGMOID, *BY_SUMS, MADE_WEIGHTS)
+CORES = (AUTOCORRELATION, KERNELS, FACTORED, LINEAR, SIGMOID, POINTWISE, *BY_SUMS, MADE_WEIGHTS)

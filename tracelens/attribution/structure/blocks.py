@@ -329,7 +329,8 @@ class BlockWalk(Walk):
             return
         for at, shape in shapes.items():
             sizes = {shape.m, shape.n, shape.k}
-            if shape.n == vocab and (shape.k == self.hidden or (before and at == before[-1])):
+            ends = bool(before) and (at == before[-1] or self._adapts_head(at, shapes, before))
+            if ends or (shape.n == vocab and shape.k == self.hidden):
                 run.labels[at] = Label("logits")
             elif vocab != self.hidden and {vocab, self.hidden} <= sizes and losses and at > losses[0]:
                 # a loss that gives its gradient in the forward (fused with the head, chunk by chunk)
@@ -338,6 +339,12 @@ class BlockWalk(Walk):
                 behind = run.kinds[at + 1 : next((p for p in products if p > at), len(run))]
                 if not any(map(_joins, behind)) or any(map(activates, behind)):
                     run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
+
+    def _adapts_head(self, at: int, shapes: dict[int, GemmShape], before: list[int]) -> bool:
+        """Is it the first of two products of a small rank beside the head?"""
+        head, down, up = (shapes[p] for p in (before[0], at, before[-1]))
+        small = down.n <= min(LARGEST_RANK, self.hidden // 2)
+        return before[0] < at and (down.k, up.k) == (head.k, down.n) and up.n == head.n and small
 
     def _opens_stream(self, at: int) -> bool:
         """What no product made, brought onto the stream, with positions from a table: of a decoder of numbers

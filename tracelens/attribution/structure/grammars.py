@@ -100,7 +100,7 @@ def _is_added(it: Match, at: int) -> bool:
 
 _NO_MIXER = what("core", "embedding", "loss", "fused_logits_loss", "optimizer")
 _NOT_AHEAD = either(_NO_MIXER, what("gemm", "bmm", "norm", "softmax", "activation"))
-_AHEAD = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels))
+_AHEAD = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels, adds))
 _AHEAD_UNSHAPED = Gap(_in_mixer, no(_NOT_AHEAD, _over_sequence, what("add")))  # a sum is of what is before
 _SCAN = Gap(_in_mixer, no(_NO_MIXER))
 

@@ -6,6 +6,7 @@ the square's mean taken, and x times the root is cast back and multiplied with a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from math import prod
 
@@ -255,7 +256,7 @@ def is_affine(run: Run, at: int, width: int) -> bool:
     for first in (at, at - 1):
         if 0 <= first < len(kinds) - 1 and kinds[first].name == "mul" and kinds[first + 1].what == "add":
             pair = kinds[first].tensors[:2], kinds[first + 1].tensors[:2]
-            if all(len(set(two)) == 2 and any(_is_row(t, width) for t in two) for two in pair):
+            if all(len(set(two)) == 2 and any(_is_row(t, width, two) for t in two) for two in pair):
                 return True
     return False
 
@@ -266,8 +267,9 @@ def _multiplies_and_adds(name: str) -> bool:
     return fused is not None and fused.kind == "pointwise" and {*fused.ops} - LAYOUT == {"add", "mul"}
 
 
-def _is_row(tensor: Dims, width: int) -> bool:
-    return tensor == (width,) or (len(tensor) == 3 and tensor[1:] == (1, width))
+def _is_row(tensor: Dims, width: int, both: Sequence[Dims]) -> bool:
+    samples = {t[0] for t in both if t}
+    return tensor == (width,) or (len(tensor) == 3 and tensor[1:] == (1, width) and samples == {tensor[0]})
 
 
 def normalizes(run: Run, at: int, hidden: int) -> bool:

@@ -55,7 +55,7 @@ class OnStream(Places):
         started = (opens or self.before == "embedding" or makes) and self.run.phase != "recompute"
         for at in (at for at in self.gap if at >= start):
             kind = self.run.kinds[at]  # of a decoder behind its encoder, of a second tower
-            started |= looks_up(self.run, kind, self.hidden) or (
+            started |= (looks_up(self.run, kind, self.hidden) and self.core is not None) or (
                 kind.what == "convolution" and (self.before is None or self._cuts_patches(kind))
             )
             label = self._opening(at) if started else self._stream(at)
@@ -204,7 +204,7 @@ class OnStream(Places):
             return Label(f"{part}.other", self.layer) if all(k.name in VIEWS for k in behind) else None
         if self._rearranges(at):
             return Label("attention.other", self.layer) if self.before == "attention.output" else None
-        if kind.what == "add" and kind.tensors[1:] == ((self.hidden,),) and at < self.last_sum:
+        if kind.what == "add" and [*map(prod, kind.tensors[1:])] == [self.hidden] and at < self.last_sum:
             part = (self.before or "").partition(".")[0]  # a bias, behind what a block gives
             return Label(f"{part}.other", self.layer) if part in ("attention", "mlp") else None
         if self.before in _STREAM and adds and (at <= self.last_sum or self._casts_sum(at)):
