@@ -204,9 +204,12 @@ class OnStream(Places):
             return Label(f"{part}.other", self.layer) if all(k.name in VIEWS for k in behind) else None
         if self._rearranges(at):
             return Label("attention.other", self.layer) if self.before == "attention.output" else None
-        if kind.what == "add" and [*map(prod, kind.tensors[1:])] == [self.hidden] and at < self.last_sum:
+        if kind.what == "add" and [*map(prod, kind.tensors[1:])] == [self.hidden]:
             part = (self.before or "").partition(".")[0]  # a bias, behind what a block gives
-            return Label(f"{part}.other", self.layer) if part in ("attention", "mlp") else None
+            if at < self.last_sum:
+                return Label(f"{part}.other", self.layer) if part in ("attention", "mlp") else None
+            if len(kind.tensors[1]) > 1:
+                return None  # a shift of all samples
         if self.before in _STREAM and adds and (at <= self.last_sum or self._casts_sum(at)):
             passes = kind.what == "add" or self._reaches_sum(at) or self._casts_sum(at)
             weighs_rows = kind.what != "add" and self._weighs_rows(kind.tensors[:2])
