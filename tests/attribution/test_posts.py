@@ -130,3 +130,9 @@ def test_one_scale_and_shift_for_all_samples_is_no_norm(tmp_path: Path, shift: l
 def test_a_feed_forward_of_experts_is_a_mixture() -> None:
     """LLMs-from-scratch ch04/07_moe/gpt_with_kv_moe.py."""
     assert element_role("MoEFeedForward") == "moe"
+
+
+def test_what_comes_behind_an_embedding_is_none() -> None:
+    """generative_recommenders, L2NormEmbeddingPostprocessor: of what the last layer gives."""
+    assert element_role("L2NormEmbeddingPostprocessor") is None
+    assert element_role("LearnablePositionalEmbeddingInputFeaturesPreprocessor") == "embedding"

@@ -226,7 +226,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     (
         "embedding",
         # nor a model of that name (EmbeddingGemma), nor what hands an embedding on (guided-diffusion)
-        r"embed(?!ding(?-i:[A-Z])\w*(layer|block|model|lm)$)(?!sequential)",
+        r"embed(?!ding((?-i:[A-Z])\w*(layer|block|model|lm)|postprocessor)$)(?!sequential)",
         "^wte$",
         "^wpe$",
         "tok_emb",
