@@ -136,3 +136,28 @@ def test_what_comes_behind_an_embedding_is_none() -> None:
     """generative_recommenders, L2NormEmbeddingPostprocessor: of what the last layer gives."""
     assert element_role("L2NormEmbeddingPostprocessor") is None
     assert element_role("LearnablePositionalEmbeddingInputFeaturesPreprocessor") == "embedding"
+
+
+def test_streams_of_two_widths_make_their_queries_one_after_the_other(tmp_path: Path) -> None:
+    """mochi/dit/joint_model/asymm_models_joint.py: of a picture and of a narrower text, normalized one
+    by one, in one attention."""
+    words, narrow = LENGTH // 4, 3 * WIDTH // 4
+    pictures, texts = [BATCH, LENGTH - words, WIDTH], [BATCH, words, narrow]
+
+    def stream(size: list[int]) -> list[list[Row]]:
+        rows, width = size[0] * size[1], size[2]
+        made = [_row("norm", "native_layer_norm", size), mm("attention.qkv", rows, 3 * WIDTH, width)]
+        back = [mm("attention.output", rows, width, WIDTH)]
+        mlp = [
+            _row("residual", "add", size, size),
+            _row("norm", "native_layer_norm", size),
+            mm("mlp.up", rows, 4 * width, width),
+            _row("mlp.activation", "gelu", [*size[:2], 4 * width]),
+            mm("mlp.down", rows, width, 4 * width),
+            _row("residual", "add", size, size),
+        ]
+        return [made, back, mlp]
+
+    (made, back, mlp), (made_too, _, _) = stream(pictures), stream(texts)
+    joins = 3 * [_row("attention.other", "cat", [*pictures[:2], HEADS, 64], [*texts[:2], HEADS, 64])]
+    _found(tmp_path, 3 * [*made, *made_too, *joins, CORE, *back, *mlp])

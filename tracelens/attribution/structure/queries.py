@@ -54,9 +54,17 @@ class Queries(Walk):
         kv_heads = core.kv_heads or core.heads
         wanted = core.heads * core.key_dim + kv_heads * (core.key_dim + core.value_dim)
         summed = wanted + self._summed_width(makes, core)
-        start = self._together(makes, core, summed)
+        start = self._in_parts(makes, core, wanted)
+        start = self._together(makes, core, summed) if start is None else start
         start = self._together(makes, core, wanted) if start is None else start
         return makes if start is None else self._with_repeats(makes, start)
+
+    def _in_parts(self, makes: list[int], core: Core, wanted: int) -> int | None:
+        """The same where no product is of all tokens: streams of two widths have one each (Mochi)."""
+        shapes = [self.run.shape(at) for at in makes]
+        if core.tokens is None or any(s is None or s.m * s.batch == core.tokens for s in shapes):
+            return None
+        return self._from_the_last(makes, core.tokens * wanted)
 
     def _as_large(self, makes: list[int], core: Core) -> int | None:
         """The same of a core whose products alone tell its size: as many numbers as those take together."""
@@ -64,6 +72,10 @@ class Queries(Walk):
         if scores is None or values is None or core.first == core.last:
             return None
         wanted = scores.batch * (scores.m + scores.n) * scores.k + values.batch * values.k * values.n
+        return self._from_the_last(makes, wanted)
+
+    def _from_the_last(self, makes: list[int], wanted: int) -> int | None:
+        """Which is the first of the last that give as many numbers together."""
         adapters = self._second_products(makes)
         made = 0
         for index in range(len(makes) - 1, -1, -1):
@@ -225,8 +237,10 @@ class Queries(Walk):
             return False
         query = core.heads * core.key_dim if core.heads else self.hidden
         key = core.kv_heads * core.key_dim if core.kv_heads else query
-        widths = {other.k for p in makes if (other := self.run.shape(p)) is not None}
-        return shape.n in (key, 2 * key) if self.hidden in widths else shape.n == query + 2 * key
+        others = [other for p in makes if (other := self.run.shape(p)) is not None]
+        rows = {other.m for other in others if other.k == self.hidden}
+        all_three = shape.n == query + 2 * key and shape.m not in rows  # or of a narrower stream beside that
+        return all_three or (bool(rows) and shape.n in (key, 2 * key))
 
     def _output(self, here: list[int], core: Core) -> list[int]:
         """Name the output projection; returns the products behind it.
