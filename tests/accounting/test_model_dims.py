@@ -540,13 +540,13 @@ def test_the_sequence_is_that_of_most_of_the_mlps(said: Listener) -> None:
     rows = [
         replace(one, ns=10**4) if one.component == "mlp.down" else one for one in MODEL if one is not BACKWARD
     ]
+    sizes: tuple[Shape, ...] = (
+        *(gemm(2, 192, 64), attends(2, 1), gemm(2, 64, 64)),
+        *(gemm(2, 256, 64), gemm(2, 64, 256)),
+    )
     short = [
         replace(one, ns=10**3 if one.component == "attention.core" else 1, shape=shape)
-        for one, shape in zip(
-            layer(2, core=attends(2, 1)),
-            (gemm(2, 192, 64), attends(2, 1), gemm(2, 64, 64), gemm(2, 256, 64), gemm(2, 64, 256)),
-            strict=True,
-        )
+        for one, shape in zip(layer(2, core=attends(2, 1)), sizes, strict=True)
     ]
     dims = found([*rows, *short, BACKWARD])
     assert values(dims, "sequence", "micro_batch") == (32, 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, written
+from tests.attribution.rows import Row, attributed, mm, written
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -19,7 +19,6 @@ from tests.attribution.test_parts import (
     TOKENS,
     WIDTH,
     _row,
-    mm,
 )
 from tracelens.accounting.model import model_dims
 from tracelens.attribution import find_calls
