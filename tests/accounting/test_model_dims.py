@@ -217,6 +217,16 @@ def test_scores_of_channels_have_no_head_dimension() -> None:
     assert values(found(_written_out(48, 48, 128 * 128)), "head_dim", "heads") == (None, None)
 
 
+def test_heads_are_counted_by_the_width_of_their_values() -> None:
+    """hlb-gpt, main.py: one head, whose queries and keys are narrower than its values."""
+    rows = [one for one in MODEL if one.component != "attention.core"]
+    rows += [
+        Call("attention.scores", gemm(32, 32, 16, batch=2)),
+        Call("attention.values", gemm(32, 64, 32, batch=2)),
+    ]
+    assert values(found(rows), "heads", "micro_batch") == (1, 2)
+
+
 def test_rows_of_all_heads_are_no_sequence() -> None:
     """DeepSeek-V3 inference/model.py: einsum("bshc,btc->bsht"), 16 heads of 32 tokens."""
     assert values(found(_written_out(32 * 16, 32, 48, batch=2)), "sequence", "heads") == (None, None)

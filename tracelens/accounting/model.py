@@ -277,13 +277,21 @@ def _unfused_heads(forward: ForwardCalls, head_dim: Known, hidden: Known) -> tup
     if not batches or not head_dim.value:
         return UNSEEN, UNSEEN, UNSEEN
     batch = batches.most_common(1)[0][0]
+    each = _value_dim(forward) or head_dim.value
     # what the output projection takes is all heads of this rank; hidden is those of all ranks
     for width, of_hidden in ((output.value, False), (hidden.value, True)):
-        heads, rest = divmod(width or 0, head_dim.value)
+        heads, rest = divmod(width or 0, each)
         if heads and not rest and batch % heads == 0:
             why = words.heads_of_scores(of_hidden=of_hidden)
             return Known(heads, why), Known(batch // heads, why), UNSEEN
     return UNSEEN, UNSEEN, UNSEEN
+
+
+def _value_dim(forward: ForwardCalls) -> int | None:
+    """How wide the values of a head are: they can be wider than its queries and keys."""
+    queries = {s.m for s in forward.products("attention.scores")}
+    widths = {s.n for s in forward.products("attention.values") if s.m in queries and s.n not in queries}
+    return widths.pop() if len(widths) == 1 else None
 
 
 def _shares_values(forward: ForwardCalls) -> bool:
