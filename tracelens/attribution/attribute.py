@@ -50,8 +50,6 @@ for _part in ("norm", "mlp.up", "mlp.gate", "mlp.activation", "mlp.down"):  # by
     _FINER[_COMPONENT["attention.other"], _COMPONENT[_part]] = True
 for _part in ("up", "gate", "activation", "down", "other"):  # experts that are modules of no word for it
     _FINER[_COMPONENT[f"mlp.{_part}"], _COMPONENT["moe.experts"]] = True
-for _part in ("router", "dispatch"):
-    _FINER[_COMPONENT["mlp.other"], _COMPONENT[f"moe.{_part}"]] = True
 for _part in ("rope", "scores", "softmax"):  # a sum in a layer, outside its modules
     _FINER[_COMPONENT["residual"], _COMPONENT[f"attention.{_part}"]] = True
 _FINER[_COMPONENT["ssm.scan"], _COMPONENT["ssm.projection"]] = True  # a batched GEMM of weights, as Zamba's

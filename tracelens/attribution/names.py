@@ -164,7 +164,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     # of all tokens, and an MLP throughout: moe/shared_experts.py of Megatron-LM, modeling_qwen2_moe.py
     ("shared", r"^shared_?experts?(mlp)?$"),
     ("experts", r"experts?(_?layers?)?(_\d+)?$", "expert_?mlp", "groupedmlp"),
-    ("moe", "moe(_?(block|layer|ffn|mlp|feed_?forward))?$", "^moe_", "mixture", "sparse_?(moe|mlp)"),
+    ("moe", "moe(_?(block|layer|ffn|feed_?forward))?$", "^moe_", "mixture", "sparse_?(moe|mlp)"),
     (
         "qkv",
         r"^(q|k|v|qkv|kv|qk|query|key|value|query_key_value|wqkv|wq|wk|wv)(_?(proj|linear|lin))?$",

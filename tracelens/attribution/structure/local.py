@@ -161,7 +161,8 @@ def label_between_layers(run: Run) -> None:
 
 
 def label_projection_heads(run: Run) -> None:
-    """Name what projects the last layer's tokens of a pass ``other``; fills ``run.labels``."""
+    """Name what projects the last layer's tokens of a pass ``other``; between two models it leads to the next.
+    Fills ``run.labels``."""
     products = sorted(at for at in run.labels if PRODUCT(run.kinds[at]))
     streams = {
         s.n for at in products if run.labels[at].component == "attention.output" and (s := run.shape(at))
@@ -169,7 +170,7 @@ def label_projection_heads(run: Run) -> None:
     for found in matches(run, PROJECTION_HEAD, taken=run.labels.keys()) if streams else ():
         last = next((at for at in reversed(products) if at < found.start), found.start)
         normed = any(kind.what == "norm" for kind in run.kinds[last + 1 : found.start])
-        if found["hidden"] in streams and normed and run.labels.get(last, OPEN).component == "mlp.down":
+        if streams == {found["hidden"]} and normed and run.labels.get(last, OPEN).component == "mlp.down":
             for at in found.components:
                 run.labels.setdefault(at, Label("other"))
 
