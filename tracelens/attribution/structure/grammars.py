@@ -100,7 +100,8 @@ def _is_added(it: Match, at: int) -> bool:
 
 _NO_MIXER = what("core", "embedding", "loss", "fused_logits_loss", "optimizer")
 _NOT_AHEAD = either(_NO_MIXER, what("gemm", "bmm", "norm", "softmax", "activation"))
-_AHEAD = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels, adds))
+_AHEAD = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels))
+_TO_CONVOLUTION = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels, adds))
 _AHEAD_UNSHAPED = Gap(_in_mixer, no(_NOT_AHEAD, _over_sequence, what("add")))  # a sum is of what is before
 _SCAN = Gap(_in_mixer, no(_NO_MIXER))
 
@@ -108,7 +109,7 @@ MIXER = Grammar(
     "state-space mixer",
     (
         some(_in_mixer, what("gemm"), _AHEAD, m="tokens", k="hidden"),
-        one(_in_mixer, _of_channels, _AHEAD),
+        one(_in_mixer, _of_channels, _TO_CONVOLUTION),
         one(_in_mixer, what("gemm"), _SCAN, n="hidden"),
     ),
     where=lambda it: it.count(_DECAYS) > 0 and _is_wide(it),
