@@ -161,8 +161,8 @@ def label_between_layers(run: Run) -> None:
 
 
 def label_projection_heads(run: Run) -> None:
-    """Name what projects the last layer's tokens of a pass ``other``; between two models it leads to the next.
-    Fills ``run.labels``."""
+    """Name what projects the last layer's tokens of a pass ``other``; between two models it leads to the
+    next. Fills ``run.labels``."""
     products = sorted(at for at in run.labels if PRODUCT(run.kinds[at]))
     streams = {
         s.n for at in products if run.labels[at].component == "attention.output" and (s := run.shape(at))
