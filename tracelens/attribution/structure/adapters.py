@@ -108,16 +108,14 @@ def _reflects(it: Match, at: int) -> bool:
     return shape is not None and 1 in (shape.n, shape.k)
 
 
-_NO_PRODUCT = Gap("beside", no(PRODUCT, what("norm", "softmax", "activation", "loss", "convolution")))
-
 #: A weight is mirrored at one vector after another (HRA, arXiv 2405.17484; peft, tuners/hra/layer.py).
 REFLECTED = Grammar(
     "reflecting adapter",
     (
         one("beside", named("linalg_vector_norm")),
-        some("product", what("gemm"), _NO_PRODUCT, where=_reflects, m="side"),
-        many("product", named("mm", "matmul"), _NO_PRODUCT, n="side", k="side"),  # of the weight with that
-        one(_BASE, named("linear"), _NO_PRODUCT, k="side"),
+        some("product", what("gemm"), _AHEAD, where=_reflects, m="side"),
+        many("product", named("mm", "matmul"), _AHEAD, n="side", k="side"),  # of the weight with that
+        one(_BASE, named("linear"), _AHEAD, k="side"),
     ),
     shaped=True,
 )
