@@ -13,7 +13,7 @@ from tracelens.attribution.behind import behind_modules
 from tracelens.attribution.components import CORE, Decision
 from tracelens.attribution.launches import decide_launches
 from tracelens.attribution.lend import lend
-from tracelens.attribution.names import OP_RULES, kernel_component
+from tracelens.attribution.names import OP_RULES, kernel_component, listed
 from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
 from tracelens.attribution.phases import Phases
@@ -164,7 +164,7 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     trained = np.isin(origin, origin[gradient & (links.kernel_op >= 0)])
     candidates = _structure(inferred, origin, columns, layer, trained)
     _by_kernel_name(trace, columns)
-    picture = _pictures(links, rule, np.where(origin >= 0, origin, op_node))
+    picture = _pictures(links, rule, origin) | _pictures(links, rule, op_node)
     open_ = picture & (component == _COMPONENT["unattributed"]) & (candidates == 0)
     component[open_], evidence[open_] = _COMPONENT["other"], _EVIDENCE["op"]
     _memory(trace, component, evidence, picture)
@@ -328,7 +328,7 @@ def _structure(
 def _by_kernel_name(trace: Trace, columns: _Columns) -> None:
     """Names that can mean one thing: communication always, the rest where nothing stronger is known."""
     component, evidence, fused, lists = columns
-    stated = [kernel_component(text) or custom_kernel(text) for text in trace.symbols]
+    stated = [kernel_component(text) or custom_kernel(text) or listed(text) for text in trace.symbols]
     codes = np.array([_COMPONENT[text] if text else -1 for text in stated] or [-1], np.int32)[
         trace.kernels.name
     ]

@@ -13,7 +13,10 @@ import re
 from functools import cache
 
 from tracelens.attribution.patterns import KERNELS, OPERATORS, patterns_of
+from tracelens.gemm.inductor import parse_fused
+from tracelens.gemm.inductor_ops import CAST, CONVOLUTION, LAYOUT
 
+_NORMS = frozenset({"norm", "norm_backward"})
 #: The rest is one word: then ``.*part.*`` fails or matches without going back.
 _WORD = r"(?=\w*+\Z)"
 _NEAR = r"\w{0,60}"
@@ -340,3 +343,17 @@ def kernel_component(name: str) -> str | None:
     if name.startswith("triton_"):
         return None
     return next((component for component, pattern in _COMPILED_KERNELS if pattern.search(name)), None)
+
+
+def listed(name: str) -> str | None:
+    """The component of a kernel of Inductor whose list holds one thing: a normalization, one over a map with
+    whatever it is fused with, or a convolution's casts, layouts and pools; None for others."""
+    fused = parse_fused(name) if name.startswith("triton_") else None
+    if fused is None or fused.kind == "template":
+        return None
+    normal = bool(fused.tags & _NORMS) and fused.tags <= _NORMS | {"bias"} and not fused.unknown
+    if normal or any("batch_norm" in op or "group_norm" in op for op in fused.ops):
+        return "norm"
+    pools = {op for op in fused.ops if "pool2d" in op}
+    bare = {*fused.ops} <= CONVOLUTION | LAYOUT | CAST | pools
+    return "other" if bare and not fused.unknown and not CONVOLUTION.isdisjoint(fused.ops) else None

@@ -12,7 +12,7 @@ from math import prod
 
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import VIEWS, Dims, Kind
+from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import counts_batches
 
 _ATTENDS = ("core", "softmax", "bmm")
@@ -36,6 +36,11 @@ def label_attention_on_maps(run: Run) -> None:
                 run.labels.setdefault(at, Label("norm", evidence="local"))
         for at in makes:
             _name(run, at, "attention.qkv")
+        for at in range(makes[-1] - 1, -1, -1):  # the channels that attend are cut from the map's
+            if run.kinds[at].name in CUTS:
+                run.labels.setdefault(at, Label("attention.other", evidence="local"))
+            elif run.kinds[at].what != "norm" and not counts_batches(run, at):
+                break
         for at in range(makes[-1], start):
             if _moves(run.kinds[at]):  # each is laid out by heads on its own
                 run.labels.setdefault(at, Label("attention.other", evidence="local"))

@@ -198,6 +198,8 @@ class _Placed(OnStream):
             return Label("dropout", self.layer)
         if rotates and ((kind.tensors and self._makes_waves(at)) or kind.what == "embedding"):
             return Label("attention.rope", self.layer)
+        if rotates and kind.name == "pow" and self.run.kinds[self._next(at)].name == "reciprocal":
+            return Label("attention.rope", self.layer)  # frequencies
         if self._own(at) == "norm" or self._is_norm(at) or kind.name in _NORM_STEPS:
             return Label("norm", self.layer)
         if rotates and kind.name in CUTS:  # of a head into its halves; a cut of all heads is another thing
@@ -240,8 +242,9 @@ class _Placed(OnStream):
         return [*(found | dict.fromkeys(casts, either)).items()]
 
     def _in_experts(self) -> list[tuple[int, Label]] | None:
-        if self.before == self.after == "moe.router" and self.layer == self.next_layer:
-            return self._all("moe.router")  # of several layers
+        same = self.before == self.after == "moe.router" and self.layer == self.next_layer
+        if same and self._behind_experts is None:
+            return self._all("moe.router")  # of several linear layers
         if self.before == "moe.router":
             end = None if self.after == "moe.experts" else self._behind_experts
             out: list[tuple[int, Label]] = []

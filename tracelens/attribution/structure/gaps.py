@@ -9,7 +9,7 @@ from itertools import chain, takewhile
 from math import prod
 
 from tracelens.attribution.structure.heads import per_sample, widths
-from tracelens.attribution.structure.norms import normalizes
+from tracelens.attribution.structure.norms import adds_number, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import counts_batches, loses
@@ -254,7 +254,7 @@ class Interval:
 
     def _is_bare_sum(self, at: int) -> bool:
         kind = self.run.kinds[at]
-        bare = kind.what == "add" and not kind.tensors
+        bare = kind.what == "add" and not kind.tensors and not adds_number(kind)
         return bare and at not in self.normed and not counts_batches(self.run, at)
 
     def _scales_sum(self, at: int) -> bool:
@@ -367,6 +367,7 @@ class Interval:
         stop = min(stop, next(looks, stop))
         sums = (p for p in self.gap if p <= stop and (kinds[p].what == "add" or "add" in kinds[p].tags))
         wide = (p for p in sums if not kinds[p].tensors or self.hidden in {*chain(*kinds[p].tensors)})
+        wide = (p for p in wide if not adds_number(kinds[p]))
         return max(wide, default=stop)
 
     def _casts_sum(self, at: int) -> bool:
@@ -409,7 +410,10 @@ class Interval:
             return "layout" not in kind.tags and bool(of_norm & {*kind.tensors})
         behind = self.run.kinds[at + 1 : at + 2]
         # a weight that is kept as its distance from 1
-        weighs = any(k.what == "norm" and {*kind.tensors} in ({t} for t in k.tensors[1:]) for k in behind)
+        one_more = adds_number(kind)
+        weighs = any(
+            k.what == "norm" and (one_more or {*kind.tensors} in ({t} for t in k.tensors[1:])) for k in behind
+        )
         return weighs or kind.what == "norm" or "norm" in kind.tags or at in self.normed
 
 

@@ -43,6 +43,7 @@ _DRAWS = ("rand", "rand_like", "uniform_")
 _COMPARES = ("ge", "gt", "lt", "le")
 _MASKED = 64  # units behind what is drawn to what it drops, at most: a module in between
 _OF_CLASSES = ("log_softmax", "nll_loss", "cross_entropy")  # the first kernels of such losses
+_IN_HEAD = ("activation", "norm", "dropout", "copy")  # between a head's two layers
 _READ_AT_PLACES = (DEFORMABLE, DEFORMABLE_ALONE)
 
 
@@ -101,6 +102,7 @@ def label_local(run: Run, *, attends: bool) -> None:
         if run.cores or (not attends and _chooses(run, found.start)):
             for at in (found.start, *_other_heads(run, found.start, found.stop)):
                 run.labels.setdefault(at, Label("logits" if attends else "other", evidence="local"))
+            run.labels |= {at: Label("other", evidence="local") for at in _hidden_layer(run, found.start)}
     for found in matches(run, ONE_HOT) if run.cores else ():
         if found.stop <= run.cores[0].first:  # experts are chosen so, too
             run.labels |= {at: Label(part, evidence="local") for at, part in found.components.items()}
@@ -131,6 +133,18 @@ def _other_heads(run: Run, head: int, loss: int) -> list[int]:
     classes = run.kinds[behind[0]].tensors[:1] if behind and adds(run.kinds[behind[0]]) else ()
     alike = shapes[0] == shapes[1] and _chooses(run, head)
     return [before, *behind] if alike and classes and classes[0][-1] == shapes[1][1] else []
+
+
+def _hidden_layer(run: Run, head: int) -> list[int]:
+    """Of a head of two layers the first and its activation, where they have no name yet."""
+    before = next((at for at in range(head - 1, -1, -1) if PRODUCT(run.kinds[at])), -1)
+    between = range(before + 1, head)
+    shape, classes = run.shape(before), run.shape(head)
+    if before < 0 or before in run.labels or not (shape and classes):
+        return []
+    bends = [at for at in between if run.kinds[at].what == "activation" and at not in run.labels]
+    alone = all(run.kinds[at].what in _IN_HEAD for at in between)
+    return [before, *bends] if bends and alone and (shape.m, shape.n) == (classes.m, classes.k) else []
 
 
 def _chooses(run: Run, start: int) -> bool:

@@ -184,10 +184,12 @@ def _stop(run: Run, start: int, root: int) -> int:
         if whole is not None and kind.what == "copy" and largest not in (None, whole):
             break  # in another form: for what takes it
         behind_cast = [before.name for before in kinds[at - 2 : at]] == ["copy_", "mul"]
-        if kind.what == "copy" and behind_cast and _is_wide(kinds[at - 2]):
+        narrow = kinds[at - 2].tensors or "narrow" in kinds[at - 2].tags or "narrow" not in kind.tags
+        if kind.what == "copy" and behind_cast and narrow and _is_wide(kinds[at - 2]):
             break  # cast back before its weight: this cast is for what takes it
         bare, cast = not (kind.tensors or centred), kinds[at - 1].what == "copy"
-        if products > 1 and ((kind.what == "add" and (bare or cast)) or (kind.what == "copy" and cast)):
+        sums = kind.what == "add" and not adds_number(kind)
+        if products > 1 and ((sums and (bare or cast)) or (kind.what == "copy" and cast)):
             break  # a residual, or a cast for what takes it
         whole = largest or whole
         if wide and scales:
@@ -244,6 +246,11 @@ def adds(kind: Kind) -> bool:
     """Two tensors of one shape: a residual, and no bias and no epsilon."""
     two = kind.tensors[:2]
     return kind.what == "add" and len(two) == 2 and two[0] == two[1] and len(two[0]) >= 2
+
+
+def adds_number(kind: Kind) -> bool:
+    """Without shapes: a sum with a number, and of no two tensors, as its kernel says (units.py)."""
+    return kind.what == "add" and "number" in kind.tags
 
 
 def is_affine(run: Run, at: int, width: int) -> bool:

@@ -8,7 +8,7 @@ from math import prod
 from tracelens.attribution.structure.gaps import looks_up
 from tracelens.attribution.structure.grammars import by_channel
 from tracelens.attribution.structure.heads import widths
-from tracelens.attribution.structure.norms import is_affine
+from tracelens.attribution.structure.norms import adds_number, is_affine
 from tracelens.attribution.structure.positions import Places
 from tracelens.attribution.structure.runs import Label
 from tracelens.attribution.structure.units import VIEWS, Kind
@@ -145,7 +145,8 @@ class OnStream(Places):
         if self.after != "embedding" and at in self.behind_norms and of_layer:
             return None  # of the first layer
         if not kind.tensors:
-            return Label("embedding") if self._sums_lookups(at) and not counts_batches(self.run, at) else None
+            positions = at in self._among_lookups or self._sums_lookups(at)
+            return Label("embedding") if positions and not counts_batches(self.run, at) else None
         if kind.what == "fused" and len(kind.tensors) == 1:
             return None  # it takes nothing: numbers of positions, of distances between them, zeros
         wide = kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors)
@@ -190,6 +191,8 @@ class OnStream(Places):
         if self._weighs_shortcut(at):
             return Label("residual", self.next_layer)
         if not in_front and self.hidden not in widths(kind.tensors) and (kind.tensors or kind.what != "add"):
+            return None
+        if adds_number(kind):
             return None
         adds = kind.what in ("add", "copy") or kind.name in SCALED
         if self._has_left(at) or (self.unnamed is not None and at > self.unnamed):

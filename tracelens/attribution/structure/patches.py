@@ -11,6 +11,7 @@ from tracelens.attribution.structure.units import VIEWS
 from tracelens.attribution.structure.walk import is_product
 
 _EMBEDS = Label("embedding")
+_ROOTS = ("rsqrt", "sqrt", "var", "var_mean", "std")
 
 
 def label_patches(run: Run, *, rotated: bool) -> None:
@@ -38,7 +39,8 @@ def _among_patches(run: Run) -> Iterator[int]:
                 break
             open_.append(at)
             if at in run.labels and not own:
-                yield from (place for place in open_ if place not in run.labels)
+                normalizes = any(run.kinds[place].name in _ROOTS for place in open_)  # in a way not known
+                yield from (place for place in open_ if place not in run.labels and not normalizes)
                 open_ = []
 
 

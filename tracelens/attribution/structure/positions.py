@@ -14,6 +14,7 @@ from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 
 _CONVOLUTION = 4  # kernels of one convolution: its layouts with it
 _ARANGES = 4  # units from the numbers of positions to what is made of pairs of them, at most
+_COMPARES = 2  # units that tell which tokens are padding: a comparison and its cast
 WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
 
 
@@ -28,7 +29,21 @@ class Places(Interval):
         if first is None or not (self.run.kinds[at].what == "add" or self.run.kinds[at].name == "cat"):
             return False
         made = [kind.what for kind in before if kind.what in ("norm", "softmax", "core", "convolution")]
-        return first.what == "embedding" or (first.what == "convolution" and made == ["convolution"])
+        looked = first.what == "embedding" or first.name == "index_select"
+        return looked or (first.what == "convolution" and made == ["convolution"])
+
+    @cached_property
+    def _among_lookups(self) -> range:
+        """Without shapes: from the first lookup to the last before a normalization, and the
+        counting of tokens in front of them, which numbers the places of those that are no padding."""
+        kinds = self.run.kinds
+        ends = (at for at in self.gap if kinds[at].what in ("norm", "dropout") or at in self.normed)
+        looks = [at for at in range(self.gap[0], next(ends, self.gap[-1])) if _looks_up(kinds[at])]
+        if not any(kinds[at].what == "embedding" for at in looks) or any(kinds[at].tensors for at in looks):
+            return range(0)
+        counts = [at for at in range(self.gap[0], looks[0]) if kinds[at].name == "cumsum"]
+        first = max(counts[0] - _COMPARES, self.gap[0]) if counts else looks[0]
+        return range(first, looks[-1] + 1)
 
     def _makes_waves(self, at: int) -> bool:
         """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
@@ -188,3 +203,7 @@ class Places(Interval):
     def _counts_places(self, at: int) -> bool:
         """Without shapes: added to numbers in a row, which say where to read."""
         return self._is_bare_sum(at) and at > 0 and self.run.kinds[at - 1].name == "arange"
+
+
+def _looks_up(kind: Kind) -> bool:
+    return kind.what == "embedding" or kind.name == "index_select"

@@ -8,7 +8,7 @@ call; a trace of a million kernels has a few hundred of those.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.names import OP_RULES, kernel_component
+from tracelens.attribution.structure.told import TOLD, told_by_kernels
 from tracelens.gemm import AttentionShape, GemmShape, KernelName, KernelNames, shape_of
 from tracelens.gemm.inductor import Fused, custom_kernel, parse_fused
 from tracelens.trace import Links, Trace, distinct_rows, look_up
@@ -187,7 +188,7 @@ def _enclosed(links: Links, node: IntArray | NodeArray, unit: IntArray) -> tuple
 def _kinds(
     trace: Trace, links: Links, names: KernelNames, rule: NodeArray, node: NodeArray, kernel: NodeArray
 ) -> tuple[list[Kind], NodeArray]:
-    """One Kind per distinct (operator, inputs, innermost operator, inputs, kernel name and depth)."""
+    """One Kind per distinct (operator, inputs, innermost operator, inputs, what its kernel tells, kernel)."""
     ops = trace.ops
     inner = look_up(links.kernel_op, kernel)  # rows of Trace.ops, which are nodes
     leaf = np.where(inner >= 0, _leaf(trace, links, rule)[np.maximum(inner, 0)] if len(rule) else -1, -1)
@@ -201,6 +202,7 @@ def _kinds(
             look_up(rule, node),
             kernel < 0,
             _depths(trace, names, np.where(node >= 0, -1, kernel)),
+            told_by_kernels(trace, kernel),
         ],
         axis=1,
     )
@@ -208,10 +210,10 @@ def _kinds(
         return [], np.empty(0, np.int32)
     distinct, which = distinct_rows(columns)
     kinds = [
-        _kind(trace, op, *more, rule=rule, idle=bool(idle))
+        _with(_kind(trace, op, *more, rule=rule, idle=bool(idle)), TOLD[told])
         if op >= 0
         else _kernel_kind(trace.symbols[kernel], names[kernel] if kernel >= 0 else None, depth)
-        for op, *more, kernel, rule, idle, depth in distinct.tolist()
+        for op, *more, kernel, rule, idle, depth, told in distinct.tolist()
     ]
     return kinds, which.astype(np.int32)
 
@@ -234,6 +236,12 @@ def _leaf(trace: Trace, links: Links, rule: NodeArray) -> NodeArray:
     found = links.forest.nearest(np.isin(rule, [_RULE["linear"], _RULE["bmm"], _RULE["core"]]))
     layer = links.forest.nearest(trace.symbols.where("aten::linear".__eq__)[links.name])
     return np.where((look_up(rule, found) == _RULE["bmm"]) & (layer >= 0), layer, found)
+
+
+def _with(kind: Kind, told: str) -> Kind:
+    """The same with what its kernel tells, where no shapes and types do."""
+    fits = kind.what == ("add" if told == "number" else "copy")
+    return replace(kind, tags=kind.tags | {told}) if told and fits and not kind.tensors else kind
 
 
 def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, rule: int, idle: bool) -> Kind:

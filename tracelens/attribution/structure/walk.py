@@ -182,7 +182,8 @@ def loses(run: Run, at: int) -> bool:
 def counts_batches(run: Run, at: int) -> bool:
     """A batch normalization adds one to a number before it runs."""
     kind, behind = run.kinds[at], run.kinds[at + 1 : at + 2]
-    return kind.what == "add" and not kind.tensors and any("batch_norm" in other.name for other in behind)
+    one_more = kind.name in ("add", "add_") and not kind.tensors
+    return one_more and any("batch_norm" in other.name for other in behind)
 
 
 def activates(kind: Kind) -> bool:
