@@ -9,6 +9,7 @@ from benchmarks.libraries import (
     clones_truth,
     further_posts,
     further_recipes,
+    further_studies,
     further_workloads,
     more,
     more_truth,
@@ -22,6 +23,8 @@ from benchmarks.libraries import (
     repos_truth,
     senses,
     senses_truth,
+    studies,
+    studies_truth,
     texts,
     texts_truth,
     trainers,
@@ -44,4 +47,6 @@ LISTS: tuple[tuple[Any, Any], ...] = (
     (further_workloads, workloads_truth),
     (posts, posts_truth),
     (further_posts, posts_truth),
+    (studies, studies_truth),
+    (further_studies, studies_truth),
 )

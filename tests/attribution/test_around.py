@@ -115,3 +115,44 @@ def test_layers_that_norm_what_they_give_take_the_sum_as_it_is(tmp_path: Path) -
     _reads(
         tmp_path, ATTENTION, RECURRENT, normed, attention, mlp, mlp, attention, mlp, RECURRENT, GATED, other
     )
+
+
+def test_the_first_product_behind_a_core_that_another_takes_is_the_output(tmp_path: Path) -> None:
+    """transformers models/timesformer: attention over time has a linear layer of its own behind it; in
+    models/cohere2_moe the router of a parallel block follows."""
+    time = [NORM, QUERIES, CORE, OUTPUT, OTHER, ADD]
+    _reads(tmp_path, time, RECURRENT, ATTENTION, MLP, RECURRENT, RECURRENT, time, MLP)
+
+
+def test_queries_of_layers_without_a_norm_ahead_take_the_sum_of_an_mlp(tmp_path: Path) -> None:
+    """transformers models/olmo_hybrid: attention norms its queries and what it gives."""
+    norms = [_row("norm", name) for name in ("copy_", "pow", "mean", "add", "rsqrt", "mul", "mul", "copy_")]
+    attention = [OWN, *norms, OWN, *norms, OWN, CORE, OUTPUT, *norms, ADD]
+    _reads(tmp_path, MLP, attention, RECURRENT, MLP, RECURRENT, RECURRENT, MLP, attention, MLP, attention)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_an_expert_of_all_tokens_behind_the_others_is_an_mlp(tmp_path: Path, gated: bool) -> None:
+    """transformers models/nemotron_h, models/deepseek_v3: what it gives is added to what they gave."""
+    grouped = Row("moe.experts", "aten::_grouped_mm", "cutlass::device_kernel<GemmUniversal>")
+    router = [mm("moe.router", 64, 64, 64), *(_row("moe.router", name) for name in ("sigmoid", "topk"))]
+    sends = [_row("moe.dispatch", name) for name in ("sort", "index")]
+    back = [_row("moe.dispatch", name) for name in ("mul", "index_put_", "index", "sum")]
+    shared = GATED[1:-1] if gated else MLP[1:-1]
+    mixture = [
+        NORM,
+        *router,
+        *sends,
+        grouped,
+        GELU,
+        grouped,
+        *back,
+        *shared,
+        _row("moe.dispatch", "add"),
+        ADD,
+    ]
+    rows = [*ATTENTION, *RECURRENT, *mixture, *RECURRENT, *RECURRENT, *mixture, *ATTENTION, NORM]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    start = len([*ATTENTION, *RECURRENT, *mixture]) - len(shared) - 2
+    assert said[start : start + len(shared) + 2] == [row.right for row in mixture[-len(shared) - 2 :]]

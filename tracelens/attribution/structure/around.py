@@ -54,7 +54,11 @@ class _Around:
             kind = self.kinds[at]
             if kind.what == "gemm":
                 found.append(at)
-            elif found and (self._of_stream(at) if at in self.normed else self._adds_normed(at)):
+            elif found and (
+                self._of_stream(at)
+                if at in self.normed
+                else self._adds_normed(at) or self._closes_block(at, found[-1])
+            ):
                 return found if len(found) in _QUERIES else []
             elif kind.what in ("bmm", "softmax", "core", "loss", "activation", "experts", "convolution"):
                 return []
@@ -72,6 +76,12 @@ class _Around:
         """Is it a sum with what is normalized, which the layers take as it is (OLMo 2, arXiv 2501.00656)?"""
         return self.kinds[at].what == "add" and at not in self.normed and self._before(at) in self.normed
 
+    def _closes_block(self, at: int, taken_by: int) -> bool:
+        """Is it a sum of a product's result with the stream, which the product given takes as it is?"""
+        before = self._before(at)
+        sums = self.kinds[at].what == "add" and self._behind(at) == taken_by
+        return sums and before >= 0 and self.kinds[before].what == "gemm"
+
     def _before(self, at: int) -> int:
         """The last unit before that does more than hand on; -1 where none is."""
         return next((p for p in range(at - 1, -1, -1) if not self._passes(p)), -1)
@@ -85,7 +95,9 @@ class _Around:
         gates: list[int] = []
         for at in range(core.last + 1, len(self.kinds)):
             if self.kinds[at].what == "gemm":
-                if self._summed(at):
+                # one that another product takes as it is, or that a block beside it follows, is no gate
+                straight = not gates and self._before(at) == core.last
+                if self._summed(at) or (straight and self.kinds[self._behind(at)].what == "gemm"):
                     return dict.fromkeys(gates, "attention.other") | {at: "attention.output"}
                 gates.append(at)
             elif at in self.normed or self.kinds[at].what not in _INSIDE:

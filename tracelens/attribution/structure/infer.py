@@ -234,7 +234,7 @@ def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units
         label_forward(run, hidden)
     else:
         label_by_order(run, _layouts(trace, names, units, run)[1])
-        if not run.labels and run.phase == "forward":
+        if run.phase == "forward":
             label_around(run)
         label_heads(run)
     label_between(run, hidden or 0, None)

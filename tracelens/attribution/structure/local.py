@@ -32,6 +32,7 @@ from tracelens.attribution.structure.part_grammars import (
     LONE_MLP,
     ONE_HOT,
     PROJECTION_HEAD,
+    SHARED_EXPERTS,
 )
 from tracelens.attribution.structure.returns import OPEN
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
@@ -110,7 +111,7 @@ def label_local(run: Run, *, attends: bool) -> None:
         for at, part in found.components.items():
             run.labels.setdefault(at, Label(part, evidence="local"))
     lone = (LONE_MLP,) if run.cores else ()
-    for grammars in (MIXTURES, _READ_AT_PLACES, (ADDITIVE, SEPARABLE), lone):
+    for grammars in (MIXTURES, SHARED_EXPERTS, _READ_AT_PLACES, (ADDITIVE, SEPARABLE), lone):
         # what makes values that are read at places can look like a head's first layer
         guessed = {at for at, label in run.labels.items() if label.component == "other"}
         guessed = guessed if grammars == _READ_AT_PLACES else set()
