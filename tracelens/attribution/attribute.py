@@ -48,6 +48,7 @@ for _family in ("attention.", "mlp."):
             _FINER[_COMPONENT[f"{_family}other"], _COMPONENT[_part]] = True
 for _part in ("norm", "mlp.up", "mlp.gate", "mlp.activation", "mlp.down"):  # by a function; of an MLP there
     _FINER[_COMPONENT["attention.other"], _COMPONENT[_part]] = True
+_FINER[_COMPONENT["embedding"], _COMPONENT["norm"]] = True  # written out, or of weights
 for _part in ("up", "gate", "activation", "down", "other"):  # experts that are modules of no word for it
     _FINER[_COMPONENT[f"mlp.{_part}"], _COMPONENT["moe.experts"]] = True
 for _part in ("rope", "scores", "softmax"):  # a sum in a layer, outside its modules

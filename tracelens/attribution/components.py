@@ -300,6 +300,8 @@ def _of_role(
         return None  # a network of layers that is called one
     if role == "mlp" and outer[-1:] == ("embedding",):
         return "embedding"
+    if role == "mlp" and "attention" in outer and s.after_core is False:
+        return "attention.other"  # makes what queries are scaled with, or a bias of places
     if role == "mlp":
         mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
         return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear or is_of_product(s.path))
@@ -319,7 +321,8 @@ def _of_role(
     if role == "embedding" and is_linear and s.vocabulary == "weight":
         return "logits"  # the table, read the other way (MPT)
     if role == "embedding" and "layer" in inner:
-        return "other"  # the blocks of a backbone that makes patches
+        # the blocks of a backbone that makes patches, or layers that embed columns of a table
+        return "other" if s.beside_convolution or s.outer == "convolution" else None
     return _PLAIN_ROLE.get(role)
 
 

@@ -146,7 +146,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     (
         "norm",
         r"(?<!with)norm\d*$",
-        r"^ln(_?\d|_f|_\w+)?$",
+        r"^ln(_?\d|_f|_\w+|tuninglayer)?$",  # the last around one, of peft
         rf"(layer|rms)_?norm(?!{_NEAR}({_AROUND_NORM}))",
         "batchnorm",
     ),

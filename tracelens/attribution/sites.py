@@ -200,12 +200,14 @@ def _vocabulary(trace: Trace, links: Links, rule: IntArray, nodes: IntArray) -> 
     """Per site: 1 for a GEMM with a weight of the shape of the token table, 2 for other work on logits.
 
     A sum of logits can be of the loss, and the gradient of the head's bias. The token table is the largest
-    table that ``aten::embedding`` reads: (vocabulary, hidden).
+    table that ``aten::embedding`` reads: (vocabulary, hidden); its backward is given rows of tokens.
     """
     ops = trace.ops
+    forward = ~trace.symbols.where(lambda name: "backward" in name.lower())[ops.name]
+    looks_up = forward & (rule[links.ops_at] == _RULE_CODE["embedding"])
     tables = [
         dims[0]
-        for code in np.unique(ops.inputs[np.flatnonzero(rule[links.ops_at] == _RULE_CODE["embedding"])])
+        for code in np.unique(ops.inputs[looks_up])
         if (dims := trace.details.inputs(int(code)).dims) and _is_shape(dims[0], 2)
     ]
     out = np.zeros(len(nodes), np.int32)

@@ -121,10 +121,65 @@ REFLECTED = Grammar(
 )
 
 
+def _by_columns(it: Match, at: int) -> bool:
+    """A number for each column that the product gives."""
+    return (it["wide"],) in it.kinds[at].tensors
+
+
+#: What a product gives is turned, two columns at a time, by angles of its own (RoAd, arXiv 2409.00119; peft,
+#: tuners/road/layer.py).
+TURNED = Grammar(
+    "turning adapter",
+    (
+        one(_BASE, what("gemm"), m="tokens", n="wide", k="hidden"),
+        one("beside", named("neg"), _AHEAD),
+        one("beside", named("cat"), _RIGHT),
+        one("beside", named("mul"), _RIGHT, least=2, most=2, where=_by_columns),
+        one("beside", named("add"), _RIGHT),
+    ),
+    shaped=True,
+)
+
+
+#: Shares of what a product takes are summed, and multiplied by one matrix (MiSS, arXiv 2409.15371; peft,
+#: tuners/miss/layer.py).
+SHARED = Grammar(
+    "sharing adapter",
+    (
+        one(_BASE, what("gemm"), m="tokens", n="wide", k="hidden"),
+        one("beside", named("sum"), _AHEAD, elements="taken"),
+        one("product", what("gemm"), _RIGHT, m="tokens", n="wide", k="rank"),
+        one("beside", named("add"), _RIGHT),
+    ),
+    lambda it: it["taken"] == it["tokens"] * it["hidden"] and it["hidden"] % it["rank"] == 0,
+    shaped=True,
+)
+
+#: Two products of full rank by random bases, each of which is weighed (RandLoRA, arXiv 2502.00987; peft,
+#: tuners/randlora/layer.py).
+OF_BASES = Grammar(
+    "adapter of random bases",
+    (
+        one(_BASE, what("gemm"), m="tokens", n="wide", k="hidden"),
+        one("beside", named("mul"), _AHEAD),
+        one("beside", named("mul"), elements="weights"),
+        one("product", what("gemm"), _AHEAD, m="tokens", n="inner", k="hidden"),
+        one("product", what("gemm"), _RIGHT, m="tokens", n="wide", k="inner"),
+        one("beside", named("mul"), _RIGHT),
+        one("beside", named("add"), _RIGHT),
+    ),
+    lambda it: it["weights"] in (it["inner"] * it["hidden"], it["inner"] * it["wide"]),
+    shaped=True,
+)
+
+
+ADAPTERS = (DECOMPOSED, WHOLE, ORTHOGONAL, REFLECTED, TURNED, SHARED, OF_BASES)
+
+
 def adapters(run: Run) -> dict[int, dict[int, str]]:
     """By the product that is adapted, all that is beside it: products, and what is none."""
     found: dict[int, dict[int, str]] = {}
-    for it in matches(run, DECOMPOSED, WHOLE, ORTHOGONAL, REFLECTED):
+    for it in matches(run, *ADAPTERS):
         base = next(at for at, part in it.components.items() if part == _BASE)
         found[base] = {at: part for at, part in it.components.items() if at != base}
     return found

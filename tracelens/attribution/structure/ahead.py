@@ -44,10 +44,16 @@ def _made(run: Run, core: Core, before: int, rows: int | None, widths: set[int])
         at
         for at in run.products(0, core.first)
         if (shape := run.shape(at)) is not None and (shape.m, shape.batch) == (rows, 1)
-        if shape.n in widths and not _takes_heads(run, at)
+        if shape.n in widths and not _takes_heads(run, at) and not _is_bent(run, at)
     ]
     has = any(at > before and run.labels.get(at) is not None for at in fits)
     return [] if has else _together([at for at in fits if at not in run.labels], run, max(widths))
+
+
+def _is_bent(run: Run, at: int) -> bool:
+    """Does an activation take its result, as that of an MLP's first product?"""
+    behind = (kind for kind in run.kinds[at + 1 :] if kind.what != "copy")
+    return next((kind.what == "activation" for kind in behind), False)
 
 
 def _takes_heads(run: Run, at: int) -> bool:

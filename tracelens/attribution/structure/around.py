@@ -8,6 +8,8 @@ bent, its gate; products around one activation, from a normalization to a sum, a
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.readings import mlp_of
 from tracelens.attribution.structure.runs import Core, Label, Run
@@ -35,13 +37,23 @@ class _Around:
         self.normed = written_norms(run) | {at for at, kind in enumerate(run.kinds) if kind.what == "norm"}
 
     def label(self) -> None:
-        for core in self.run.cores:
-            found = dict.fromkeys(self._makes(core), "attention.qkv") | self._output(core)
+        makes = [self._makes(core) for core in self.run.cores]
+        usual, counts = self._named(), [0, *map(len, makes), 0]
+        for at, (core, own) in enumerate(zip(self.run.cores, makes, strict=True)):
+            beside = {counts[at], counts[at + 2]}  # in a layer beside it; patches are merged in single ones
+            queries = own if not usual or len(own) in usual | beside else []
+            found = dict.fromkeys(queries, "attention.qkv") | self._output(core)
             self._name(found | core.parts if found else {})
         products = self.run.products()
         for number, at in enumerate(products):
             if at not in self.run.labels and self._takes_stream(at):
                 self._name(self._router(at) or self._mlp(products[number : number + 3]))
+
+    def _named(self) -> set[int]:
+        """How many products their order has named the queries, keys and values of a core."""
+        ends = [-1, *(core.first for core in self.run.cores)]
+        named = [at for at, label in self.run.labels.items() if label.component == "attention.qkv"]
+        return {sum(start < at < stop for at in named) for start, stop in pairwise(ends)} - {0}
 
     def _name(self, parts: dict[int, str]) -> None:
         for at, component in parts.items():

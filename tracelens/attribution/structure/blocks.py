@@ -317,8 +317,9 @@ class BlockWalk(Walk):
         last = shapes[products[-1]]
         losses = [at for at in range(products[0], len(run)) if loses(run, at)]
         before = [at for at in products if losses and at < losses[0]]
-        if before and any(kind.what == "convolution" for kind in run.kinds[before[-1] : losses[0]]):
-            return  # a picture is made behind it
+        between = run.kinds[before[-1] : losses[0]] if before else ()
+        if any(kind.what == "convolution" or "batch_norm" in kind.name for kind in between):
+            return  # a picture is made behind it, or it is of a layer of edges
         vocab = shapes[before[-1]].n if before else last.n
         if last.k != self.hidden and not before:  # of a decoder of another width, by its own table
             run.labels |= {products[-1]: Label("logits")} if self._onto_words(products[-1], last) else {}
@@ -384,7 +385,8 @@ class BlockWalk(Walk):
     def _onto_words(self, at: int, shape: GemmShape) -> bool:
         """Onto as many words as an embedding before it has, from their width?"""
         tables = (t for kind in self.run.kinds[:at] if embeds(kind) for t in kind.tensors if len(t) == 2)
-        return any(words <= shape.n < words + _PADDED and width == shape.k for words, width in tables)
+        own = (words for words, width in tables if width == shape.k)
+        return any(words <= shape.n < words + min(_PADDED, words // 2) for words in own)
 
 
 def _joins(kind: Kind) -> bool:

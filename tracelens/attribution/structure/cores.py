@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import takewhile
 from math import prod
 
-from tracelens.attribution.structure.ahead import key_rows
 from tracelens.attribution.structure.attention_grammars import CORES
+from tracelens.attribution.structure.beside_cores import (
+    with_absorbed,
+    with_bias,
+    with_other_way,
+    with_twin,
+)
 from tracelens.attribution.structure.grammar import (
     PRODUCT,
     Gap,
@@ -27,82 +32,23 @@ from tracelens.attribution.structure.grammar import (
     what,
 )
 from tracelens.attribution.structure.runs import Core, Run
-from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
+from tracelens.attribution.structure.units import VIEWS, Kind
 
 _NEAR = 256  # units between scores, softmax and values, at most: Longformer has 76
 _POSITIONS = 2  # linear layers within the scores of an attention
 _COORDINATES = 4  # numbers that say how two positions lie to one another, at most
 _HEADS_WIDE = 4  # times as wide as what makes a number for each of them are all heads together, where untold
 _PADDED = 4  # scores of blocks or windows are padded before or behind their softmax, and by less than this
-_BLOCKS = ("gemm", "bmm", "core", "norm", "loss")
 
 
 def find_cores(run: Run) -> list[Core]:
     """Attention cores of a forward run, in order: fused, with a softmax, and ``attention_grammars.CORES``."""
-    found = [
-        _with_bias(run, fused_core(at, kind)) for at, kind in enumerate(run.kinds) if kind.what == "core"
-    ]
+    found = [with_bias(run, fused_core(at, kind)) for at, kind in enumerate(run.kinds) if kind.what == "core"]
     stop = 0
     for it in matches(run, *WITH_SOFTMAX, *CORES):
-        found.append(_with_absorbed(run, _with_twin(run, _core_of(it, stop))))
+        found.append(with_absorbed(run, with_twin(run, with_other_way(run, _core_of(it, stop)))))
         stop = it.stop
     return in_one(run, sorted(found, key=lambda core: core.first))
-
-
-def _with_twin(run: Run, core: Core) -> Core:
-    """With the softmax and the values behind it that take its scores, too: two streams attend by the sum of
-    the scores of both (LiLT, arXiv 2202.13669)."""
-    scores = [
-        s
-        for at in range(core.first, core.last)
-        if (s := run.shape(at)) and core.parts.get(at) == "attention.scores"
-    ]
-    pairs = {(s.batch, s.m, s.n) for s in scores if s.batch > 1}
-    behind = [at for at in range(core.last + 1, len(run)) if run.kinds[at].what in ("softmax", *_BLOCKS)][:2]
-    if len(scores) != 2 or len(pairs) != 1 or [run.kinds[at].what for at in behind] != ["softmax", "bmm"]:
-        return core
-    softmax, values = behind
-    shape = run.shape(values)
-    if shape is None or (shape.batch, shape.m, shape.k) not in pairs or shape.n not in {s.k for s in scores}:
-        return core
-    moves = {at: "attention.other" for at in range(core.last + 1, values) if run.kinds[at].what == "copy"}
-    parts = core.parts | moves | {softmax: "attention.softmax", values: "attention.values"}
-    width = (core.value_dim or 0) * (core.heads or 0)  # of the other stream
-    for at in takewhile(
-        lambda p: run.kinds[p].what in ("gemm", "copy", "elementwise"), range(core.first - 1, -1, -1)
-    ):
-        if (made := run.shape(at)) and made.n == width:
-            parts[at] = "attention.qkv"
-    outputs = (at for at in range(values, len(run)) if run.kinds[at].what == "gemm")
-    for at in islice(outputs, 2):
-        if (made := run.shape(at)) and made.k == made.n == width:
-            parts[at] = "attention.output"
-    return replace(core, last=values, parts=parts, value_dim=shape.n)
-
-
-def _with_absorbed(run: Run, core: Core) -> Core:
-    """With the products that take queries to the compressed keys and the result from the compressed values,
-    by a weight of each head (latent attention, arXiv 2405.04434)."""
-    values, kinds, places = run.shape(core.last), run.kinds, range(core.last + 1, len(run))
-    moves = VIEWS | CUTS
-    works = (p for p in places if kinds[p].what != "copy" and kinds[p].name not in moves)
-    behind = next(works, core.last)
-    made = run.shape(behind) if behind > core.last else None
-    takes = next(
-        (kinds[p].what for p in range(behind + 1, len(run)) if kinds[p].what in ("softmax", *_BLOCKS)), ""
-    )
-    if values is None or made is None or kinds[behind].what != "bmm" or made.batch == 1 or takes != "gemm":
-        return core
-    if (made.batch * made.m, made.k) != (values.batch * values.m, values.n):
-        return core
-    parts = core.parts | dict.fromkeys(range(core.last + 1, behind + 1), "attention.other")
-    ahead = (at for at in range(core.first - 1, -1, -1) if kinds[at].what in ("bmm", "core"))
-    query = run.shape(at) if (at := next(ahead, -1)) >= 0 else None
-    scores = [run.shape(p) for p, part in core.parts.items() if part == "attention.scores"]
-    keys = {shape.k for shape in scores if shape is not None}  # rotated apart, and compressed
-    if query is not None and (query.batch, query.m) == (made.batch, made.m) and query.n in keys:
-        parts[at] = "attention.other"
-    return replace(core, last=behind, parts=parts, tokens=made.m, heads=made.batch, value_dim=made.n)
 
 
 def in_one(run: Run, cores: list[Core]) -> list[Core]:
@@ -174,6 +120,13 @@ def _mixes_heads(it: Match, at: int) -> bool:
     return first.batch * first.m * first.n == shape.m * shape.k
 
 
+def _of_offsets(it: Match, at: int) -> bool:
+    """Is it one of a row of linear layers that begins with how two positions lie to one another?"""
+    row = [it.run.shape(p) for p in range(it.start + 1, at + 1) if it.kinds[p].what == "gemm"]
+    first = row[0] if row else None
+    return first is not None and first.k <= _COORDINATES and all(s and s.m == first.m for s in row)
+
+
 def _on_scores(it: Match, at: int) -> bool:
     """May it stand between the products? A convolution is over heads, of all scores; without shapes nothing
     tells whether a product behind a linear layer is of the same scores."""
@@ -182,7 +135,7 @@ def _on_scores(it: Match, at: int) -> bool:
         start, most = (it.places[1][0], 1) if it.places[1] else (it.start, _POSITIONS)
         near = (k.what for k in it.kinds[at + 1 : at + _NEAR] if k.what in ("bmm", "softmax"))
         again = first is None and not it.places[1] and next(near, "") == "bmm"
-        return len(_linear(it, start, at + 1)) <= most and not again
+        return _of_offsets(it, at) or (len(_linear(it, start, at + 1)) <= most and not again)
     if kind.what == "convolution" and first is not None:
         maps = kind.tensors[:1]
         return any(prod(t[:2]) == first.batch and prod(t[2:]) == first.m * first.n for t in maps)
@@ -217,7 +170,8 @@ def _inside(it: Match, at: int) -> str:
         adds = _of_each_query(it.run, scores, at) or weighs_pairs(it.run, scores, _heads(it), at)
         if kind.gemm is not None and at < softmax and kind.gemm.n == of_heads and not adds:
             return "attention.qkv"  # of positions
-        return "attention.other" if kind.gemm is None or _mixes_heads(it, at) or adds else ""
+        adds = adds or _mixes_heads(it, at) or _of_offsets(it, at)
+        return "attention.other" if kind.gemm is None or adds else ""
     if any(other.what == "bmm" for other in it.kinds[at:softmax]):
         return "attention.scores"
     around = (it.kinds[scores:at], it.kinds[at:softmax])
@@ -258,6 +212,16 @@ def _by_frames(it: Match) -> bool:
     return it["rows"] > it["batch"] and it["rows"] * it["weighed"] == it["batch"] * it["keys"]
 
 
+def _of_two_maps(it: Match) -> bool:
+    """Is one half of the weights taken from the other (differential attention, arXiv 2410.05258)?"""
+    between = it.kinds[it.places[1][0] : it.stop]
+    return 2 * it["rows"] == it["batch"] and any(
+        kind.name == "sub" and prod(kind.tensors[0]) == it["rows"] * it["queries"] * it["keys"]
+        for kind in between
+        if kind.tensors
+    )
+
+
 _TO_SOFTMAX = Gap(_inside, no(what("core")), _NEAR, _on_scores)
 _TO_VALUES = Gap(_inside, no(what("core"), _of_activations), _NEAR, _on_scores)
 _SOFTMAX = one("attention.softmax", either(what("softmax"), tagged("softmax")), _TO_SOFTMAX, where=_weighs)
@@ -281,6 +245,7 @@ WITH_SOFTMAX = (
     _attention("weights turned", _SCORES, "batch value_dim queries keys"),
     _attention("of shared values", _SCORES, "rows whole value_dim keys", _of_shared_values),
     _attention("by frames", _SCORES, "rows queries value_dim weighed", _by_frames),
+    _attention("of two maps", _SCORES, "rows queries value_dim keys", _of_two_maps),
     _attention("in chunks", _SCORES, "rows whole key_dim weighed", _in_chunks),
 )
 
@@ -369,24 +334,6 @@ def query_rows(run: Run, core: Core) -> int | None:
         return core.tokens * core.heads
     scores = run.shape(core.first)
     return scores.batch * scores.m if scores is not None else None
-
-
-def _with_bias(run: Run, core: Core) -> Core:
-    """With the products of its queries that stand before it: they make what is added to its scores (relative
-    positions, arXiv 1901.02860), or scores that only their softmax takes."""
-    edges = ("gemm", "core", "norm", "convolution")
-    behind = next((at for at in range(core.first - 1, -1, -1) if run.kinds[at].what in edges), -1)
-    parts, heads = dict[int, str](), core.heads or -1
-    for at in range(behind + 1, core.first):
-        kind, shape = run.kinds[at], run.shape(at)
-        if kind.what == "bmm" and shape is not None and shape.k == core.key_dim:
-            of_keys = shape.m == shape.n and shape.batch * shape.n == (key_rows(run, core) or 0) * heads
-            if of_keys or shape.batch * shape.m == (core.tokens or 0) * heads:
-                moves = takewhile(lambda p: run.kinds[p].what == "copy", range(at - 1, behind, -1))
-                parts |= dict.fromkeys((*moves, at), "attention.scores")
-        elif kind.what == "softmax" and parts:
-            parts |= dict.fromkeys(range(max(parts) + 1, at + 1), "attention.softmax")
-    return replace(core, parts=parts | core.parts)
 
 
 def fused_core(at: int, kind: Kind) -> Core:

@@ -30,6 +30,7 @@ from tracelens.attribution.structure.part_grammars import (
     HEAD,
     INNER_MLP,
     LONE_MLP,
+    MESSAGE_MLP,
     ONE_HOT,
     PROJECTION_HEAD,
     SHARED_EXPERTS,
@@ -110,7 +111,7 @@ def label_local(run: Run, *, attends: bool) -> None:
     for found in matches(run, DROP_PATH):
         for at, part in found.components.items():
             run.labels.setdefault(at, Label(part, evidence="local"))
-    lone = (LONE_MLP,) if run.cores else ()
+    lone = (LONE_MLP, MESSAGE_MLP) if run.cores else ()
     for grammars in (MIXTURES, SHARED_EXPERTS, _READ_AT_PLACES, (ADDITIVE, SEPARABLE), lone):
         # what makes values that are read at places can look like a head's first layer
         guessed = {at for at, label in run.labels.items() if label.component == "other"}
@@ -118,7 +119,7 @@ def label_local(run: Run, *, attends: bool) -> None:
         taken = run.labels.keys() - guessed
         taken |= {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
         layers = [*matches(run, *grammars, taken=taken)]
-        normed = written_norms(run) if layers and grammars == (LONE_MLP,) else set()
+        normed = written_norms(run) if layers and grammars == lone else set()
         for found in layers:
             for at, component in found.components.items():
                 part = "norm" if at in normed and component == "mlp.activation" else component

@@ -15,7 +15,7 @@ from math import prod
 
 from tracelens.attribution.structure.grammars import by_channel
 from tracelens.attribution.structure.heads import per_sample
-from tracelens.attribution.structure.norms import adds, written_norms
+from tracelens.attribution.structure.norms import adds, standardized_weights, written_norms
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import counts_batches, loses
@@ -82,7 +82,8 @@ def _up_and_back(run: Run, at: int, behind: int) -> Dims | None:
     up, down = (_weight(run.kinds[place]) for place in (at, behind))
     between = run.kinds[at + 1 : behind]
     bent = next((kind.tensors[0] for kind in between if kind.what == "activation" and kind.tensors), ())
-    fits = up[2:] == down[2:] and up[:2] == down[1::-1] and up[:1] > down[:1] and bent[1:2] == up[:1]
+    taps = up[2:] == down[2:] or (1,) in (up[2:], down[2:])  # FastSpeech 2 has several on one way only
+    fits = taps and up[:2] == down[1::-1] and up[:1] > down[:1] and bent[1:2] == up[:1]
     plain = all(kind.what in ("activation", "elementwise", "dropout", "copy") for kind in between)
     return bent if fits and plain and (len(bent) == 3 or up[2:] == (1, 1)) else None
 
@@ -117,6 +118,8 @@ def label_maps(run: Run, hidden: int | None) -> None:
     ``hidden``, the width of the residual stream, is that of no map: patches are embedded by a convolution.
     """
     _label_mlps(run)
+    for at in standardized_weights(run):
+        run.labels.setdefault(at, Label("norm", evidence="local"))
     around = {*_around(run, hidden), *_between_convolutions(run), *_to_pooling(run), *_of_sequences(run)}
     found = (around - {*_beside_attention(run)} - _at_ends(run)) | {*_behind_all(run)}
     found -= {*_at_losses(run), *_inside_attention(run)}
@@ -327,7 +330,8 @@ def _channels(kind: Kind) -> set[int]:
 
 
 def _behind_all(run: Run) -> range:
-    """From the first operator of pictures behind the last product on."""
+    """From the first operator of pictures behind the last product on, to a loss."""
     last = next((at for at in range(len(run) - 1, -1, -1) if run.kinds[at].what in _PRODUCTS), -1)
     first = next((at for at in range(last + 1, len(run)) if run.kinds[at].what == "picture"), len(run))
-    return range(first, len(run))
+    weighs = (at for at in range(first, len(run)) if loses(run, at) or run.kinds[at].what == "softmax")
+    return range(first, next(weighs, len(run)))

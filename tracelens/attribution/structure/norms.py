@@ -6,8 +6,9 @@ the square's mean taken, and x times the root is cast back and multiplied with a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import takewhile
 from math import prod
 
 from tracelens.attribution.structure.norm_forms import STEPS, by_deviation, by_length, by_response, weighs
@@ -246,6 +247,17 @@ def adds(kind: Kind) -> bool:
     """Two tensors of one shape: a residual, and no bias and no epsilon."""
     two = kind.tensors[:2]
     return kind.what == "add" and len(two) == 2 and two[0] == two[1] and len(two[0]) >= 2
+
+
+def standardized_weights(run: Run) -> Iterator[int]:
+    """What makes a convolution's weight normal, right before it (arXiv 1903.10520)."""
+    for at, kind in enumerate(run.kinds):
+        weight = next((t for t in kind.tensors[1:2] if kind.what == "convolution" and len(t) > 3), ())
+        sizes = {weight, weight[:1], (*weight[:1], *(1 for _ in weight[1:]))}
+        ahead = range(at - 1, -1, -1) if weight else ()
+        own = [*takewhile(lambda p: {*run.kinds[p].tensors} - {()} <= sizes, ahead)]  # noqa: B023
+        if any(run.kinds[p].name in ("var", "var_mean", "std") for p in own):
+            yield from own
 
 
 def adds_number(kind: Kind) -> bool:

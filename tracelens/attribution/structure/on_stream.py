@@ -150,7 +150,17 @@ class OnStream(Places):
         if kind.what == "fused" and len(kind.tensors) == 1:
             return None  # it takes nothing: numbers of positions, of distances between them, zeros
         wide = kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors)
-        return Label("embedding") if wide and not self.convolved else None
+        return Label("embedding") if wide and not self.convolved and not self._behind_open(at) else None
+
+    def _behind_open(self, at: int) -> bool:
+        """Stand products of no name, onto the stream and from it, between it and the last lookup before?"""
+        found = 0
+        for p in range(at - 1, self.gap[0] - 1, -1):
+            if looks_up(self.run, self.run.kinds[p], self.hidden):
+                break
+            shape = self.run.shape(p) if p not in self.run.labels else None
+            found += shape is not None and shape.n == shape.k == self.hidden
+        return found > 1
 
     def _stream(self, at: int) -> Label | None:
         kind = self.run.kinds[at]
@@ -217,8 +227,8 @@ class OnStream(Places):
             passes = kind.what == "add" or self._reaches_sum(at) or self._casts_sum(at)
             weighs_rows = kind.what != "add" and self._weighs_rows(kind.tensors[:2])
             return Label("residual", self.layer) if passes and not weighs_rows else None
-        if self.after == "logits" and at > self.last_added:  # what the head takes of the sequence
-            return Label("logits")
+        if self.after == "logits" and at > self.last_added and kind.what != "activation":
+            return Label("logits")  # what the head takes of the sequence
         return None
 
     def _only_adds(self, kind: Kind) -> bool:

@@ -32,6 +32,8 @@ _IN_MLP = Gap(
 )
 _TO_SUM = Gap("", no(adds, PRODUCT, what("convolution", "norm")), most=6)
 
+_TO_NORMED_SUM = Gap(unless("", norm="norm"), no(adds, PRODUCT, what("convolution")), most=6)
+
 LONE_MLP = Grammar(
     "MLP",
     (
@@ -41,6 +43,30 @@ LONE_MLP = Grammar(
         one("residual", adds, _TO_SUM, elements="sum"),
     ),
     where=lambda it: it["inner"] > it["hidden"] and it["sum"] == it["batch"] * it["tokens"] * it["hidden"],
+    shaped=True,
+)
+
+
+# An MLP of the stream and what attention gave, side by side, whose result is added to the stream (SuperGlue,
+# arXiv 1911.11763; LoFTR, arXiv 2104.00680; LightGlue, arXiv 2306.13643).
+
+
+def _of_two(it: Match) -> bool:
+    """Does it take both, each as wide as what it gives?"""
+    sizes = [tensor[-1] for tensor in it.kinds[it.start].tensors]
+    return sizes == 2 * [it["hidden"]] and it["both"] == 2 * it["hidden"]
+
+
+MESSAGE_MLP = Grammar(
+    "MLP of a message",
+    (
+        one("mlp.other", named("cat")),
+        one("mlp.up", what("gemm"), Gap("mlp.other", what("copy")), m="tokens", n="inner", k="both"),
+        one("mlp.activation", what("activation"), _IN_MLP),
+        one("mlp.down", what("gemm"), _IN_MLP, m="tokens", n="hidden", k="inner"),
+        one("residual", adds, _TO_NORMED_SUM),
+    ),
+    _of_two,
     shaped=True,
 )
 

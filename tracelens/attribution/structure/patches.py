@@ -11,16 +11,19 @@ from tracelens.attribution.structure.units import VIEWS
 from tracelens.attribution.structure.walk import is_product
 
 _EMBEDS = Label("embedding")
+_OF_STREAM = 3  # dimensions: samples, tokens, channels
 _ROOTS = ("rsqrt", "sqrt", "var", "var_mean", "std")
 
 
 def label_patches(run: Run, *, rotated: bool) -> None:
     """Name the open units around patches ``embedding``, or what makes rotations of heads where the run is
     ``rotated``; fills ``run.labels``."""
+    samples = {t[0] for kind in run.kinds for t in kind.tensors[:1] if len(t) == _OF_STREAM}
     for at in [*_among_patches(run)]:
-        turns = rotated and any(
-            kind.name in ("cos", "sin") for kind in run.kinds[max(at - WAVES, 0) : at + WAVES]
-        )
+        near = run.kinds[max(at - WAVES, 0) : at + WAVES]
+        waves = [kind.tensors[:1] for kind in near if kind.name in ("cos", "sin")]
+        times = any(len(t) == 2 and t[0] in samples for given in waves for t in given)  # one of each
+        turns = rotated and bool(waves) and not times
         run.labels[at] = Label("attention.rope" if turns else "embedding")
 
 

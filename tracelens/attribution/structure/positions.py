@@ -83,10 +83,16 @@ class Places(Interval):
         if self._takes_stream(at) or self.convolved:
             return False
         if weights:
-            return any(t[0] == self.hidden for t in weights)
+            return any(t[0] == self.hidden for t in weights) and not self._goes_on_as_map(at)
         if any(kind.what == "gemm" for kind in self.run.kinds[self.gap[0] : at]):
             return False  # products of no name stand before it: a short convolution of a mixer
         return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
+
+    def _goes_on_as_map(self, at: int) -> bool:
+        """Does what the convolution makes go through a batch normalization, in a block of its own?"""
+        behind = (kind for kind in self.run.kinds[at + 1 :] if kind.what != "copy" and kind.name != "add_")
+        taken = next((kind for kind in behind if kind.tensors and kind.name != "add"), None)
+        return taken is not None and "batch_norm" in taken.name
 
     def _takes_stream(self, at: int) -> bool:
         """A convolution of maps with as many channels as the stream is wide: of a block, or of positions."""
