@@ -365,14 +365,26 @@ def test_what_runs_again_may_differ_in_a_unit(swapped: int, found: int) -> None:
     codes = [*range(size), *range(size)]
     codes[size + 4 : size + 4 + swapped] = [99] * swapped
     kind = np.array(codes, np.int32)
-    units = SimpleNamespace(kernel=np.zeros(2 * size, np.int32), kind=kind)
     kinds = [_unit("mul")] * size
+    units = SimpleNamespace(kernel=np.zeros(2 * size, np.int32), kind=kind, kinds=100 * kinds[:1])
     labels = {at: Label("norm" if at % 2 else "residual", 3) for at in range(size)}
     forward = Run("forward", [*range(size)], kinds, labels)
     again = Run("recompute", [*range(size, 2 * size)], kinds)
     label_repeats(units, [forward, again])  # type: ignore[arg-type]
     assert len(again.labels) == found
     assert again.labels.items() <= {at: replace(label, layer=None) for at, label in labels.items()}.items()
+
+
+@pytest.mark.parametrize(("size", "found"), [(6, 6), (4, 0)])
+def test_what_runs_again_can_stop_inside_its_last_unit(size: int, found: int) -> None:
+    """torch.utils.checkpoint, early stop: of the last linear layer only the casts of its operands."""
+    kind = np.array([*range(size), *range(size - 1), 99], np.int32)
+    kinds = [_unit("mul")] * size
+    units = SimpleNamespace(kernel=np.zeros(2 * size, np.int32), kind=kind, kinds=100 * kinds[:1])
+    forward = Run("forward", [*range(size)], kinds, {at: Label("norm") for at in range(size)})
+    again = Run("recompute", [*range(size, 2 * size)], kinds)
+    label_repeats(units, [forward, again])  # type: ignore[arg-type]
+    assert len(again.labels) == found
 
 
 @pytest.mark.parametrize(("labels", "found"), [([0, 1, 0], -1), ([0, 0, 0], 0), ([0, -1, 0], -1)])

@@ -235,3 +235,11 @@ def test_a_network_ahead_of_a_core_inside_attention_is_of_it() -> None:
     inside = situation("layers.0.attn.ssmax_mlp.0", after_core=False)
     assert getattr(decide(inside), "component", None) == "attention.other"
     assert getattr(decide(replace(inside, after_core=True)), "component", "").startswith("mlp.")
+
+
+def test_rows_that_are_put_into_a_table_of_words_embed(tmp_path: Path) -> None:
+    """peft, tuners/trainable_tokens/layer.py: W.index_copy before the words are looked up."""
+    table = [64 * WIDTH, WIDTH]
+    puts = _row("embedding", "index_put", table, [], [3, WIDTH])
+    words = Row("embedding", "aten::embedding", "vectorized_gather_kernel", (table, [BATCH, LENGTH]))
+    _found(tmp_path, [puts, words, *3 * LAYER])

@@ -98,7 +98,8 @@ def test_what_counts_places_between_lookups_is_of_the_embeddings(tmp_path: Path)
         ("triton_red_fused__native_batch_norm_legit_functional_add_relu_threshold_backward_34", "norm"),
         ("triton_poi_fused_native_group_norm_silu_5", "norm"),
         ("triton_per_fused__to_copy_native_layer_norm_3", "norm"),
-        ("triton_per_fused_add_native_layer_norm_3", None),  # a residual, too
+        ("triton_per_fused_add_native_layer_norm_3", "norm"),  # a residual, too
+        ("triton_per_fused_add_native_dropout_native_layer_norm_3", None),
         ("triton_poi_fused_convolution_0", "other"),
         ("triton_poi_fused_convolution_backward_slice_transpose_view_19", "other"),
         ("triton_poi_fused_convolution_gelu_7", None),
@@ -188,3 +189,14 @@ def test_channels_cut_from_a_map_for_its_attention_are_of_it(tmp_path: Path) -> 
         _row("residual", "add", maps, maps),
     ]
     _found(tmp_path, [convolves("other", 4 * width, 3), *3 * block])
+
+
+def test_a_bias_beside_a_product_in_few_bits_is_spread_over_what_it_gives(tmp_path: Path) -> None:
+    """torch._scaled_mm without its bias, which is cast first."""
+    spread = "at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<c10::BFloat16> >"
+    adds = replace(
+        _row("mlp.up", "add"), kernel=f"void at::native::elementwise_kernel<128, 4, {spread}>(int)"
+    )
+    up = replace(MLP[1], op="aten::_scaled_mm", kernel="nvjet_sm90_qqtst_320x128_128x3_1x2_h_bz_coopB_TNT")
+    cast = replace(_row("mlp.up", "copy_"), kernel=NARROW)
+    _found(tmp_path, 3 * [*ATTENTION, ADD, NORM, up, cast, adds, *MLP[2:], ADD], shapes=False)

@@ -346,12 +346,13 @@ def kernel_component(name: str) -> str | None:
 
 
 def listed(name: str) -> str | None:
-    """The component of a kernel of Inductor whose list holds one thing: a normalization, one over a map with
-    whatever it is fused with, or a convolution's casts, layouts and pools; None for others."""
+    """The component of a kernel of Inductor whose list holds one thing: a normalization, with a sum before it
+    or not; one over a map, whatever it is fused with; casts, layouts and pools of convolutions. None for
+    others."""
     fused = parse_fused(name) if name.startswith("triton_") else None
     if fused is None or fused.kind == "template":
         return None
-    normal = bool(fused.tags & _NORMS) and fused.tags <= _NORMS | {"bias"} and not fused.unknown
+    normal = bool(fused.tags & _NORMS) and fused.tags <= _NORMS | {"add", "bias"} and not fused.unknown
     if normal or any("batch_norm" in op or "group_norm" in op for op in fused.ops):
         return "norm"
     pools = {op for op in fused.ops if "pool2d" in op}

@@ -14,6 +14,7 @@ from tracelens.attribution.structure.units import Units
 from tracelens.words import COMPONENTS
 
 _MOSTLY = 0.9  # of a piece is as it was: in place or not can depend on whether gradients are taken
+_FEW = 4  # units prove nothing
 _MOST_PAIRS = 5_000_000  # units compared at once
 
 Codes = npt.NDArray[np.int32]
@@ -36,7 +37,7 @@ def label_repeats(units: Units, runs: Iterable[Run]) -> None:
         said: dict[int, set[Label | None]] = {}
         for (forward, there, whole), counts in zip(forwards, alike, strict=True):
             for start in (start for start, count in counts.items() if count == most):
-                for at in np.flatnonzero(whole[start : start + len(codes)] == codes).tolist():
+                for at in _equal(units, whole[start : start + len(codes)], codes):
                     label = forward.labels.get(int(there[start + at]))
                     said.setdefault(at, set()).add(label and replace(label, layer=None))
         for at, labels in said.items():
@@ -63,6 +64,14 @@ def _codes(units: Units, run: Run) -> tuple[npt.NDArray[np.int64], Codes]:
     return places, units.kind[rows[places]]
 
 
+def _equal(units: Units, was: Codes, now: Codes) -> list[int]:
+    """Places of the units that are as they were; the last can be a part of that."""
+    places: list[int] = np.flatnonzero(was == now).tolist()
+    last = len(now) - 1
+    whole, part = (units.kinds[int(codes[last])] for codes in (was, now))
+    return places if last in places or whole.name != part.name else [*places, last]
+
+
 def _alike(whole: Codes, part: Codes) -> dict[int, int]:
     """Where in ``whole`` a stretch mostly equal to ``part`` begins -> how many of its units are equal."""
     if not 0 < len(part) <= len(whole):
@@ -73,5 +82,9 @@ def _alike(whole: Codes, part: Codes) -> dict[int, int]:
         starts = starts[: _MOST_PAIRS // len(part)]
     windows = np.lib.stride_tricks.sliding_window_view(whole, len(part))[starts]
     equal = np.count_nonzero(windows == part, axis=1)
-    good = equal >= _MOSTLY * len(part)
+    # a checkpoint stops as soon as it has what the backward asks for: inside its last unit
+    stopped = (
+        (windows[:, :-1] == part[:-1]).all(axis=1) if len(part) > _FEW else np.zeros(len(equal), np.bool_)
+    )
+    good = (equal >= _MOSTLY * len(part)) | stopped
     return dict(zip(starts[good].tolist(), equal[good].tolist(), strict=True))

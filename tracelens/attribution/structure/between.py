@@ -23,6 +23,7 @@ from tracelens.attribution.structure.walk import LARGEST_RANK, is_product, loses
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
+_PUTS = ("index_put", "index_put_", "index_copy", "index_copy_")
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
 
 
@@ -71,8 +72,13 @@ def _sum_adapters(run: Run, hidden: int) -> None:
 
 
 def _positions(run: Run, hidden: int) -> Iterator[int]:
-    """What makes the indices of a lookup: right before it, on numbers of its tokens and of nothing else."""
+    """What makes the indices of a lookup: right before it, on numbers of its tokens and of nothing else; and
+    what puts some rows of its own into the table (peft, tuners/trainable_tokens)."""
     lookups = [(at, kind) for at, kind in enumerate(run.kinds) if looks_up(run, kind, hidden)]
+    tables = {kind.tensors[0] for _, kind in lookups}
+    yield from (
+        at for at, kind in enumerate(run.kinds) if kind.name in _PUTS and {*kind.tensors[:1]} & tables
+    )
     rows = {kind.tensors[0][0] for _, kind in lookups}
     for lookup, kind in lookups:
         tokens = {1, *kind.tensors[1], *rows}

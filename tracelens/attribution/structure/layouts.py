@@ -20,7 +20,7 @@ from tracelens.attribution.structure.put_off import by_kernel
 from tracelens.attribution.structure.readings import EXPERTS
 from tracelens.attribution.structure.returns import OPEN, normalizes, read_gaps, unbends
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.serving import FEW_BITS, pads
+from tracelens.attribution.structure.serving import FEW_BITS, pads, serves_around
 from tracelens.attribution.structure.unshaped import label_unshaped
 from tracelens.attribution.structure.walk import loses
 
@@ -110,6 +110,8 @@ def label_by_layout(
         kind = run.kinds[at]  # the sum behind a product split along K, and no step of an attention
         if kind.what == "helper" and kernel_component(kind.name) is None and at - 1 in run.labels:
             run.labels.setdefault(at, run.labels[at - 1])
+    served = {at: serves_around(run, at) for at in range(start, len(run)) if at not in run.labels}
+    run.labels |= {at: label for at, label in served.items() if label is not None}
     lost = next((at for at in range(start, len(run)) if loses(run, at)), len(run))
     first = next((at for at in products if at > lost), None)
     if first is not None and first in run.labels and run.labels[first].component == "logits":

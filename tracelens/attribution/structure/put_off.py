@@ -76,6 +76,8 @@ def by_kernel(
         ]
         for part, own in parts.items()
     }
+    for part, own in parts.items():  # off the grid of 16 bytes one of the two can take several times as long
+        fits[part] = fits[part] or [key for key, places in classes.items() if len(places) == len(own)]
     inside = {at for core in run.cores for at in (core.first, core.last)}
     path = [at for at, label in sorted(run.labels.items()) if label.role == "dgrad" or at in inside]
     found: list[dict[int, Label]] = []

@@ -34,6 +34,9 @@ def helps(run: Run, at: int) -> Label | None:
 def serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | None:
     """Casts and layouts of a weight, or of the very input, for one of the next two products."""
     kind = run.kinds[at]
+    if _only_casts(kind):
+        cast_for = next((p for p in range(at + 1, len(run)) if not _only_casts(run.kinds[p])), at)
+        return run.labels.get(cast_for) if run.kinds[cast_for].what == "gemm" else None
     if kind.what == "quantize":
         taker = next((p for p in range(at + 1, min(at + 3, len(run))) if _takes(run, p)), None)
         label = run.labels.get(taker) if taker is not None else None
@@ -68,6 +71,29 @@ def pads(kind: Kind) -> bool:
     return own and not kind.tensors and "bias" in kind.tags and not kind.tags - SERVING
 
 
+def serves_around(run: Run, at: int) -> Label | None:
+    """A cast in a backward without shapes: between two gradients of one part of either, and of the next
+    product where it takes what a normalization gives back."""
+    if not _only_casts(run.kinds[at]):
+        return None
+    before, behind = (
+        next((p for p in way if not _only_casts(run.kinds[p])), at)
+        for way in (range(at - 1, -1, -1), range(at + 1, len(run)))
+    )
+    normed = bool(run.kinds[before].tags & {"norm", "norm_backward"})
+    ahead = next((p for p in range(before, -1, -1) if run.kinds[p].what in ("gemm", "core")), at)
+    labels = run.labels.get(ahead), run.labels.get(behind)
+    if run.kinds[behind].what != "gemm" or labels[1] is None:
+        return None
+    same = labels[0] is not None and labels[0].component == labels[1].component
+    return labels[1] if normed or same else None
+
+
+def _only_casts(kind: Kind) -> bool:
+    """Without shapes, a kernel of a compiled graph: of a weight, of a bias, or of what a product takes."""
+    return "cast" in kind.tags and kind.tags <= {"cast", "layout"} and not kind.tensors
+
+
 def _makes_bias(run: Run, at: int) -> Label | None:
     """Puts a bias together of its parts, or clears a part of one that was copied, for the next product."""
     kind, sizes = run.kinds[at], [size for (size,) in run.kinds[at].tensors]
@@ -88,7 +114,7 @@ def serves_few_bits(run: Run, at: int) -> list[int]:
     if run.kinds[at].name != FEW_BITS:
         return []
     shape = run.shape(at)
-    return [*_scales_factors(run, at, shape), *(_adds_bias(run, at, shape) if shape is not None else ())]
+    return [*_scales_factors(run, at, shape), *_adds_bias(run, at, shape)]
 
 
 def _scales_factors(run: Run, at: int, shape: GemmShape | None) -> list[int]:
@@ -106,14 +132,22 @@ def _scales_factors(run: Run, at: int, shape: GemmShape | None) -> list[int]:
     return back[: first + 1]
 
 
-def _adds_bias(run: Run, at: int, shape: GemmShape) -> list[int]:
-    """Right behind it, the bias cast before or not."""
-    kinds, bias, behind = run.kinds, (shape.n,), range(at + 1, len(run))
-    casts = [*takewhile(lambda p: kinds[p].name in VIEWS or {*kinds[p].tensors} == {bias}, behind)]
+def _adds_bias(run: Run, at: int, shape: GemmShape | None) -> list[int]:
+    """Right behind it, the bias cast before or not; without shapes kernels tell what is spread."""
+    kinds, behind = run.kinds, range(at + 1, len(run))
+    bias = (shape.n,) if shape is not None else ()
+    casts = [*takewhile(lambda p: kinds[p].name in VIEWS or _casts_bias(kinds[p], bias), behind)]
     place = at + len(casts) + 1
-    tensors = kinds[place].tensors[:2] if place < len(run) and kinds[place].what == "add" else ()
-    adds = bias in tensors and any(prod(t) == shape.m * shape.n for t in tensors)
+    added = kinds[place] if place < len(run) and kinds[place].what == "add" else None
+    tensors = added.tensors[:2] if added is not None else ()
+    adds = added is not None and not tensors and "spread" in added.tags
+    if shape is not None:
+        adds = bias in tensors and any(prod(t) == shape.m * shape.n for t in tensors)
     return [p for p in (*casts, place) if p not in run.labels] if adds else []
+
+
+def _casts_bias(kind: Kind, bias: Dims) -> bool:
+    return {*kind.tensors} == {bias} if bias else kind.what == "copy" and "narrow" in kind.tags
 
 
 def _takes(run: Run, at: int) -> bool:

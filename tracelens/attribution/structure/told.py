@@ -9,10 +9,13 @@ import numpy.typing as npt
 
 from tracelens.trace import Trace, look_up
 
-#: A sum with a number; copies to another layout, to fewer bits, to more.
-TOLD = ("", "number", "layout", "narrow", "widen")
+#: A sum with a number, or with what is spread over it; copies to another layout, to fewer bits, to more.
+TOLD = ("", "number", "spread", "layout", "narrow", "widen")
+SUMS = TOLD[1:3]
 #: The other operand is a number (ATen/native/cuda/BinaryInternal.h, Loops.cuh).
 _BY_NUMBER = re.compile(r"CUDAFunctorOn(Self|Other)_add")
+#: Neither operand is as the other is in memory (ATen/native/cuda/CUDALoops.cuh).
+_SPREAD = re.compile(r"[: ]elementwise_kernel<.*CUDAFunctor_add")
 #: Of the type that they make, or, in a kernel for one such type, take (ATen/native/cuda/Copy.cu).
 _COPIED = re.compile(r"(direct|b?float16)_copy_kernel_cuda\(.*?\{lambda\(([\w:]+)\)#1\}")
 _MAKES = {"float": "widen", "c10::Half": "narrow", "c10::BFloat16": "narrow"}
@@ -28,6 +31,8 @@ def told_by_kernels(trace: Trace, kernel: npt.NDArray[np.int32]) -> npt.NDArray[
 def _told(name: str) -> str:
     if _BY_NUMBER.search(name):
         return "number"
+    if _SPREAD.search(name):
+        return "spread"
     if (copied := _COPIED.search(name)) is None:
         return "layout" if name.startswith("Memcpy DtoD") else ""
     which, of = copied.groups()

@@ -1,0 +1,70 @@
+"""Real recordings of an H100, with their shapes and names taken away: what is said then is what is said with
+them (record_shapes and with_modules are off unless one asks for them)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trace.tools import read
+from tracelens.attribution import attribute
+from tracelens.trace import link
+from tracelens.words import COMPONENTS
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+_OF_SHAPES = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+_KEPT = ("ProfilerStep", "Optimizer", "zero_grad")
+
+
+def _said(folder: Path, document: dict[str, Any]) -> dict[tuple[int, int], tuple[str, int]]:
+    """By correlation and start of a kernel its component and its nanoseconds."""
+    trace = read(folder, json.dumps(document))
+    found = attribute(trace, link(trace))
+    kernels = trace.kernels
+    keys = zip(kernels.correlation.tolist(), kernels.ts_ns.tolist(), strict=True)
+    named = (COMPONENTS[code] for code in found.component.tolist())
+    return dict(zip(keys, zip(named, kernels.dur_ns.tolist(), strict=True), strict=True))
+
+
+def _bare(document: dict[str, Any]) -> dict[str, Any]:
+    """Without shapes, frames and ranges but those of PyTorch's own profiler."""
+    events = []
+    for event in document["traceEvents"]:
+        named = event.get("cat") == "user_annotation" and not event["name"].startswith(_KEPT)
+        if event.get("cat") == "python_function" or named:
+            continue
+        args = {key: value for key, value in event.get("args", {}).items() if key not in _OF_SHAPES}
+        events.append(event | {"args": args} if "args" in event else event)
+    return document | {"traceEvents": events}
+
+
+@pytest.mark.parametrize(
+    ("name", "same", "other"),
+    [
+        ("gpt2_vocab50304_head128_eager", 0.999, 0.001),
+        ("gpt2_vocab50304_head128_checkpoint", 0.999, 0.001),
+        ("gpt2_vocab50304_head128_fp8_eager", 0.999, 0.001),
+        ("gpt2_vocab50304_head128_compile", 0.96, 0.001),
+        ("vit_h14_checkpoint", 0.998, 0.001),
+        ("bert_vocab30522_compile", 0.89, 0.001),
+        ("llama_gqa_ffn11008_eager", 0.99, 0.01),
+        ("moe_8experts_compile", 0.97, 0.005),
+    ],
+)
+def test_a_trace_without_shapes_says_the_same(tmp_path: Path, name: str, same: float, other: float) -> None:
+    """``same``: of the time that has a component with shapes, at least; ``other``: has another, at most."""
+    with gzip.open(SAMPLES / f"h100-sxm_{name}.json.gz") as file:
+        document = json.load(file)
+    whole, bare = _said(tmp_path, document), _said(tmp_path, _bare(document))
+    named = {key: row for key, row in whole.items() if row[0] not in ("unattributed", "memory")}
+    times = {"same": 0, "other": 0, "open": 0}
+    for key, (component, busy) in named.items():
+        open_ = bare[key][0] in ("unattributed", "memory")
+        times["same" if bare[key][0] == component else "open" if open_ else "other"] += busy
+    total = sum(times.values())
+    assert times["same"] >= same * total
+    assert times["other"] <= other * total
