@@ -36,3 +36,10 @@ def test_weights_are_what_gets_a_gradient(tmp_path: Path) -> None:
         for at, dims in ((1, [10, 64]), (3, [64]), (5, [3, 2, 2]))
     ]
     assert operands_of(read(tmp_path, document(gives))).weights == {(10, 64)}
+
+
+def test_the_backward_of_a_lookup_is_given_no_table(tmp_path: Path) -> None:
+    """Labels of 16 pictures are looked up in a table of 1000 classes: nothing has a row for each of 16."""
+    reads = op("aten::embedding", ts=1, dur=1, **{"Input Dims": [[1001, 64], [16]]})
+    gives = op("aten::embedding_dense_backward", ts=3, dur=1, **{"Input Dims": [[16, 64], [16]]})
+    assert operands_of(read(tmp_path, document([reads, gives]))).tables == {(1001, 64)}

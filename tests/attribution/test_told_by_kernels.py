@@ -100,6 +100,7 @@ def test_what_counts_places_between_lookups_is_of_the_embeddings(tmp_path: Path)
         ("triton_per_fused__to_copy_native_layer_norm_3", "norm"),
         ("triton_per_fused_add_native_layer_norm_3", "norm"),  # a residual, too
         ("triton_per_fused_add_native_dropout_native_layer_norm_3", None),
+        ("triton_poi_fused_add_native_layer_norm_backward_select_backward_transpose_13", None),
         ("triton_poi_fused_convolution_0", "other"),
         ("triton_poi_fused_convolution_backward_slice_transpose_view_19", "other"),
         ("triton_poi_fused_convolution_gelu_7", None),

@@ -91,8 +91,13 @@ def router_choices(trace: Trace) -> set[tuple[int, int]]:
 
 
 def _embedding_tables(trace: Trace) -> set[tuple[int, int]]:
-    reads = trace.symbols.where(lambda text: op_rule(text) == "embedding" or "embedding" in text)
+    reads = trace.symbols.where(_reads_a_table)
     return {(one[0], one[1]) for one in _tensors(trace, reads) if len(one) == 2}
+
+
+def _reads_a_table(text: str) -> bool:
+    """The backward of a lookup is given rows of samples, and no table."""
+    return (op_rule(text) == "embedding" or "embedding" in text) and "backward" not in text.lower()
 
 
 def _losses(trace: Trace) -> set[int] | None:

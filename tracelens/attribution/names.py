@@ -352,7 +352,9 @@ def listed(name: str) -> str | None:
     fused = parse_fused(name) if name.startswith("triton_") else None
     if fused is None or fused.kind == "template":
         return None
-    normal = bool(fused.tags & _NORMS) and fused.tags <= _NORMS | {"add", "bias"} and not fused.unknown
+    # pointwise, a sum is named after the gradient that it reads
+    sums = set() if fused.kind == "pointwise" else {"add"}
+    normal = bool(fused.tags & _NORMS) and fused.tags <= _NORMS | {"bias"} | sums and not fused.unknown
     if normal or any("batch_norm" in op or "group_norm" in op for op in fused.ops):
         return "norm"
     pools = {op for op in fused.ops if "pool2d" in op}

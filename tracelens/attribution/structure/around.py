@@ -34,6 +34,7 @@ def label_around(run: Run) -> None:
 class _Around:
     def __init__(self, run: Run) -> None:
         self.run, self.kinds = run, run.kinds
+        self.compiled = any(kind.what == "fused" for kind in run.kinds)
         self.normed = written_norms(run) | {at for at, kind in enumerate(run.kinds) if kind.what == "norm"}
 
     def label(self) -> None:
@@ -107,8 +108,9 @@ class _Around:
         gates: list[int] = []
         for at in range(core.last + 1, len(self.kinds)):
             if self.kinds[at].what == "gemm":
-                # one that another product takes as it is, or that a block beside it follows, is no gate
-                straight = not gates and self._before(at) == core.last
+                # one that another product takes as it is, or that a block beside it follows, is no gate;
+                # a compiler puts two models side by side
+                straight = not gates and self._before(at) == core.last and not self.compiled
                 if self._summed(at) or (straight and self.kinds[self._behind(at)].what == "gemm"):
                     return dict.fromkeys(gates, "attention.other") | {at: "attention.output"}
                 gates.append(at)

@@ -274,7 +274,7 @@ _ROUTER = (
 )
 _EXPERTS = (  # behind the first: nothing between them but what stands between the GEMMs of an MLP
     many("moe.experts", _EXPERT, Gap("moe.experts", no(_EDGES))),
-    many("moe.dispatch", _ROWS_BACK, Gap("moe.dispatch", no(_EDGES)), where=_are_back),
+    many("moe.dispatch", _ROWS_BACK, Gap("moe.dispatch", no(_EDGES, what("convolution"))), where=_are_back),
 )
 _BEHIND_ROUTER = one("moe.experts", _EXPERT, Gap("moe.dispatch", no(_EDGES, named("topk"))))
 _BEHIND_SHARED = one("moe.experts", _EXPERT, Gap("", no(named("topk"))))  # an expert of all tokens runs first
