@@ -53,6 +53,12 @@ def test_an_unaligned_weight_shows_in_all_three_products() -> None:
     assert [off_grid(row) for row in rows] == [(("n", 10922),), (("k", 10922),), (("m", 10922),)]
 
 
+def test_nothing_is_padded_of_a_product_with_a_vector() -> None:
+    """epfml/DenseFormer modules/denseformer.py: a weighted sum of what three layers gave."""
+    assert misfit_of(gemm(1, 1, 3145728, 3, kernel="unnamed")) is None
+    assert misfit_of(gemm(1, 2, 3145728, 3, kernel="unnamed")) is not None
+
+
 def test_a_kernel_that_loads_16_bytes_outweighs_an_odd_shape() -> None:
     for kernel in (NVJET, cutlass(8), "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn"):
         row = gemm(1, 4096, 10922, 4096, kernel=kernel)

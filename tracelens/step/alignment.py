@@ -50,8 +50,8 @@ def misfit_of(row: GemmRow) -> Misfit | None:
         return None
     if row.component in _ON_WEIGHTS:
         return None  # products of an optimizer have the shape of the weights: nothing of their own to pad
-    if row.kernel_kind not in ("gemm", None) or row.kernel_family in _SKINNY_FAMILIES:
-        return None
+    if row.kernel_kind not in ("gemm", None) or row.kernel_family in _SKINNY_FAMILIES or 1 in (row.m, row.n):
+        return None  # with a vector it moves bytes, and a tensor core has nothing to do
     if fp32_on_cuda_cores(row):
         return None
     narrow = narrow_kernel(row)
