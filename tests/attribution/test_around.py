@@ -52,6 +52,7 @@ def test_a_gate_of_the_output_runs_ahead_of_its_projection(tmp_path: Path) -> No
         [NORM, OTHER, GELU, OTHER, NORM],  # a transform ahead of a head: nothing is added
         [OTHER, GELU, OTHER, ADD],  # of nothing that is normalized
         [NORM, *2 * [OTHER, GELU], OTHER, ADD],  # two activations
+        [NORM, OTHER, _row("", "sigmoid"), _row("", "mul"), OTHER, ADD],  # the gate of a mixer (minimax)
     ],
 )
 def test_what_is_no_mlp_stays_open(tmp_path: Path, block: list[Row]) -> None:

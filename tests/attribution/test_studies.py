@@ -243,3 +243,17 @@ def test_rows_that_are_put_into_a_table_of_words_embed(tmp_path: Path) -> None:
     puts = _row("embedding", "index_put", table, [], [3, WIDTH])
     words = Row("embedding", "aten::embedding", "vectorized_gather_kernel", (table, [BATCH, LENGTH]))
     _found(tmp_path, [puts, words, *3 * LAYER])
+
+
+def test_what_convolutions_give_is_scaled_and_added_to_the_stream(tmp_path: Path) -> None:
+    """timm models/xcit.py, LPI: between attention and MLP, with a scale for each channel."""
+    maps = [BATCH, WIDTH, 16, 8]
+    convolves = Row("other", "aten::convolution", "cudnn::cnn::conv", (maps, [WIDTH, 1, 3, 3]))
+    mixes = [
+        NORM,
+        convolves,
+        _row("other", "gelu", maps),
+        convolves,
+        _row("residual", "mul", [WIDTH], STREAM),
+    ]
+    _found(tmp_path, 3 * [*ATTENTION, ADD, *mixes, ADD, *MLP, ADD])

@@ -163,8 +163,10 @@ class _Around:
             if not (self._summed(block[-1]) or (plain and self._added(block[-1]))):
                 continue
             alone = all(self.kinds[at].what in _INSIDE and at not in self.normed for at in others)
-            parts = mlp_of(self.kinds, block, [at for at in others if activates(self.kinds[at])])
-            if alone and parts is not None:
+            bends = [at for at in others if activates(self.kinds[at])]
+            parts = mlp_of(self.kinds, block, bends)
+            gates = many == 2 and {self.kinds[at].name for at in bends} == {"sigmoid"}  # what is mixed
+            if alone and parts is not None and not gates:
                 return dict(zip(block, parts, strict=True))
         return {}
 

@@ -8,7 +8,7 @@ from math import prod
 from tracelens.attribution.structure.gaps import looks_up
 from tracelens.attribution.structure.grammars import by_channel
 from tracelens.attribution.structure.heads import widths
-from tracelens.attribution.structure.norms import adds_number, is_affine
+from tracelens.attribution.structure.norms import adds, adds_number, is_affine
 from tracelens.attribution.structure.positions import Places
 from tracelens.attribution.structure.runs import Label
 from tracelens.attribution.structure.units import VIEWS, Kind
@@ -59,6 +59,8 @@ class OnStream(Places):
                 kind.what == "convolution" and (self.before is None or self._cuts_patches(kind))
             )
             label = self._opening(at) if started else self._stream(at)
+            if label is None and self._adds_scaled(at):
+                label = Label("residual", self.layer)
             if self._joins(at):
                 label = Label("attention.other", self.next_layer)
             works = kind.what in ("elementwise", "add", "copy", "activation")
@@ -74,6 +76,15 @@ class OnStream(Places):
             if label is not None:
                 out.append((at, label))
         return out
+
+    def _adds_scaled(self, at: int) -> bool:
+        """A sum with what was multiplied by a number for each channel right before it (layer scale, arXiv
+        2103.17239), or that product: wherever it stands, behind convolutions, too."""
+        added = self._next(at) if self.run.kinds[at].name == "mul" else at
+        scale, kind = self.run.kinds[added - 1], self.run.kinds[added]
+        stream = kind.tensors[0] if adds(kind) else ()
+        scales = scale.name == "mul" and {*scale.tensors} == {(self.hidden,), stream}
+        return scales and len(stream) == _OF_STREAM and stream[-1] == self.hidden
 
     @cached_property
     def _dotted(self) -> set[int]:
