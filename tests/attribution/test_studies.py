@@ -257,3 +257,14 @@ def test_what_convolutions_give_is_scaled_and_added_to_the_stream(tmp_path: Path
         _row("residual", "mul", [WIDTH], STREAM),
     ]
     _found(tmp_path, 3 * [*ATTENTION, ADD, *mixes, ADD, *MLP, ADD])
+
+
+def test_a_pooler_without_a_loss_is_no_head(tmp_path: Path) -> None:
+    """transformers models/bert/modeling_bert.py, BertPooler."""
+    ends = [
+        NORM,
+        mm("other", BATCH, WIDTH, WIDTH),
+        _row("", "tanh", [BATCH, WIDTH]),
+        _row("", "mean", STREAM),
+    ]
+    _found(tmp_path, [*3 * LAYER, *ends])
