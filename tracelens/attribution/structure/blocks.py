@@ -325,8 +325,8 @@ class BlockWalk(Walk):
             run.labels |= {products[-1]: Label("logits")} if self._onto_words(products[-1], last) else {}
             return
         if not before and not self._scores(products[-1], vocab):
-            behind = (kind.name for kind in run.kinds[products[-1] + 1 :] if kind.what != "copy")
-            pools = last.n == last.k and next(behind, "") == "tanh"  # BERT's
+            taken = (kind.name for kind in run.kinds[products[-1] + 1 :] if kind.what != "copy")
+            pools = last.n == last.k and next(taken, "") == "tanh"  # BERT's
             if pools or self._averages(products[-1]):  # what is as wide as the stream can be a pooler's
                 run.labels[products[-1]] = Label("logits" if last.n != self.hidden else "other")
             return
