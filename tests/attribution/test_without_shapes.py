@@ -12,7 +12,7 @@ import pytest
 
 from tests.trace.tools import read
 from tracelens.attribution import attribute
-from tracelens.trace import link
+from tracelens.trace import link, look_up, read_trace
 from tracelens.words import COMPONENTS
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -48,7 +48,8 @@ def _bare(document: dict[str, Any]) -> dict[str, Any]:
         ("gpt2_vocab50304_head128_eager", 0.999, 0.001),
         ("gpt2_vocab50304_head128_checkpoint", 0.999, 0.001),
         ("gpt2_vocab50304_head128_fp8_eager", 0.999, 0.001),
-        ("gpt2_vocab50304_head128_compile", 0.96, 0.001),
+        ("gpt2_vocab50304_head128_compile", 0.975, 0.001),
+        ("vit_h14_compile", 0.97, 0.001),
         ("vit_h14_checkpoint", 0.998, 0.001),
         ("bert_vocab30522_compile", 0.88, 0.001),
         ("llama_gqa_ffn11008_eager", 0.99, 0.01),
@@ -68,3 +69,16 @@ def test_a_trace_without_shapes_says_the_same(tmp_path: Path, name: str, same: f
     total = sum(times.values())
     assert times["same"] >= same * total
     assert times["other"] <= other * total
+
+
+def test_sums_that_a_compiler_leaves_over_are_of_the_norm_before_them(tmp_path: Path) -> None:
+    """torch 2.11, mix_order_reduction: of 1024 blocks, whose form is that of a weight of BERT-large, too."""
+    trace = read_trace(SAMPLES / "h100-sxm_bert_vocab30522_compile.json.gz")
+    links = link(trace)
+    found = attribute(trace, links)
+    summed = trace.symbols.where("aten::sum".__eq__)[look_up(trace.ops.name, links.kernel_op)]
+    summed &= (links.kernel_op >= 0) & trace.symbols.where(lambda name: "reduce_kernel" in name)[
+        trace.kernels.name
+    ]
+    assert summed.any()
+    assert {COMPONENTS[code] for code in found.component[summed].tolist()} == {"norm"}

@@ -123,6 +123,7 @@ class _Between:
         layer = next((x.layer for x in (after, before) if x is not None and x.layer is not None), None)
         return (
             self._of_embedding(at, kind)
+            or (self._second_stage(at) if self._left(at) else None)  # of a square form, as weights are
             or self._serves_next(at)
             or self._of_weight(at)
             or self._of_loss(at, kind, first, last)
@@ -206,7 +207,7 @@ class _Between:
         partial = kind.tensors[0]
         rows, wide = prod(partial[:-1]), partial[-1]
         whole = rows in self.tokens - self.hidden and any(wide in pair for pair in self.weights)
-        if whole or prod(partial) >= self._most(at) or partial in self.weights:
+        if whole or prod(partial) >= self._most(at) or (partial in self.weights and not self._left(at)):
             return None
         reduces = kind.name in ("sum", "to", "_to_copy", "copy_") or kind.name.startswith("triton_")
         near = _NEAR * (1 + (partial[:2] == (1, 1)))  # a sum of that form is put off with the next
@@ -228,6 +229,15 @@ class _Between:
             if partial in other.tensors[1:]:
                 return None  # its first stage, of no name
         return None
+
+    def _left(self, at: int) -> bool:
+        """A sum that Inductor leaves to ATen, right behind the kernel of rows whose workspace it reads."""
+        kind, behind = self.run.kinds[at], reversed(self.run.kinds[:at])
+        if kind.name != "sum" or not kind.tensors:
+            return False
+        wrote = next((other for other in behind if other.name != "sum"), kind)
+        flat = [t[0] for t in wrote.tensors if len(t) == 1]
+        return any(many * prod(kind.tensors[0]) in flat for many in _SUMS)
 
     # --- where it stands -------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ def serves_around(run: Run, at: int) -> Label | None:
     if not _only_casts(run.kinds[at]):
         return None
     before, behind = (
-        next((p for p in way if not _only_casts(run.kinds[p])), at)
+        next((p for p in way if not _only_casts(run.kinds[p]) and run.kinds[p].name != "sum"), at)
         for way in (range(at - 1, -1, -1), range(at + 1, len(run)))
     )
     normed = bool(run.kinds[before].tags & {"norm", "norm_backward"})

@@ -40,11 +40,25 @@ def label_unshaped(run: Run, start: int) -> None:
     for at in range(start, len(run)):
         if _reduces_norm(run.kinds[at]):
             run.labels.setdefault(at, Label("norm"))
+    _partial_sums(run, start)
     for at in range(start, len(run)):  # the table's gradient; with a softmax's that of a bias by distance
         tags = run.kinds[at].tags
         works = {"softmax_backward"} if _fills(run.kinds[at]) else {"softmax_backward", *_NORM}
         if "embedding_backward" in tags and not tags & works:
             run.labels.setdefault(at, Label("embedding"))
+
+
+def _partial_sums(run: Run, start: int) -> None:
+    """Sums that Inductor leaves to ATen, right behind a reduction by rows that has summed by columns as well,
+    block by block (torch 2.10, config.triton.mix_order_reduction), are the rest of that."""
+    for at in range(start + 1, len(run)):
+        places = (p for p in range(at - 1, start - 1, -1) if run.kinds[p].name != "sum")
+        rows = next(places, at)
+        if run.kinds[at].name != "sum" or not run.kinds[rows].name.startswith(("triton_red", "triton_per")):
+            continue
+        normed = Label("norm") if run.kinds[rows].tags & _NORM else None
+        if (label := run.labels.get(rows, normed)) is not None:
+            run.labels.setdefault(at, Label(label.component, label.layer))
 
 
 def _named_after(kind: Kind) -> bool:
