@@ -83,8 +83,6 @@ def _alike(whole: Codes, part: Codes) -> dict[int, int]:
     windows = np.lib.stride_tricks.sliding_window_view(whole, len(part))[starts]
     equal = np.count_nonzero(windows == part, axis=1)
     # a checkpoint stops as soon as it has what the backward asks for: inside its last unit
-    stopped = (
-        (windows[:, :-1] == part[:-1]).all(axis=1) if len(part) > _FEW else np.zeros(len(equal), np.bool_)
-    )
+    stopped = (windows[:, :-1] == part[:-1]).all(axis=1) & (len(part) > _FEW)
     good = (equal >= _MOSTLY * len(part)) | stopped
     return dict(zip(starts[good].tolist(), equal[good].tolist(), strict=True))

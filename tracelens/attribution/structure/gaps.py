@@ -430,10 +430,14 @@ def rows_of(tensor: Dims) -> set[int]:
 
 def looks_up(run: Run, kind: Kind, hidden: int) -> bool:
     """In a table as wide as the stream: one of distances, with a number for each head, is of attention."""
-    looks = kind.what == "embedding" or kind.name == "index_select"
     two = kind.tensors[:2]
-    table = looks and len(two) == 2 and len(two[0]) == 2 and two[0][-1] == hidden
+    table = may_look_up(kind) and len(two) == 2 and len(two[0]) == 2 and two[0][-1] == hidden
     return table and (kind.what == "embedding" or not _goes_to_experts(run, *two))
+
+
+def may_look_up(kind: Kind) -> bool:
+    """Rows are taken by their numbers: of a table, as far as the operator says."""
+    return kind.what == "embedding" or kind.name == "index_select"
 
 
 def _goes_to_experts(run: Run, rows: Dims, index: Dims) -> bool:

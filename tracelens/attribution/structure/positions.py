@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 from math import prod
 
 from tracelens.attribution.structure.cores import query_rows
-from tracelens.attribution.structure.gaps import BLOCKS, Interval, rows_of
+from tracelens.attribution.structure.gaps import BLOCKS, Interval, may_look_up, rows_of
 from tracelens.attribution.structure.heads import splits
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
@@ -29,8 +29,7 @@ class Places(Interval):
         if first is None or not (self.run.kinds[at].what == "add" or self.run.kinds[at].name == "cat"):
             return False
         made = [kind.what for kind in before if kind.what in ("norm", "softmax", "core", "convolution")]
-        looked = first.what == "embedding" or first.name == "index_select"
-        return looked or (first.what == "convolution" and made == ["convolution"])
+        return may_look_up(first) or (first.what == "convolution" and made == ["convolution"])
 
     @cached_property
     def _among_lookups(self) -> range:
@@ -38,7 +37,7 @@ class Places(Interval):
         counting of tokens in front of them, which numbers the places of those that are no padding."""
         kinds = self.run.kinds
         ends = (at for at in self.gap if kinds[at].what in ("norm", "dropout") or at in self.normed)
-        looks = [at for at in range(self.gap[0], next(ends, self.gap[-1])) if _looks_up(kinds[at])]
+        looks = [at for at in range(self.gap[0], next(ends, self.gap[-1])) if may_look_up(kinds[at])]
         if not any(kinds[at].what == "embedding" for at in looks) or any(kinds[at].tensors for at in looks):
             return range(0)
         counts = [at for at in range(self.gap[0], looks[0]) if kinds[at].name == "cumsum"]
@@ -209,7 +208,3 @@ class Places(Interval):
     def _counts_places(self, at: int) -> bool:
         """Without shapes: added to numbers in a row, which say where to read."""
         return self._is_bare_sum(at) and at > 0 and self.run.kinds[at - 1].name == "arange"
-
-
-def _looks_up(kind: Kind) -> bool:
-    return kind.what == "embedding" or kind.name == "index_select"

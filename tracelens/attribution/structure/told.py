@@ -9,16 +9,16 @@ import numpy.typing as npt
 
 from tracelens.trace import Trace, look_up
 
-#: A sum with a number, or with what is spread over it; copies to another layout, to fewer bits, to more.
-TOLD = ("", "number", "spread", "layout", "narrow", "widen")
-SUMS = TOLD[1:3]
+#: A sum with a number, or with what is spread over it; copies to another layout, or to fewer bits.
+SUMS, COPIES = ("number", "spread"), ("layout", "narrow")
+TOLD = ("", *SUMS, *COPIES)
 #: The other operand is a number (ATen/native/cuda/BinaryInternal.h, Loops.cuh).
 _BY_NUMBER = re.compile(r"CUDAFunctorOn(Self|Other)_add")
 #: Neither operand is as the other is in memory (ATen/native/cuda/CUDALoops.cuh).
 _SPREAD = re.compile(r"[: ]elementwise_kernel<.*CUDAFunctor_add")
 #: Of the type that they make, or, in a kernel for one such type, take (ATen/native/cuda/Copy.cu).
 _COPIED = re.compile(r"(direct|b?float16)_copy_kernel_cuda\(.*?\{lambda\(([\w:]+)\)#1\}")
-_MAKES = {"float": "widen", "c10::Half": "narrow", "c10::BFloat16": "narrow"}
+_FEW_BITS = ("c10::Half", "c10::BFloat16")
 
 
 def told_by_kernels(trace: Trace, kernel: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
@@ -39,4 +39,4 @@ def _told(name: str) -> str:
     if which != "direct":
         return "narrow" if of == "float" else ""
     casts = "LoadWithCast" in name or "gpu_kernel_impl<" in name
-    return _MAKES.get(of, "") if casts else "layout"
+    return ("narrow" if of in _FEW_BITS else "") if casts else "layout"

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.names import OP_RULES, kernel_component
-from tracelens.attribution.structure.told import SUMS, TOLD, told_by_kernels
+from tracelens.attribution.structure.told import COPIES, SUMS, TOLD, told_by_kernels
 from tracelens.gemm import AttentionShape, GemmShape, KernelName, KernelNames, shape_of
 from tracelens.gemm.inductor import Fused, custom_kernel, parse_fused
 from tracelens.trace import Links, Trace, distinct_rows, look_up
@@ -240,8 +240,8 @@ def _leaf(trace: Trace, links: Links, rule: NodeArray) -> NodeArray:
 
 def _with(kind: Kind, told: str) -> Kind:
     """The same with what its kernel tells, where no shapes and types do."""
-    fits = kind.what == ("add" if told in SUMS else "copy")
-    return replace(kind, tags=kind.tags | {told}) if told and fits and not kind.tensors else kind
+    fits = kind.what == ("add" if told in SUMS else "copy" if told in COPIES else None)
+    return replace(kind, tags=kind.tags | {told}) if fits and not kind.tensors else kind
 
 
 def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, rule: int, idle: bool) -> Kind:
