@@ -261,7 +261,7 @@ def standardized_weights(run: Run) -> Iterator[int]:
 
 
 def adds_number(kind: Kind) -> bool:
-    """Without shapes: a sum with a number, and of no two tensors, as its kernel says (units.py)."""
+    """Without shapes: a sum with a number, and of no two tensors, as its kernel says (told.py)."""
     return kind.what == "add" and "number" in kind.tags
 
 
