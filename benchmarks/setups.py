@@ -1,5 +1,5 @@
 """Training steps of `transformers` models as people set them up: with checkpoints, with low-rank adapters,
-with attention written out, under autocast.
+with attention written out, under autocast, or as a loop of two micro-batches with clipping and AdamW.
 
 The recorder is that of ``benchmarks/hub``. Adapters are those of `peft`, where it is installed.
 """
@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
+from itertools import compress
 from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks.hub.models import ways
-from benchmarks.hub.recording import Marks, Recorded, loss_of, recorded
+from benchmarks.hub.recording import AnyRewriter, HubCapture, Marks, Recorded, loss_of, recorded
 from benchmarks.hub.truth import Place, truth_of
 from benchmarks.mixed_precision import MixedMarks
 from tests.kept import kept, of_package, sources
-from tests.zoo.capture import Capture
+from tests.zoo.capture import Capture, State
+from tests.zoo.cuda import Rewriter
+from tests.zoo.kernels_named import MULTI_TENSOR
+from tests.zoo.program import Op
+from tests.zoo.training import Training
 
 SETUPS = (
     "checkpointed",
@@ -31,7 +38,9 @@ SETUPS = (
     "checkpointed-adapters",
     "eager",
     "autocast",
+    "trained",
 )
+_RECORDER = "benchmarks.hub.recording"
 _ADAPTER = "lora_"
 _BASE = "base_layer"  # of huggingface/peft src/peft/tuners/lora/layer.py
 
@@ -58,7 +67,11 @@ def _recorded(name: str, setup: str) -> Recorded:
                     batch = {key: _long(value) for key, value in batch.items()}
                 truth = _of_adapted if "adapters" in setup else truth_of
                 marks = partial(_marks, captures, MixedMarks if setup == "autocast" else Marks)
-                return recorded(name, model, partial(loss_of, model, batch), truth, marks)
+                with ExitStack() as stack:
+                    if setup == "trained":
+                        stack.enter_context(mock.patch(f"{_RECORDER}._step", partial(_whole, model)))
+                        stack.enter_context(mock.patch(f"{_RECORDER}.AnyRewriter", LoopRewriter))
+                    return recorded(name, model, partial(loss_of, model, batch), truth, marks)
             except Exception as error:  # what a model asks of its library
                 failed = failed or error
     raise failed or LookupError("no model is made for the configuration")
@@ -85,9 +98,46 @@ def _marked(captures: list[Capture]) -> Callable[..., Any]:
     return call
 
 
+class LoopRewriter(AnyRewriter):
+    """Takes an optimizer's operators, which run over all tensors at once where a GPU is."""
+
+    def _operator(self, op: Op, state: State) -> None:
+        if op.name in MULTI_TENSOR:
+            Rewriter._operator(self, op, state)
+        else:
+            super()._operator(op, state)
+
+
+class Loop(Training):
+    """Updates what got a gradient."""
+
+    def _adamw(self) -> None:
+        got = [p.grad is not None for p in self.parameters]
+        self.moments = [list(compress(moment, got)) for moment in self.moments]
+        self.counts, self.parameters = list(compress(self.counts, got)), list(compress(self.parameters, got))
+        super()._adamw()
+
+
+def _whole(model: nn.Module, loss: Callable[[], Tensor], capture: HubCapture) -> Callable[[], None]:
+    """A step of a training loop: two micro-batches, gradients clipped, AdamW as torch.optim runs it."""
+    assert capture.marks is not None
+    marks: Marks = capture.marks
+
+    class Losing(nn.Module):
+        def forward(self) -> Tensor:
+            with marks, torch.device("meta"):
+                return loss()
+
+    losing = Losing()
+    losing.model = model
+    return Loop(losing, {}, capture, optimizer="foreach", clip=True, accumulate=2).step
+
+
 def _set_up(model: Any, setup: str) -> None:
     if setup == "eager":
         model.set_attn_implementation("eager")
+        return
+    if setup == "trained":
         return
     if setup == "autocast":
         model.to(torch.float32)

@@ -90,14 +90,19 @@ def test_a_map_that_is_padded_for_its_convolution_is_laid_out_for_no_heads(tmp_p
     _found(tmp_path, [copies[0], convolves, copies[1], convolves, LOOKUP, *LAYERS])
 
 
-@pytest.mark.parametrize("count", [12, 2])
+@pytest.mark.parametrize(
+    ("count", "names"), [(12, ("mul_", "mul", "add_")), (2, ("mul_", "mul", "add_")), (24, ("mul_", "mul_"))]
+)
 def test_what_scales_and_adds_one_weight_after_another_is_an_average_of_them(
-    tmp_path: Path, count: int
+    tmp_path: Path, count: int, names: tuple[str, ...]
 ) -> None:
-    """dino/main_dino.py: param_k.data.mul_(m).add_((1 - m) * param_q.detach().data), without a range."""
+    """dino/main_dino.py: param_k.data.mul_(m).add_((1 - m) * param_q.detach().data), without a range.
+
+    Gradients that are clipped one by one (torch/nn/utils/clip_grad.py, foreach=False) are scaled alone.
+    """
     sizes = [[WIDTH, WIDTH], [WIDTH], [4 * WIDTH, WIDTH], [4 * WIDTH]]
-    right = "optimizer" if count > 2 else "loss"
-    each = [[_row(right, name, size, size) for name in ("mul_", "mul", "add_")] for size in sizes]
+    right = "optimizer" if count == 12 else "loss"
+    each = [[_row(right, name, size, size) for name in names] for size in sizes]
     average = [row for at in range(count) for row in each[at % len(each)]]
     loss = _row("loss", "cross_entropy_loss", LOGITS)
     _found(tmp_path, [LOOKUP, *LAYERS, HEAD, loss, *average])

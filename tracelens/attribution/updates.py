@@ -13,7 +13,7 @@ from tracelens.trace import Links, Trace, look_up
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
-_AVERAGES = re.compile(r"aten::(mul_?|add_?|sub_?|lerp_?|copy_)")
+_SCALES, _ADDS = re.compile(r"aten::mul_?"), re.compile(r"aten::(add_?|sub_?|lerp_?|copy_)")
 _MANY = 24  # kernels of an average in a row, at least
 _SIZES = 3  # distinct ones among the weights, at least
 _PER_TENSOR = 2  # kernels, at least
@@ -50,12 +50,16 @@ def averaged_weights(trace: Trace, links: Links, can_be: BoolArray) -> BoolArray
     """
     out = np.zeros(len(trace.kernels), np.bool_)
     op = links.kernel_op
-    averages = trace.symbols.where(_AVERAGES.fullmatch)[look_up(trace.ops.name, op)] & (op >= 0)
+    scales, adds = (
+        trace.symbols.where(does.fullmatch)[look_up(trace.ops.name, op)] & (op >= 0) for does in (_SCALES, _ADDS)
+    )
     rows = np.flatnonzero((op >= 0) & (links.kernel_launch >= 0))
     rows = rows[np.lexsort((trace.ops.ts_ns[op[rows]], trace.ops.thread[op[rows]]))]
-    of = averages[rows] & can_be[rows]
+    of = (scales | adds)[rows] & can_be[rows]
     edges = np.flatnonzero(np.diff(of, prepend=False, append=False)).reshape(-1, 2)
     for begin, end in edges[edges[:, 1] - edges[:, 0] >= _MANY].tolist():
+        if not adds[rows[begin:end]].any():  # clipped gradients are scaled alone
+            continue
         codes = trace.ops.inputs[op[rows[begin:end]]]
         sizes = {code: _size(trace.details.inputs(code).dims) for code in np.unique(codes).tolist()}
         given = [sizes[code] for code in codes.tolist()]
