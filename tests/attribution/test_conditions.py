@@ -154,9 +154,10 @@ def test_channels_divided_by_their_length_are_normalized(tmp_path: Path) -> None
 
 
 def test_a_head_whose_results_are_averaged(tmp_path: Path) -> None:
-    """A loss of one's own ends in a mean."""
+    """A loss of one's own ends in a mean, and of several micro-batches in its share."""
     few = [BATCH, LENGTH, 32]
-    head = [mm("logits", TOKENS, 32, WIDTH), _row("", "pow", few), _row("", "mean", few)]
+    head = [mm("logits", TOKENS, 32, WIDTH), _row("loss", "pow", few), _row("loss", "mean", few)]
+    head += [_row("loss", "div", [], [])]
     _found(tmp_path, [*3 * [*ATTENTION, ADD, *MLP, ADD], NORM, *head])
 
 

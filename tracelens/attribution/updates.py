@@ -51,7 +51,8 @@ def averaged_weights(trace: Trace, links: Links, can_be: BoolArray) -> BoolArray
     out = np.zeros(len(trace.kernels), np.bool_)
     op = links.kernel_op
     scales, adds = (
-        trace.symbols.where(does.fullmatch)[look_up(trace.ops.name, op)] & (op >= 0) for does in (_SCALES, _ADDS)
+        trace.symbols.where(does.fullmatch)[look_up(trace.ops.name, op)] & (op >= 0)
+        for does in (_SCALES, _ADDS)
     )
     rows = np.flatnonzero((op >= 0) & (links.kernel_launch >= 0))
     rows = rows[np.lexsort((trace.ops.ts_ns[op[rows]], trace.ops.thread[op[rows]]))]

@@ -25,6 +25,7 @@ from tracelens.gemm import GemmShape
 
 _PADDED = 512  # rows that a vocabulary is made larger by, at most
 _NEAR = 8  # units behind the head
+_OF_NUMBERS = frozenset({"add", "div", "mul"})  # at the end of a loss
 _COMPARES = frozenset({"softmax", "log_softmax", "argmax", "max", "topk", "sort", "multinomial"})
 _OF_DISTANCE = 2  # columns beside those of two vectors whose distance is one product (aten::_euclidean_dist)
 
@@ -327,8 +328,10 @@ class BlockWalk(Walk):
         if not before and not self._scores(products[-1], vocab):
             taken = (kind.name for kind in run.kinds[products[-1] + 1 :] if kind.what != "copy")
             pools = last.n == last.k and next(taken, "") == "tanh"  # BERT's
-            if pools or self._averages(products[-1]):  # what is as wide as the stream can be a pooler's
+            averaged = [] if pools else self._averaged(products[-1])
+            if pools or averaged:  # what is as wide as the stream can be a pooler's
                 run.labels[products[-1]] = Label("logits" if last.n != self.hidden else "other")
+            run.labels |= {at: Label("loss") for at in averaged if run.phase != "graph"}
             return
         for at, shape in shapes.items():
             sizes = {shape.m, shape.n, shape.k}
@@ -374,15 +377,19 @@ class BlockWalk(Walk):
             for kind in behind
         )
 
-    def _averages(self, at: int) -> bool:
-        """Without a loss of a name: does the run end in the mean of what the product made?"""
+    def _averaged(self, at: int) -> list[int]:
+        """Without a loss of a name: from what the product made to the mean of it, and to its share of a step
+        (gradients that accumulate, losses that are added up), where the run ends in these."""
         run, shape = self.run, self.run.shape(at)
-        ends = [kind for kind in run.kinds[at + 1 :] if kind.what != "copy" and kind.name not in VIEWS]
+        behind = [place for place in range(at + 1, len(run)) if run.kinds[place].name not in VIEWS]
+        kinds = [run.kinds[place] for place in behind]
+        ends = [kind for kind in kinds if kind.what != "copy"]
+        while ends and not ends[-1].tensors and ends[-1].name in _OF_NUMBERS:
+            ends.pop()
         if shape is None or not ends or ends[-1].name != "mean" or run.products(at + 1):
-            return False
-        return len(ends) <= _NEAR and {prod(kind.tensors[0]) for kind in ends if kind.tensors} == {
-            shape.m * shape.n
-        }
+            return []
+        sizes = {prod(kind.tensors[0]) for kind in ends if kind.tensors}
+        return behind if len(ends) <= _NEAR and sizes == {shape.m * shape.n} else []
 
     def _onto_words(self, at: int, shape: GemmShape) -> bool:
         """Onto as many words as an embedding before it has, from their width?"""

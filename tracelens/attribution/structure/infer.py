@@ -56,6 +56,9 @@ from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace, look_up
 
 NodeArray = npt.NDArray[np.int32]
+_OF_CORE = ("scores", "softmax", "values", "core", "other")
+#: No layer is made of these alone: what brings the last layers' results together is none.
+_BESIDE = ("norm", "residual", "dropout", *(f"attention.{part}" for part in _OF_CORE))
 
 
 @dataclass(frozen=True)
@@ -195,9 +198,10 @@ def infer(
         label[row] = labels.setdefault(Label("grad_clip"), len(labels))
     for run, forward in [*_with_forward(twins), *captured(twins)]:
         run.counts_layers &= forward.counts_layers
+    layers = {label.layer for run in twins for label in run.labels.values() if label.component not in _BESIDE}
     for run, twin in zip(runs, twins, strict=True):
         for at, named in twin.labels.items():
-            found = named if twin.counts_layers else replace(named, layer=None)
+            found = named if twin.counts_layers and named.layer in layers else replace(named, layer=None)
             label[run.units[at]] = labels.setdefault(found, len(labels))
     counted = [run for run in read if run.counts_layers and run.phase != "recompute"]
     further = {layer: sure for run in counted for layer, sure in further_models(run).items()}
