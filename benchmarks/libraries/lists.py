@@ -7,7 +7,9 @@ from typing import Any
 from benchmarks.libraries import (
     clones,
     clones_truth,
+    field_practices,
     further_posts,
+    further_practices,
     further_recipes,
     further_studies,
     further_workloads,
@@ -17,6 +19,8 @@ from benchmarks.libraries import (
     originals_truth,
     posts,
     posts_truth,
+    practices,
+    practices_truth,
     recipes,
     recipes_truth,
     repos,
@@ -49,4 +53,7 @@ LISTS: tuple[tuple[Any, Any], ...] = (
     (further_posts, posts_truth),
     (studies, studies_truth),
     (further_studies, studies_truth),
+    (practices, practices_truth),
+    (further_practices, practices_truth),
+    (field_practices, practices_truth),
 )
