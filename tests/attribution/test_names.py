@@ -478,11 +478,13 @@ def test_samples_of_a_grid_are_of_pictures_or_of_deformable_attention() -> None:
     assert op_rule("aten::grid_sampler_2d") is None
 
 
-def _roles(*modules: str, choosing: str = "", bending: str = "", attending: str = "") -> list[str | None]:
+def _roles(
+    *modules: str, choosing: str = "", bending: str = "", attending: str = "", routing: str = ""
+) -> list[str | None]:
     """What the last element of each of these dotted modules is, of which the first holds all others."""
     elements = [tuple(Element(p, element_role(p), None, False) for p in name.split(".")) for name in modules]
     outers = [modules.index(name.rpartition(".")[0]) if "." in name else -1 for name in modules]
-    runs = ({modules.index(name)} if name else set() for name in (choosing, bending, attending))
+    runs = ({modules.index(name)} if name else set() for name in (choosing, bending, attending, routing))
     return [path.roles()[-1] for path in _by_what_they_hold([Path(e, "") for e in elements], outers, *runs)]
 
 
@@ -512,6 +514,16 @@ def test_a_module_called_attention_with_an_mlp_of_its_own_is_a_layer() -> None:
     held = ["A_Attention.MultiheadAttention", "A_Attention.Linear", "A_Attention.QuickGELU"]
     assert _roles("A_Attention", *held)[0] == "attention"
     assert _roles("A_Attention", *held, "A_Attention.Linear")[0] == "layer"
+
+
+def test_what_is_called_an_mlp_may_be_a_mixture_or_a_network() -> None:
+    """openai/gpt-oss, gpt_oss/torch/model.py: MLPBlock chooses experts by itself; fms-extras,
+    models/speculator.py: MLPSpeculator has tables of words."""
+    assert _roles("MLPBlock", "MLPBlock.RMSNorm", "MLPBlock.Linear")[0] == "mlp"
+    assert _roles("MLPBlock", "MLPBlock.RMSNorm", "MLPBlock.Linear", routing="MLPBlock")[0] == "moe"
+    assert _roles("MLPSpeculator", "MLPSpeculator.Embedding", "MLPSpeculator.Linear")[0] is None
+    assert element_role("EncoderOnlyEmbedderM3ModelForTraining") != "embedding"
+    assert element_role("BertEmbeddings") == "embedding"
 
 
 def test_one_product_in_attention_is_no_mlp_whatever_it_is_called() -> None:

@@ -73,7 +73,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "activation",
-        r"aten::(gelu_?|silu_?|mish_?|hardswish_?|glu)",
+        r"aten::(gelu_?|silu_?|mish_?|hardswish_?|glu|erf_?)",  # erf: a GELU written out
         rf"{_WORD}.*(SiLUMul|SwiGLU|GEGLU|GELUMul|BiasGelu|BiasGeLU).*",
     ),
     (  # an activation in an MLP, and many other things elsewhere: soft caps, gates, stems
@@ -228,8 +228,9 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("loss", "loss", "cross_?entropy", "criterion"),
     (
         "embedding",
-        # nor a model of that name (EmbeddingGemma), nor what hands an embedding on (guided-diffusion)
-        r"embed(?!ding((?-i:[A-Z])\w*(layer|block|model|lm)|postprocessor)$)(?!sequential)",
+        # nor a model of that name (EmbeddingGemma, FlagEmbedding's EncoderOnlyEmbedderModelForTraining), nor
+        # what hands an embedding on (guided-diffusion)
+        rf"embed(?!ding((?-i:[A-Z])\w*(layer|block|lm)|postprocessor)$)(?!sequential)(?!{_NEAR}model(for|$))",
         "^wte$",
         "^wpe$",
         "tok_emb",

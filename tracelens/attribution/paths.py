@@ -129,11 +129,12 @@ def find_paths(trace: Trace, links: Links) -> Paths:
         return found
 
     choosing = {*running("softmax", "topk")}
+    routing = {*running("topk")} & {*running("softmax")}
     choosing |= {outers[at] for at in choosing if at >= 0}
     weighs, products, bending = running("softmax"), running("bmm"), {*running("activation")}
     attending = {*running("core")} | {at for at in weighs if products[at] >= 2 * weighs[at]}
     attending -= bending | {*running("embedding", "loss")}  # what runs these, too, is more
-    paths = _by_what_they_hold(paths, outers, choosing, bending, attending)
+    paths = _by_what_they_hold(paths, outers, choosing, bending, attending, routing)
     lookup = np.full(len(wanted) + 1, -1, np.int32)
     for node, path in of_context.items():
         lookup[node] = path  # -1 writes the last place, which stays -1
@@ -158,14 +159,15 @@ def _by_what_they_hold(
     choosing: set[int],
     bending: set[int],
     attending: Container[int] = (),
+    routing: Container[int] = (),
 ) -> list[Path]:
     """A module called after its activation or its rotation that has linear layers is an MLP, or attention;
     one called attention that holds attention and an MLP is a layer, and so is one called a mixture that holds
     a mixture and an MLP; one called an MLP in attention that holds one product alone is that product (of
     LeViT, with its normalization); one called a norm that holds one, and a block, is none (``PreNorm``); one
-    called an MLP that holds some and is ``choosing`` is a mixture, and one that holds blocks a network.
-    ``bending``: what runs an activation by itself; ``attending``: attention, and is that where its name says
-    nothing else and it holds neither attention nor an MLP."""
+    called an MLP that holds some and is ``choosing``, or is ``routing`` by itself, is a mixture, and one that
+    holds blocks or a table a network. ``bending``: what runs an activation by itself; ``attending``:
+    attention, and is that where its name says nothing else and it holds neither attention nor an MLP."""
     products = Counter(
         outers[at] for at, path in enumerate(paths) if _PRODUCT.fullmatch(path.elements[-1].text)
     )
@@ -175,9 +177,11 @@ def _by_what_they_hold(
     }
     layers = _layers_of_attention(paths, outers, products, bends)
     blocks = dict.fromkeys(layers, "layer") | _around_mlps(paths, outers, choosing)
+    blocks |= {at: "moe" for at, path in enumerate(paths) if at in routing and _last_role(path) == "mlp"}
     normed = {outer for path, outer in zip(paths, outers, strict=True) if _last_role(path) == "norm"}
     around = {outer for outer, inside in _holders(paths, outers) if inside in ("attention", "mlp")}
     networks = _holding_blocks(paths, outers)
+    networks |= {outer for outer, inside in _holders(paths, outers) if inside == "embedding"}
     found: list[Path] = []
     for at, path in enumerate(paths):
         before = found[outers[at]].elements if outers[at] >= 0 else ()

@@ -73,11 +73,18 @@ def _sums(kind: Kind) -> bool:
     return kind.what == "bmm" and kind.gemm is not None and kind.gemm.k > 1
 
 
+def _by_weights(it: Match) -> bool:
+    """Do both take a matrix for each head, the same for all samples? So do linear layers of a head's
+    channels (RG-LRU, arXiv 2402.19427)."""
+    taken = (it.kinds[it.places[part][0]].tensors[:2] for part in (0, 2))
+    return all(len(tensors) == 2 and len(tensors[1]) < len(tensors[0]) for tensors in taken)
+
+
 def _works_on_scores(it: Match) -> bool:
     """Is all between the two GEMMs as large as the scores, and does the second give the heads' width back?"""
     scores, between = it["batch"] * it["rows"] * it["keys"], it.kinds[it.places[0][0] + 1 : it.places[2][0]]
     alone = all(kind.tensors and prod(kind.tensors[0]) == scores for kind in between)
-    return alone and it["key_dim"] == it["value_dim"]
+    return alone and it["key_dim"] == it["value_dim"] and not _by_weights(it)
 
 
 _ENDS_HEADS = what("gemm", "core", "softmax", "loss")
@@ -105,7 +112,7 @@ SIGMOID = Grammar(
         one("attention.scores", named("sigmoid"), _ON_SCORES, elements="weights"),
         one("attention.values", _sums, _ON_SCORES, batch="batch", m="rows", n="value_dim", k="keys"),
     ),
-    where=lambda it: it["weights"] == it["batch"] * it["rows"] * it["keys"],
+    where=lambda it: it["weights"] == it["batch"] * it["rows"] * it["keys"] and not _by_weights(it),
     shaped=True,
 )
 

@@ -171,7 +171,7 @@ class Forward(Queries, BlockWalk):
         if parts := self._widening_mlp(ahead if len(ahead) != 1 else shapes[:3]):
             self.run.labels |= parts
             ahead = []
-        wider = makes_stream or any(shape.k != self.hidden for _, shape in ahead[:1])
+        wider = any(makes_stream or shape.k != self.hidden for _, shape in ahead[:1])
         after = [*(shape.k for _, shape in ahead[1:]), 0]
         if wider and all(s.n in (self.hidden, k, 2 * k) for (_, s), k in zip(ahead, after, strict=True)):
             self.run.labels.update({at: Label("embedding") for at, _ in ahead})
@@ -204,7 +204,7 @@ class Forward(Queries, BlockWalk):
         for core, following in pairs(self.run):
             stop = following.first if following else len(self.run)
             before: dict[int, int] = {}  # width -> the last product that gives it
-            products = self.run.products(core.last + 1, stop)
+            products = self._without_adapters(self.run.products(core.last + 1, stop))
             for at, behind in zip(products, [*products[1:], stop], strict=False):
                 shape = self.run.shape(at)
                 wide = (shape.k, 2 * shape.k) if shape is not None and shape.n == self.hidden else ()

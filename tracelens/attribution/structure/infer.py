@@ -198,7 +198,7 @@ def infer(
         label[row] = labels.setdefault(Label("grad_clip"), len(labels))
     for run, forward in [*_with_forward(twins), *captured(twins)]:
         run.counts_layers &= forward.counts_layers
-    layers = {label.layer for run in twins for label in run.labels.values() if label.component not in _BESIDE}
+    layers = numbered(twins)
     for run, twin in zip(runs, twins, strict=True):
         for at, named in twin.labels.items():
             found = named if twin.counts_layers and named.layer in layers else replace(named, layer=None)
@@ -206,6 +206,11 @@ def infer(
     counted = [run for run in read if run.counts_layers and run.phase != "recompute"]
     further = {layer: sure for run in counted for layer, sure in further_models(run).items()}
     return Inference(units, list(labels), label, hidden, any(run.cores for run in ahead), further)
+
+
+def numbered(runs: list[Run]) -> set[int | None]:
+    """The layers that hold more than what could stand behind the last one."""
+    return {label.layer for run in runs for label in run.labels.values() if label.component not in _BESIDE}
 
 
 def _without_gradients(units: Units, phase: list[str], step: NodeArray, graph: NodeArray) -> Iterator[Run]:

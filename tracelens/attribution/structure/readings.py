@@ -19,7 +19,6 @@ _QUERY_PRODUCTS = 2  # between two norms: q; q_b and kv_a of latent attention
 _EXPERT_PRODUCTS = 2  # behind a choice: up and down
 EXPERTS = "moe.experts"
 QUERIES = "attention.qkv"
-_WRITTEN_OUT = "erf"  # of a GELU that is no operator: x / 2 * (1 + erf(x / sqrt(2)))
 _IN_PAIR = frozenset({"gemm", "activation", "copy", "add", "dropout"})  # of two linear layers in a row
 _RECURS = frozenset({"_cudnn_rnn", "miopen_rnn", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"})
 _MLPS: dict[tuple[int, ...], Pattern] = {
@@ -255,9 +254,7 @@ def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, .
         return tuple(named[base] for base in of_base if base in named) if found else None
     if len(places) < 2:
         return None
-    inside = range(places[0], places[-1])
-    acts = _activations(run, places) or [at for at in inside if run.kinds[at].name == _WRITTEN_OUT]
-    acts = acts or _bent(run, places)
+    acts = _activations(run, places) or _bent(run, places)
     norms = normalizations(run, places[0], places[-1])
     found = _in_stretches(run, places, norms, acts, last=last)
     if found is not None or last or len(places) < _MLP_BETWEEN:

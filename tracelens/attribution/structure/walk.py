@@ -125,22 +125,29 @@ class Walk:
 
     def _adapters(self, rest: list[int], base: int) -> list[int]:
         """Low-rank adapters beside a product (x A B added to x W) belong to it; returns what is left."""
-        run, wide = self.run, self.run.shape(base)
-        if len(rest) < 2 or wide is None:
-            return rest
-        down, up = run.shape(rest[0]), run.shape(rest[1])
-        if (
-            down is not None
-            and up is not None
-            and down.k == wide.k
-            and up.k == down.n <= min(LARGEST_RANK, wide.k // 2)
-            and up.n == wide.n
-            and not self._bends(base, rest[1])
-        ):
-            label = run.labels[base]
-            run.labels[rest[0]] = run.labels[rest[1]] = Label(label.component, label.layer)
-            return self._adapters(rest[2:], base)
+        while self._adapts(base, rest):
+            label = self.run.labels[base]
+            self.run.labels |= dict.fromkeys(rest[:2], Label(label.component, label.layer))
+            rest = rest[2:]
         return rest
+
+    def _adapts(self, base: int, behind: list[int]) -> bool:
+        """Are the first two of the products behind another an adapter of it?"""
+        shapes = [self.run.shape(at) for at in (base, *behind[:2])]
+        if len(shapes) < 3 or None in shapes:
+            return False
+        wide, down, up = (shape for shape in shapes if shape is not None)
+        narrow = up.k == down.n <= min(LARGEST_RANK, wide.k // 2)
+        return narrow and (down.k, up.n) == (wide.k, wide.n) and not self._bends(base, behind[1])
+
+    def _without_adapters(self, products: list[int]) -> list[int]:
+        out: list[int] = []
+        while products:
+            base, products = products[0], products[1:]
+            out.append(base)
+            while self._adapts(base, products):
+                products = products[2:]
+        return out
 
     def _bends(self, start: int, stop: int) -> bool:
         """Is what a product gives normalized, or bent, before the other? An adapter is linear."""
