@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.attribution import test_grammars
 from tests.attribution.rows import Row, mm
 from tests.attribution.test_parts import (
     ADD,
@@ -21,9 +22,11 @@ from tests.attribution.test_parts import (
     _found,
     _row,
 )
+from tracelens.attribution.structure.adapters import label_adapters
 from tracelens.attribution.structure.attention_grammars import LINEAR, SIGMOID
 from tracelens.attribution.structure.grammar import Grammar, matches
 from tracelens.attribution.structure.infer import numbered
+from tracelens.attribution.structure.local import without_mixers
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
@@ -89,3 +92,25 @@ def test_attention_to_the_layers_results_is_no_layer() -> None:
     labels = {at: Label(part, 0) for at, part in parts.items()}
     labels |= {at: Label(part, 1) for at, part in together.items()}
     assert numbered([Run("forward", [], [], labels=labels)]) == {0}
+
+
+def test_a_mixer_whose_projections_have_adapters_is_one() -> None:
+    """peft, LoraConfig(target_modules="all-linear") on what takes the place of attention."""
+    kinds: list[Kind] = [test_grammars.NORM]
+    for kind in test_grammars.MAMBA:
+        kinds.append(kind)
+        if kind.gemm is None:
+            continue
+        whole = (kind.gemm.m, kind.gemm.n)
+        kinds += [test_grammars._gemm(4, kind.gemm.k), test_grammars._gemm(kind.gemm.n, 4)]
+        kinds += [test_grammars._unit("mul", whole), test_grammars._unit("add", whole, whole, what="add")]
+    run = Run("forward", [*range(len(kinds))], [*kinds, test_grammars.SUM])
+    rest = without_mixers(run)
+    label_adapters(rest.whole)
+    parts = [run.labels[at].component if at in run.labels else None for at in range(len(kinds))]
+    adapted = [
+        part
+        for kind, part in zip(test_grammars.MAMBA, test_grammars.OF_MAMBA, strict=True)
+        for _ in range(5 if kind.gemm else 1)
+    ]
+    assert parts == [None, *adapted]

@@ -1,4 +1,4 @@
-"""Adapters that do more than add two products of a small rank to that which they adapt."""
+"""Adapters: what runs beside a product to change what it gives, and has the name of that."""
 
 from __future__ import annotations
 
@@ -19,11 +19,36 @@ from tracelens.attribution.structure.grammar import (
 )
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import VIEWS
+from tracelens.attribution.structure.walk import LARGEST_RANK
 
 _BASE = "base"  # the product that is adapted
 
 _AHEAD = Gap("beside", no(PRODUCT, what("norm", "softmax", "activation", "loss", "convolution")))
 _RIGHT = Gap("beside", named(*VIEWS, "copy_", "to"))
+
+
+def _adds_few(it: Match) -> bool:
+    """Are the results of both added, the adapter's of a small rank?"""
+    (added,) = it.places[-1]
+    whole = it["tokens"] * it["wide"]
+    small = it["rank"] <= LARGEST_RANK and 2 * it["rank"] <= it["hidden"]
+    return small and [prod(t) for t in it.kinds[added].tensors[:2]] == 2 * [whole]
+
+
+#: Two products of a small rank beside it, scaled and added, which is its own sum (LoRA, arXiv 2106.09685;
+#: peft, tuners/lora/layer.py).
+LOW_RANK = Grammar(
+    "low-rank adapter",
+    (
+        one(_BASE, what("gemm"), m="tokens", n="wide", k="hidden"),
+        one("product", what("gemm"), _AHEAD, m="tokens", n="rank", k="hidden"),
+        one("product", what("gemm"), _RIGHT, m="tokens", n="wide", k="rank"),
+        one("product", named("mul"), _RIGHT, least=0),
+        one("product", named("add", "add_"), _RIGHT),
+    ),
+    _adds_few,
+    shaped=True,
+)
 
 #: A weight split in its direction and its length (DoRA, arXiv 2402.09353; peft, tuners/lora/dora.py): the
 #: two products of its rank, on the unit matrix and on the tokens, the length of all columns, and, behind a
@@ -173,7 +198,7 @@ OF_BASES = Grammar(
 )
 
 
-ADAPTERS = (DECOMPOSED, WHOLE, ORTHOGONAL, REFLECTED, TURNED, SHARED, OF_BASES)
+ADAPTERS = (LOW_RANK, DECOMPOSED, WHOLE, ORTHOGONAL, REFLECTED, TURNED, SHARED, OF_BASES)
 
 
 def adapters(run: Run) -> dict[int, dict[int, str]]:
@@ -189,9 +214,10 @@ def label_adapters(run: Run) -> None:
     """Name what adapts a product after that; fills ``run.labels``."""
     for base, beside in adapters(run).items():
         label = run.labels.get(base)
-        if label is None or "." not in label.component:
+        if label is None:
             continue
-        other = f"{label.component.partition('.')[0]}.other"
+        family, inside, _ = label.component.partition(".")
+        other = f"{family}.other" if inside else family
         for at, part in beside.items():
             own = label.component if part == "product" else other
             kind = run.kinds[at].what

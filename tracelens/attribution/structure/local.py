@@ -53,9 +53,11 @@ def without_mixers(run: Run) -> Excerpt:
     """Name the layers of a forward or recomputed run that take the place of attention, and what makes their
     conditions, wherever they stand; returns the run without them, and without what adapts a product."""
     beside = {at for adapter in adapters(run).values() for at in adapter}
-    for found in matches(run, *MIXERS, CONDITION):
-        run.labels |= {at: Label(name, evidence="local") for at, name in found.components.items()}
-    kept = [at for at in range(len(run)) if at not in run.labels and at not in beside]
+    plain = [at for at in range(len(run)) if at not in beside]
+    bare = run.part(plain) if beside else run
+    for found in matches(bare, *MIXERS, CONDITION):
+        run.labels |= {plain[at]: Label(name, evidence="local") for at, name in found.components.items()}
+    kept = [at for at in plain if at not in run.labels]
     rest = Excerpt(run, kept, run.part(kept) if len(kept) < len(run) else run)
     for found in matches(rest.run, TRIANGLE, OUTER):
         rest.run.labels |= {at: Label(name, evidence="local") for at, name in found.components.items()}
