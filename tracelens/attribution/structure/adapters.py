@@ -31,7 +31,7 @@ def _adds_few(it: Match) -> bool:
     """Are the results of both added, the adapter's of a small rank?"""
     (added,) = it.places[-1]
     whole = it["tokens"] * it["wide"]
-    small = it["rank"] <= LARGEST_RANK and 2 * it["rank"] <= it["hidden"]
+    small = it["rank"] <= LARGEST_RANK and 2 * it["rank"] <= max(it["hidden"], it["wide"])
     return small and [prod(t) for t in it.kinds[added].tensors[:2]] == 2 * [whole]
 
 
