@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.attribution import test_grammars
-from tests.attribution.rows import Row, mm
+from tests.attribution.rows import Row, attributed, mm, written
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -22,6 +22,7 @@ from tests.attribution.test_parts import (
     _found,
     _row,
 )
+from tests.attribution.test_recipes import HEAD, LOGITS, LOOKUP
 from tracelens.attribution.structure.adapters import label_adapters
 from tracelens.attribution.structure.attention_grammars import LINEAR, SIGMOID
 from tracelens.attribution.structure.grammar import Grammar, matches
@@ -30,6 +31,7 @@ from tracelens.attribution.structure.local import without_mixers
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
+from tracelens.words import COMPONENTS
 
 RANK, INNER = 16, 4 * WIDTH
 
@@ -114,3 +116,15 @@ def test_a_mixer_whose_projections_have_adapters_is_one() -> None:
         for _ in range(5 if kind.gemm else 1)
     ]
     assert parts == [None, *adapted]
+
+
+def test_a_head_of_several_layers_behind_another_is_no_loss(tmp_path: Path) -> None:
+    """jayLEE0301/vq_bet_official: codes of actions by one MLP, and how far off they are by another."""
+    wide = 1024
+    bent, deep = _row("", "relu", [TOKENS, wide]), mm("", TOKENS, wide, wide)
+    offsets = [mm("", TOKENS, wide, WIDTH), bent, deep, bent, deep]
+    loss = _row("loss", "cross_entropy_loss", LOGITS)
+    rows = [LOOKUP, *2 * [*ATTENTION, ADD, *MLP, ADD], NORM, HEAD, *offsets, loss]
+    trace, _, found = attributed(tmp_path, written(rows))
+    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    assert [at for at, part in enumerate(said) if part == "loss"] == [len(rows) - 1]

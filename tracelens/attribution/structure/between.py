@@ -18,7 +18,7 @@ from tracelens.attribution.structure.patches import label_patches
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.serving import helps, serves_few_bits, serves_next, weights_of
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
-from tracelens.attribution.structure.walk import LARGEST_RANK, is_product, loses, name_sum
+from tracelens.attribution.structure.walk import LARGEST_RANK, activates, is_product, loses, name_sum
 
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
@@ -284,7 +284,7 @@ class _Placed(OnStream):
         sure = self.gap if whole else [at for at in self.gap if loses(self.run, at)]
         filled = (at for at in sure if "embedding_backward" in self.run.kinds[at].tags)  # for the backward
         zeros = {at for at in filled if not loses(self.run, at)}
-        sure = [at for at in sure if at > self.last_scaled and at not in zeros]
+        sure = [at for at in sure if at > self.last_scaled and at not in zeros and not self._feeds(at)]
         parts, last = dict.fromkeys(self._counters, "norm"), self.last_of_columns
         kinds = [self.run.kinds[at] for at in self.gap]
         if self.after == "logits" and all(kind.what == "copy" or kind.name in VIEWS | CUTS for kind in kinds):
@@ -292,6 +292,12 @@ class _Placed(OnStream):
         parts |= {at: "other" for at in sure if self.run.kinds[at].what == "picture"}
         named = ((at, parts.get(at, "logits" if at <= last else "loss")) for at in sure)
         return [(at, Label(component)) for at, component in named]
+
+    def _feeds(self, at: int) -> bool:
+        """Does it bend what a product right behind it takes? That is another head's layer, and no loss."""
+        run = self.run
+        behind = next((p for p in range(at + 1, len(run)) if run.kinds[p].what != "copy"), None)
+        return activates(run.kinds[at]) and behind is not None and is_product(run, behind)
 
     def _in_head(self) -> list[tuple[int, Label]] | None:
         """Between the products of a head: an activation, written out or not, and a normalization."""
