@@ -181,15 +181,16 @@ def _by_what_they_hold(
     normed = {outer for path, outer in zip(paths, outers, strict=True) if _last_role(path) == "norm"}
     around = {outer for outer, inside in _holders(paths, outers) if inside in ("attention", "mlp")}
     networks = _holding_blocks(paths, outers)
-    networks |= {outer for outer, inside in _holders(paths, outers) if inside == "embedding"}
+    tables = {outer for outer, inside in _holders(paths, outers) if inside == "embedding"}
     found: list[Path] = []
     for at, path in enumerate(paths):
         before = found[outers[at]].elements if outers[at] >= 0 else ()
         *words, last = path.elements[len(before) :]
         if at in blocks:
             last = replace(last, role=blocks[at])
+        network = at in networks or (at in tables and last.role == "mlp")
         if (at in normed & around and last.role == "norm") or (
-            at in networks and last.role in ("mlp", "logits", "loss")
+            network and last.role in ("mlp", "logits", "loss")
         ):
             last = replace(last, role=None)
         known = last.named or is_block(last) or last.role not in (None, "mixer")
