@@ -51,7 +51,10 @@ _ROUTER = re.compile(r"Router|TopkGate|TopKGate|(?<!Deimv2)(?<!DFine)(?<!Forget)
 #: Weights two residual streams against each other: models/deimv2/modeling_deimv2.py, "second_residual";
 #: models/d_fine/modeling_d_fine.py, the same.
 #: Sums several residual streams, in front of the last norm: models/hy_v4_vl, HYV4VLHyperHead.
-_STREAMS = re.compile(r"(Deimv2|DFine)Gate$|HyperHead$")
+#: Two weights for each channel: models/muse_spark/modeling_muse_spark.py, alpha * residual + beta * hidden.
+_STREAMS = re.compile(r"(Deimv2|DFine)Gate$|HyperHead$|ResidualGate$")
+#: A recurrent cell beside attention, as in models/slanet/modeling_slanet.py, is of it or of nothing.
+_RECURRENT = re.compile(r"(LSTM|GRU|RNN)(Cell)?$")
 #: Scales by a half what it adds to the stream, inside: models/gemma3n, Gemma3nAudioConformerFeedForward.
 _HALVES = re.compile(r"ConformerFeedForward$")
 _MOE = re.compile(r"(Moe|MoE|MOE)$|SparseM|Moe(Block|Layer|SparseMoeBlock)|MoELayer|Mixture|BlockSparse")
@@ -71,7 +74,10 @@ _HEAD = re.compile(
 _POOLS = re.compile(r"(Aimv2|VideoPrismMultihead)AttentionPoolingHead$")
 #: Into the model and out of it: models/timesfm/modeling_timesfm.py.
 _PATCHES = re.compile(r"TimesFm\w*ResidualBlock$")
-_IN_HEAD = re.compile(r"(MLP|Mlp)$")
+#: "Very simple multi-layer perceptron (MLP, also called FFN), used to predict": models/rt_detr.
+_IN_HEAD = re.compile(r"(MLP|Mlp)(PredictionHead)?$")
+#: An MLP that makes the queries' positions, whatever its class is called: models/rt_detr/modeling_rt_detr.py.
+_OF_POSITIONS = re.compile(r"(pos|ref_point)_head$")
 _ACTIVATION = re.compile(r"GELU|SiLU|ReLU|Activation|Swish|Mish|Tanh$|Sigmoid$|^ACT")
 _DROPOUT = re.compile(r"Dropout|DropPath|StochasticDepth")
 #: Not attention that is called after it: models/vjepa2, models/sam3.
@@ -150,6 +156,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "attention.rope"
     if place.within(_STREAMS) >= 0:
         return "residual other"
+    if _RECURRENT.search(own):
+        return "other attention.*"
     if place.within(_PATCHES) >= 0:
         return "embedding other logits mlp.* residual"
     attention, other = place.within(_ATTENTION), place.within(_OTHER_MIXER)
@@ -174,6 +182,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "moe.router moe.dispatch"
     if experts > attention and experts >= 0:
         return _in_mixture(place, own, name, function, weighted=weighted)
+    if any(_OF_POSITIONS.search(held) for held in place.names):
+        return "mlp.* embedding other logits"
     head = place.within(_HEAD)
     if head == 0 and len(place.classes) > 1:
         head = -1  # a whole model named for its head
@@ -191,7 +201,7 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     if any("Projector" in c for c in place.classes) or "Pool" in own:
         pools = " residual attention.*" if attention >= 0 or "Attention" in own else ""  # SigLIP's
         return f"embedding other logits mlp.* norm{pools}"
-    if place.within(_IN_HEAD) > head >= 0:
+    if place.within(_IN_HEAD) >= head >= 0:
         return "logits other mlp.*"
     closes = name == "proj_out" and place.within(_MLP) >= 0  # an MLP: models/sam2, Sam2FeedForward
     closes |= name == "decoder" and (own != "Linear" or place.names[-1] != name)  # half a model

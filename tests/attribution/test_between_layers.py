@@ -38,11 +38,11 @@ def test_a_mask_of_rows_is_of_the_block_before(tmp_path: Path, block: list[Row],
     _found(tmp_path, _layers([*ATTENTION, *ahead], [*MLP, *behind]))
 
 
-def _two(parts: tuple[str, str, str], taken: int, made: int) -> list[Row]:
+def _two(parts: tuple[str, str, str], taken: int, made: int, rows: int = TOKENS) -> list[Row]:
     """Two linear layers on all tokens, with an activation between."""
     up, bends, down = parts
-    between = _row(bends, "relu", [BATCH, LENGTH, WIDTH])
-    return [mm(up, TOKENS, WIDTH, taken), between, mm(down, TOKENS, made, WIDTH)]
+    between = _row(bends, "relu", [BATCH, rows // BATCH, WIDTH])
+    return [mm(up, rows, WIDTH, taken), between, mm(down, rows, made, WIDTH)]
 
 
 @pytest.mark.parametrize("taken", [2 * WIDTH, WIDTH])
@@ -54,8 +54,9 @@ def test_an_mlp_between_layers(tmp_path: Path, taken: int) -> None:
 
 @pytest.mark.parametrize(("taken", "made"), [(64, WIDTH), (WIDTH, 2 * WIDTH), (WIDTH, 4)])
 def test_what_widens_or_gives_no_stream_is_no_mlp(tmp_path: Path, taken: int, made: int) -> None:
-    """As projectors and heads of boxes do."""
-    _found(tmp_path, [*_layers(ATTENTION), *_two(("", "", ""), taken, made), *_layers(ATTENTION)])
+    """As projectors and heads of boxes do: they are of other rows than the layers behind them."""
+    beside = _two(("", "", ""), taken, made, 2 * TOKENS)
+    _found(tmp_path, [*_layers(ATTENTION), *beside, *_layers(ATTENTION)])
 
 
 def test_queries_of_content_and_of_position_are_summed(tmp_path: Path) -> None:

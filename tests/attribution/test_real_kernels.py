@@ -71,7 +71,7 @@ def test_a_product_of_no_rows_is_none(tmp_path: Path) -> None:
 
 def test_what_joins_a_table_and_an_encoder_is_no_mlp(tmp_path: Path) -> None:
     """The joint network of a transducer behind a Conformer, without shapes (transformers models/parakeet)."""
-    table = [_row("embedding", "embedding", [512, WIDTH], [64]), _row("", "_cudnn_rnn", [64, WIDTH])]
+    table = [_row("embedding", "embedding", [512, WIDTH], [64]), _row("other", "_cudnn_rnn", [64, WIDTH])]
     joint = [mm("", 64, WIDTH, WIDTH), _row("", "add", [64, WIDTH]), _row("", "relu", [64, WIDTH])]
     layer = [*MLP, ADD, *ATTENTION, ADD, *MLP, ADD]
     rows = [*3 * layer, NORM, mm("", TOKENS, WIDTH, WIDTH), *table, *joint]

@@ -63,6 +63,7 @@ _FROM_OP = {
     "scan": "ssm.scan",
     "rope": "attention.rope",
     "cache": "attention.other",
+    "recurrence": "other",
 }
 _PLAIN_ROLE = {
     "norm": "norm",

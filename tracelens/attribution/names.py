@@ -97,6 +97,11 @@ _OPS: tuple[tuple[str, ...], ...] = (
         r"aten::(_?upsample_\w+|(adaptive_)?(max|avg)_pool[123]d\w*|pixel_(un)?shuffle)",
         r"torchvision::(nms|roi_\w+|deform_conv2d|ps_roi_\w+)",
     ),
+    (  # takes one step after the other, and is no part of a transformer
+        "recurrence",
+        r"aten::((lstm|gru|rnn_tanh|rnn_relu)(_cell)?|_(cudnn|thnn|miopen)\w*_(rnn|lstm_cell|gru_cell)\w*)",
+        r"aten::(miopen|_cudnn)_rnn\w*",
+    ),
     ("topk", "aten::topk"),
     (
         "dispatch",

@@ -247,6 +247,31 @@ ADDITIVE = Grammar(
     shaped=True,
 )
 
+# Additive attention of one query (arXiv 1409.0473): its linear layer and that of the keys are added, and a
+# core whose scores are products with one vector takes what comes of it.
+
+
+def _of_one_vector(it: Match) -> bool:
+    scores = it.run.shape(it.stop) if it.stop < len(it.run) else None
+    return scores is not None and (scores.m, scores.n, scores.k) == (
+        max(it["keys"], it["one"]),
+        1,
+        it["width"],
+    )
+
+
+TO_KEYS = Grammar(
+    "query and keys of additive attention",
+    (
+        one("attention.qkv", what("gemm"), m="keys", n="width"),
+        one("attention.qkv", what("gemm"), m="one", n="width"),
+        one("attention.other", named("add")),
+        one("attention.other", what("activation")),
+    ),
+    where=_of_one_vector,
+    shaped=True,
+)
+
 # The same on maps (arXiv 2206.02680): one convolution makes one score, a key and a value for each place.
 
 

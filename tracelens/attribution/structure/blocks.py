@@ -158,7 +158,6 @@ class BlockWalk(Walk):
             self.layer += 1  # a layer without attention; that of other tokens is the other stream's
         self.after_mlp = True
         self.mlp_rows = shape.m
-        self.after_attention = False
         # of the stream: what comes from less is an adapter's
         up = [at for at in self._ups(open_, down) if (s := run.shape(at)) and s.k == self.hidden]
         layer = max(self.layer, 0)

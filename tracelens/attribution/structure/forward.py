@@ -122,7 +122,6 @@ class Forward(Queries, BlockWalk):
         if self.after_mlp or self.layer < 0:
             self.layer += 1
             self.after_mlp = False
-        self.after_attention = True
 
     def _before_first(self, products: list[int]) -> None:
         core = self.run.cores[0]

@@ -14,6 +14,7 @@ from tracelens.attribution.structure.attention_grammars import (
     DEFORMABLE,
     DEFORMABLE_ALONE,
     SEPARABLE,
+    TO_KEYS,
 )
 from tracelens.attribution.structure.grammar import PRODUCT, matches
 from tracelens.attribution.structure.grammars import MIXERS, MIXTURES
@@ -29,11 +30,15 @@ from tracelens.attribution.structure.part_grammars import (
     DROPOUT,
     HEAD,
     INNER_MLP,
+    INNER_MLP_OF_THREE,
     LONE_MLP,
     MESSAGE_MLP,
     ONE_HOT,
     PROJECTION_HEAD,
+    RESIDUAL_BLOCK,
+    SCALED_BACK,
     SHARED_EXPERTS,
+    WEIGHED_STREAMS,
 )
 from tracelens.attribution.structure.returns import OPEN
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
@@ -113,8 +118,8 @@ def label_local(run: Run, *, attends: bool) -> None:
     for found in matches(run, DROP_PATH):
         for at, part in found.components.items():
             run.labels.setdefault(at, Label(part, evidence="local"))
-    lone = (LONE_MLP, MESSAGE_MLP) if run.cores else ()
-    for grammars in (MIXTURES, SHARED_EXPERTS, _READ_AT_PLACES, (ADDITIVE, SEPARABLE), lone):
+    lone = (LONE_MLP, MESSAGE_MLP, RESIDUAL_BLOCK, SCALED_BACK, WEIGHED_STREAMS) if run.cores else ()
+    for grammars in (MIXTURES, SHARED_EXPERTS, _READ_AT_PLACES, (ADDITIVE, SEPARABLE, TO_KEYS), lone):
         # what makes values that are read at places can look like a head's first layer
         guessed = {at for at, label in run.labels.items() if label.component == "other"}
         guessed = guessed if grammars == _READ_AT_PLACES else set()
@@ -158,13 +163,14 @@ def _chooses(run: Run, start: int) -> bool:
 
 
 def label_between_layers(run: Run) -> None:
-    """Name between a layer and the next attention what has no name yet: MLPs of tokens that give the stream's
-    width and do not widen, and what goes back to the stream of narrower layers; fills ``run.labels``."""
+    """Name between a layer and the next attention what has no name yet: MLPs of its tokens, or that give the
+    stream's width and do not widen, and what goes back to the stream of narrower layers; fills
+    ``run.labels``."""
     if not run.cores:
         return
     products = {at: label.component for at, label in sorted(run.labels.items()) if PRODUCT(run.kinds[at])}
     places, tokens = [*products], run.cores[0].tokens or 0
-    for found in matches(run, INNER_MLP, BACK_TO_STREAM, taken=run.labels.keys()):
+    for found in matches(run, INNER_MLP, INNER_MLP_OF_THREE, BACK_TO_STREAM, taken=run.labels.keys()):
         at = bisect(places, found.start)
         around = [products[place] for place in places[max(at - 1, 0) : at + 1]]
         if found.grammar is BACK_TO_STREAM:
@@ -172,7 +178,9 @@ def label_between_layers(run: Run) -> None:
             fits = closes is not None and closes.m == found["tokens"]
         else:
             makes = run.shape(places[at]) if around in _BETWEEN_LAYERS else None
-            fits = makes is not None and found["given"] >= makes.k == found["hidden"]
+            fits = makes is not None and (
+                found["tokens"] == makes.m or found["given"] >= makes.k == found["hidden"]
+            )
         if fits and found["tokens"] * FEW > tokens:
             for place, component in found.components.items():
                 run.labels.setdefault(place, Label(component, evidence="local"))

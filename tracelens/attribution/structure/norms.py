@@ -32,7 +32,9 @@ def written_norms(run: Run) -> set[int]:
     for root in range(len(run)):
         if normalizes_by(run, root) and (start := _start(run, root)) < root:
             stop = _stop(run, start, root)
-            out |= {*range(start, stop), *_weighed(run, stop, _whole(run.kinds[start:stop]), rows=True)}
+            whole = _whole(run.kinds[start:stop])
+            out |= {*range(_weighed_ahead(run, start, stop, whole), stop)}
+            out |= _weighed(run, stop, whole, rows=True)
         out |= by_length(run, root) or by_response(run, root) or by_deviation(run, root)
         if run.kinds[root].what == "norm":
             whole = _whole(run.kinds[root : root + 1])
@@ -58,6 +60,22 @@ def _weighed(run: Run, start: int, whole: Dims, *, rows: bool = False) -> set[in
     if at == len(run) or not weighs(run.kinds[at], whole, weights) or (rows and _turns(run, at)):
         return set()
     return {*range(start, at + 1)}
+
+
+def _weighed_ahead(run: Run, start: int, stop: int, whole: Dims) -> int:
+    """Where one begins whose weight is ahead of its statistics (transformers models/muse_spark): it has none
+    behind them."""
+    weights, at = {whole[-1:]}, start - 1
+    if not whole or any(weighs(kind, whole, weights) for kind in run.kinds[start:stop]):
+        return start
+    at -= at >= 0 and run.kinds[at].what == "copy" and run.kinds[at].tensors[:1] == (whole,)
+    if at < 0 or not weighs(run.kinds[at], whole, weights):
+        return start
+    own = takewhile(lambda p: {*run.kinds[p].tensors} == weights, range(at - 1, -1, -1))
+    first = min(own, default=at)
+    return first - (
+        first > 0 and run.kinds[first - 1].what == "copy" and whole in run.kinds[first - 1].tensors
+    )
 
 
 def _modulated(run: Run, start: int, whole: Dims) -> set[int]:
@@ -194,6 +212,8 @@ def _stop(run: Run, start: int, root: int) -> int:
             break  # a residual, or a cast for what takes it
         whole = largest or whole
         if wide and scales:
+            if products and any(t[-1] == 1 < prod(t) for t in kind.tensors[1:2] if t):
+                break  # by one number for each row, again: of what takes it
             products += 1
             if products > 2 or (not kind.tensors and _turns(run, at)):
                 break

@@ -71,6 +71,39 @@ MESSAGE_MLP = Grammar(
 )
 
 
+# An MLP that is added to a linear layer of what it takes (TiDE, arXiv 2304.08424; the last of TimesFM, arXiv
+# 2310.10688).
+
+RESIDUAL_BLOCK = Grammar(
+    "residual block",
+    (
+        one("mlp.up", what("gemm"), m="tokens", n="inner", k="given"),
+        one("mlp.activation", what("activation")),
+        one("mlp.down", what("gemm"), m="tokens", n="width", k="inner"),
+        one("other", what("gemm"), Gap("dropout", what("dropout")), m="tokens", n="width", k="given"),
+        one("residual", adds, elements="sum"),
+    ),
+    where=lambda it: it["sum"] == it["tokens"] * it["width"],
+    shaped=True,
+)
+
+
+# Series scaled and shifted back to what they were, each by numbers of its own (RevIN, ICLR 2022; TimesFM).
+
+
+def _by_sample(it: Match, at: int) -> bool:
+    """Is the second operand one number for each sample of the first?"""
+    whole, numbers = (*it.kinds[at].tensors[:2], (), ())[:2]
+    return len(numbers) > 2 and numbers == (*whole[:1], *(1 for _ in whole[1:]))
+
+
+SCALED_BACK = Grammar(
+    "series scaled back",
+    (one("other", named("mul"), where=_by_sample), one("other", named("add"), where=_by_sample)),
+    new=no(),
+)
+
+
 # An expert of all tokens behind the others of a mixture (arXiv 2401.06066), where no shapes tell: what it
 # gives is added to what they gave, and that to the stream.
 
@@ -121,7 +154,14 @@ ONE_HOT = Grammar(
 
 
 # Between two layers: what is made of every token for the next, as positions of a detector's queries
-# (transformers models/dab_detr/modeling_dab_detr.py, DabDetrMLP), and added to no stream.
+# (transformers models/dab_detr/modeling_dab_detr.py, DabDetrMLP) or their boxes (models/d_fine), and added to
+# no stream.
+
+
+def _ends(it: Match) -> bool:
+    """Is it not the first of more layers?"""
+    return not any(map(what("activation"), it.kinds[it.stop : it.stop + 1]))
+
 
 INNER_MLP = Grammar(
     "MLP between layers",
@@ -130,7 +170,35 @@ INNER_MLP = Grammar(
         one("mlp.activation", what("activation")),
         one("mlp.down", what("gemm"), m="tokens", n="hidden", k="inner"),
     ),
-    where=lambda it: not any(map(what("activation"), it.kinds[it.stop : it.stop + 1])),  # two of more layers
+    _ends,
+    shaped=True,
+)
+
+INNER_MLP_OF_THREE = Grammar(
+    "MLP of three layers between layers",
+    (
+        *INNER_MLP.parts[:2],
+        one("mlp.other", what("gemm"), m="tokens", n="second", k="inner"),
+        one("mlp.activation", what("activation")),
+        one("mlp.down", what("gemm"), m="tokens", n="hidden", k="second"),
+    ),
+    _ends,
+    shaped=True,
+)
+
+
+# Two streams that a linear layer of both weighs (models/d_fine, DFineGate; models/deimv2).
+
+WEIGHED_STREAMS = Grammar(
+    "streams that are weighed",
+    (
+        one("residual", named("cat"), where=lambda it, at: len({*it.kinds[at].tensors}) == 1),
+        one("residual", what("gemm"), m="tokens", n="both", k="both"),
+        one("residual", named("sigmoid")),
+        some("residual", named("mul"), Gap("", named(*CUTS)), elements="stream"),
+        one("residual", adds, elements="stream"),
+    ),
+    where=lambda it: 2 * it["stream"] == it["tokens"] * it["both"] and len(it.places[3]) == 2,
     shaped=True,
 )
 

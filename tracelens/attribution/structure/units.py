@@ -41,6 +41,7 @@ _WHOLE = (
     "optimizer",
     "grad_clip",
     "convolution",
+    "recurrence",
     "dispatch",  # on a GPU one_hot is a fill and a scatter, index_put sorts
     "topk",
 )

@@ -104,7 +104,6 @@ class Walk:
         self.run = run
         self.hidden = hidden
         self.layer = -1
-        self.after_attention = False  # the current layer has its attention
         self.after_mlp = True  # the current layer has its MLP, or there is none yet
         self.rows: set[int] = set()  # of the last output projections, one for each stream
         self.mlp_rows: int | None = None  # of the last MLP

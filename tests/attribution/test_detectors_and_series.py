@@ -1,0 +1,90 @@
+"""Parts of detectors, tables and series (benchmarks/fresh/hub_3.txt and hub_4.txt), row by row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.attribution.rows import mm
+from tests.attribution.test_grammars import _unit
+from tests.attribution.test_parts import (
+    ADD,
+    ATTENTION,
+    BATCH,
+    CORE,
+    LENGTH,
+    MLP,
+    NORM,
+    OUTPUT,
+    QUERIES,
+    STREAM,
+    TOKENS,
+    WIDTH,
+    _batched,
+    _found,
+    _row,
+)
+from tracelens.attribution.structure.norms import written_norms
+from tracelens.attribution.structure.runs import Run
+
+LAYER = [*ATTENTION, ADD, *MLP, ADD]
+
+
+@pytest.mark.parametrize("given", [4, WIDTH])
+def test_what_predicts_boxes_of_every_layer_is_an_mlp(tmp_path: Path, given: int) -> None:
+    """transformers models/d_fine/modeling_d_fine.py: positions of boxes, and boxes of queries."""
+    bends = _row("mlp.activation", "relu", [BATCH, LENGTH, 64])
+    boxes = [mm("mlp.up", TOKENS, 64, given), bends, mm("mlp.other", TOKENS, 64, 64), bends]
+    boxes += [mm("mlp.down", TOKENS, 4, 64)]
+    places = [mm("mlp.up", TOKENS, 64, given), bends, mm("mlp.down", TOKENS, 20, 64)]
+    _found(tmp_path, [*LAYER, *2 * [NORM, *boxes, *places, *LAYER]])
+
+
+def test_an_mlp_of_other_rows_between_layers_is_not_said_to_be_of_the_decoder(tmp_path: Path) -> None:
+    """The same, enc_bbox_head: it takes all places of the pictures, and the best of them are queries."""
+    bends = _row("", "relu", [BATCH, 2 * LENGTH, WIDTH])
+    head = [mm("", 2 * TOKENS, WIDTH, WIDTH), bends, mm("", 2 * TOKENS, 4, WIDTH)]
+    _found(tmp_path, [*LAYER, *2 * [NORM, *head, *LAYER]])
+
+
+def test_streams_that_a_layer_of_both_weighs_are_a_residual(tmp_path: Path) -> None:
+    """The same, DFineGate: sigmoid(Linear(cat(x, y))) weighs both."""
+    both = [BATCH, LENGTH, 2 * WIDTH]
+    weighs = [_row("residual", "cat", [STREAM, STREAM]), mm("residual", TOKENS, 2 * WIDTH, 2 * WIDTH)]
+    weighs += [_row("residual", "sigmoid", both), *2 * [_row("residual", "mul", STREAM, STREAM)], ADD]
+    _found(tmp_path, 3 * [NORM, QUERIES, CORE, OUTPUT, *weighs, *MLP, ADD])
+
+
+def test_a_query_and_keys_that_are_added(tmp_path: Path) -> None:
+    """transformers models/slanet/modeling_slanet.py, SLANetAttentionGRUCell, and its own GRU."""
+    keys, query = [BATCH, LENGTH, 64], [BATCH, 1, 64]
+    scores = mm("attention.scores", TOKENS, 1, 64)
+    rows = [mm("attention.qkv", TOKENS, 64, WIDTH), mm("attention.qkv", BATCH, 64, 32)]
+    rows += [_row("attention.other", "add", keys, query), _row("attention.other", "tanh", keys), scores]
+    rows += [_row("attention.softmax", "_softmax", [BATCH, LENGTH, 1])]
+    rows += [_batched("attention.values", BATCH, 1, WIDTH, LENGTH)]
+    rows += [_row("other", "gru_cell", [BATCH, WIDTH], [BATCH, 32]), _row("other", "_cudnn_rnn", STREAM)]
+    _found(tmp_path, 3 * rows)
+
+
+def test_the_last_block_of_a_series_and_what_scales_it_back(tmp_path: Path) -> None:
+    """transformers models/timesfm/modeling_timesfm.py, TimesFmResidualBlock and its denormalization."""
+    horizon, numbers = [BATCH, LENGTH, 16, 10], [BATCH, 1, 1, 1]
+    bends = _row("mlp.activation", "silu", [BATCH, LENGTH, 96])
+    block = [mm("mlp.up", TOKENS, 96, WIDTH), bends, mm("mlp.down", TOKENS, 160, 96)]
+    summed = _row("residual", "add", *2 * [[BATCH, LENGTH, 160]])
+    back = [_row("other", name, horizon, numbers) for name in ("mul", "add")]
+    _found(tmp_path, [*3 * LAYER, *block, mm("other", TOKENS, 160, WIDTH), summed, *back])
+
+
+def test_a_norm_scales_ahead_and_what_it_gives_is_weighed_behind() -> None:
+    """transformers models/muse_spark/modeling_muse_spark.py: InputScaledRMSNorm, before routing weights."""
+    whole, ones, weight = (8 * TOKENS, WIDTH), (8 * TOKENS, 1), (WIDTH,)
+    cast = _unit("copy_", whole, whole, what="copy")
+    kinds = [cast, _unit("add", weight, what="add"), _unit("copy_", weight, weight, what="copy")]
+    kinds += [_unit("mul", whole, weight), cast, cast, _unit("pow", whole), _unit("mean", whole)]
+    kinds += [_unit("add", ones, what="add"), _unit("rsqrt", ones), _unit("mul", whole, ones), cast]
+    steps = {*range(len(kinds))}
+    weighed = Run("forward", [*range(14)], [*kinds, _unit("mul", whole, ones), _unit("index", whole)])
+    assert written_norms(weighed) == steps
