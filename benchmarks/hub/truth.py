@@ -30,6 +30,8 @@ _OTHER_MIXER = re.compile(
     # the pyramid of maps; models/sam3_lite_text, "depthwise-conv token mixer" and its block; models/gemma3n,
     # LightConv1d and its "convolution block"
     r"|SwiftFormer(ConvEncoder|LocalRepresentation)|FPNLayer|RepMixer|LightConv1d|SSCPConvBlock"
+    # models/efficientloftr: a RepVGG, and convolutions behind the transformer
+    r"|RepVGG(Block|Stage)?$|LoFTROutConvBlock|LoFTRFineFusionLayer"
 )
 #: Of those the ones with a state that decays: their linear layers, their convolution and their scan.
 #: Griffin's gated linear recurrence is one: a short convolution, and a diagonal state that decays
@@ -41,9 +43,10 @@ _STATE_SPACE = re.compile(
 )
 #: Not a layer that is called after it and holds an MLP too: models/groupvit/modeling_groupvit.py,
 #: GroupViTCrossAttentionLayer; models/pixtral/modeling_pixtral.py, PixtralAttentionLayer;
-#: models/bridgetower/modeling_bridgetower.py, BridgeTowerResidualAttention.
+#: models/bridgetower/modeling_bridgetower.py, BridgeTowerResidualAttention; models/efficientloftr, whose
+#: AggregatedAttention adds to a map.
 _ATTENTION = re.compile(
-    r"(?<!Delta)(?<!Glm5NextTextLinear)(?<!BridgeTowerResidual)Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$"
+    r"(?<!Delta)(?<!Glm5NextTextLinear)(?<!BridgeTowerResidual)(?<!Aggregated)Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$"
 )
 _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
 #: KimiLinearForgetGate is a decay of its delta attention: models/kimi_linear/modeling_kimi_linear.py.
@@ -60,9 +63,9 @@ _HALVES = re.compile(r"ConformerFeedForward$")
 _MOE = re.compile(r"(Moe|MoE|MOE)$|SparseM|Moe(Block|Layer|SparseMoeBlock)|MoELayer|Mixture|BlockSparse")
 _MLP = re.compile(r"MLP|Mlp|FeedForward|FFN|Ffn|Intermediate|Dense\w*ActDense|GatedMlp|\w+Output$")
 #: Not a model called after what it gives (models/embedding_gemma2), nor Q K^T with the positions'
-#: (models/gemma3n/modeling_gemma3n.py, Gemma3nAudioRelativePositionEmbedding).
+#: (models/gemma3n/modeling_gemma3n.py, Gemma3nAudioRelativePositionEmbedding). JinaEmbeddingsV3 is a model.
 _EMBEDDING = re.compile(
-    r"(?<!Gemma3nAudioRelativePosition)Embedding(?!Gemma)|FeatureProjection|PatchEmbed|Embeddings|PatchEncoder|PatchMerging|Downsampl"
+    r"(?<!Gemma3nAudioRelativePosition)Embedding(?!Gemma|sV3)|FeatureProjection|PatchEmbed|Embeddings(?!V3)|PatchEncoder|PatchMerging|Downsampl"
 )
 _NORM = re.compile(r"Norm(Gated|\dd|FP32)?$")
 _LAYER = re.compile(r"(Layer|Block|Stage)(\w*)$|EncoderLayer|DecoderLayer|BridgeTowerResidualAttention$")
@@ -274,7 +277,7 @@ def _in_layer(place: Place, own: str, name: str, function: str, *, weighted: boo
             return "mlp.up"
         return "mlp.*" if mlp >= 0 else ""
     if equal and not _ACTIVATION.search(own) and (mlp < 0 or place.classes[mlp].endswith("Output")):
-        return "residual"
+        return "residual" + (" other" if own.endswith("AggregatedAttention") else "")
     halves = _HALVES.search(own) and function in ("mul", "__mul__", "__rmul__")
     if (equal or halves) and mlp == len(place.classes) - 1:  # a gate written out, or added to the stream
         return "mlp.activation mlp.other residual"

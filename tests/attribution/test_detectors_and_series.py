@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import mm
+from tests.attribution.rows import Row, mm
 from tests.attribution.test_grammars import _unit
 from tests.attribution.test_parts import (
     ADD,
@@ -88,3 +88,21 @@ def test_a_norm_scales_ahead_and_what_it_gives_is_weighed_behind() -> None:
     steps = {*range(len(kinds))}
     weighed = Run("forward", [*range(14)], [*kinds, _unit("mul", whole, ones), _unit("index", whole)])
     assert written_norms(weighed) == steps
+
+
+def test_experts_of_all_tokens_are_summed_by_themselves(tmp_path: Path) -> None:
+    """transformers models/inkling/modeling_inkling.py, InklingSharedExperts: products of every expert."""
+    rows, wide = [2 * TOKENS, WIDTH], [2, TOKENS, 64]
+    up, down = (
+        Row("moe.experts", "aten::_grouped_mm", "grouped", ([2 * TOKENS, k], [16, k, n], [16]))
+        for k, n in ((WIDTH, 64), (64, WIDTH))
+    )
+    chooses = [mm("moe.router", TOKENS, 16, WIDTH), _row("moe.router", "topk", [TOKENS, 16])]
+    sends = [_row("moe.dispatch", "sort", [2 * TOKENS]), _row("moe.dispatch", "index", rows)]
+    back = [_row("moe.dispatch", "index", rows), _row("moe.dispatch", "sum", [TOKENS, 2, WIDTH])]
+    shared = [_batched("moe.experts", 2, TOKENS, 64, WIDTH), _row("moe.experts", "silu", wide)]
+    shared += [_batched("moe.experts", 2, TOKENS, WIDTH, 64)]
+    shared += [_row("moe.experts", "sum", [2, TOKENS, WIDTH])]
+    experts = [up, _row("moe.experts", "silu", [2 * TOKENS, 64]), down]
+    layer = [*ATTENTION, ADD, NORM, *chooses, *sends, *experts, *back, *shared]
+    _found(tmp_path, 3 * [*layer, _row("moe.experts", "add", STREAM, STREAM), ADD])

@@ -68,6 +68,8 @@ def test_queries_keys_and_values_are_convolved_together() -> None:
         [_gemm(256, HIDDEN), *MAMBA[1:]],  # narrower than the convolution
         [*MAMBA[:-1], _gemm(512, 512)],  # it does not come back
         [*MAMBA[:3], Kind("core", "attention"), *MAMBA[3:]],
+        [*MAMBA[:6], _unit("topk", (TOKENS, 8), what="topk"), *MAMBA[6:]],  # of a router's exponentials
+        [*MAMBA[:6], _unit("_grouped_mm", (256, HIDDEN)), *MAMBA[6:]],
         [MAMBA[0], NORM, *MAMBA[1:]],
         [MAMBA[0], _unit("conv2d", (2, 512, 8, 8), (512, 1, 3, 3), what="convolution"), *MAMBA[2:]],
         [
@@ -79,6 +81,19 @@ def test_queries_keys_and_values_are_convolved_together() -> None:
 )
 def test_what_is_no_state_space_mixer(kinds: list[Kind]) -> None:
     assert not any(_found([*kinds, SUM], *MIXERS))
+
+
+CAST = _unit("copy_", *STREAM, what="copy")
+
+
+@pytest.mark.parametrize("cast", [[], [CAST]])
+def test_a_short_convolution_joins_the_stream(cast: list[Kind]) -> None:
+    """transformers models/inkling/modeling_inkling.py, InklingShortConvolution; of keys it is attention's."""
+    turned = _unit("transpose", STREAM[0])
+    own = _unit("conv1d", (2, HIDDEN, 64), (HIDDEN, 1, 4), what="convolution")
+    kinds = [*cast, *([turned] if cast else []), own, _unit("slice", (2, HIDDEN, 67)), SUM, *cast]
+    assert _found([*kinds, SUM], *MIXERS) == [*["other"] * len(kinds), None]
+    assert not any(_found([*kinds, NORM], *MIXERS))
 
 
 def test_a_sum_with_a_bias_before_an_activation_is_no_way_back() -> None:

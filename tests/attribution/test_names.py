@@ -56,16 +56,16 @@ ROLES = {
     "shared": "shared_expert shared_experts SharedExpertMLP",
     "moe": "block_sparse_moe MixtralSparseMoeBlock Qwen2MoeSparseMoeBlock DeepseekV2MoE moe MoELayer",
     "layer": "h layers blocks Block LlamaDecoderLayer BertLayer GPT2Block Qwen2MoeDecoderLayer "
-    "TransformerBlock SelfAttnBlock",
+    "TransformerBlock SelfAttnBlock JinaEmbeddingsV3Layer",
     "embedding": "wte wpe embed_tokens Embedding tok_embeddings word_embeddings BertEmbeddings patch_embed "
-    "DeepseekVLAligner",
+    "DeepseekVLAligner JinaEmbeddingsV3Embeddings",
     "logits": "lm_head embed_out output_layer BertLMPredictionHead ClassifierHead NormMlpClassifierHead",
     "loss": "CrossEntropyLoss loss criterion",
     "dropout": "Dropout attn_dropout resid_dropout drop",
     "activation": "act act_fn activation_fn GELU SiLU NewGELUActivation ReLU",
     "": "GPT LlamaForCausalLM LlamaModel GPT2LMHeadModel Linear Conv1D Qwen2MoeForCausalLM "
     "Qwen3MoeModel Sequential LayerNormLinear TELayerNormColumnParallelLinear ModuleList "
-    "transformer model Conv2d base_layer lora_A lora_B",
+    "transformer model Conv2d base_layer lora_A lora_B JinaEmbeddingsV3ForMaskedLM",
 }
 
 
@@ -99,6 +99,10 @@ def test_arguments_behind_a_name_are_none_of_it(text: str, role: str | None) -> 
         ("aten::_foreach_norm", "grad_clip"),
         ("nccl:all_reduce", "communication"),
         ("c10d::allreduce_", "communication"),
+        ("aten::gru_cell", "recurrence"),
+        ("aten::_cudnn_rnn_backward", "recurrence"),
+        ("aten::_thnn_fused_lstm_cell", "recurrence"),
+        ("aten::_cudnn_attention_forward", "core"),
         ("aten::mul", None),
         ("aten::mm_something", None),
         ("my_aten::mm", None),

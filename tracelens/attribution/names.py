@@ -99,8 +99,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
     ),
     (  # takes one step after the other, and is no part of a transformer
         "recurrence",
-        r"aten::((lstm|gru|rnn_tanh|rnn_relu)(_cell)?|_(cudnn|thnn|miopen)\w*_(rnn|lstm_cell|gru_cell)\w*)",
-        r"aten::(miopen|_cudnn)_rnn\w*",
+        r"aten::((lstm|gru|rnn_tanh|rnn_relu)(_cell)?|_?(cudnn|thnn|miopen)\w*_(rnn|lstm_cell|gru_cell)\w*)",
     ),
     ("topk", "aten::topk"),
     (
@@ -235,7 +234,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "embedding",
         # nor a model of that name (EmbeddingGemma, FlagEmbedding's EncoderOnlyEmbedderModelForTraining), nor
         # what hands an embedding on (guided-diffusion)
-        rf"embed(?!ding((?-i:[A-Z])\w*(layer|block|lm)|postprocessor)$)(?!sequential)(?!{_NEAR}model(for|$))",
+        rf"embed(?!ding((?-i:s?[A-Z])\w*(layer|block|lm)|postprocessor)$)(?!sequential)(?!{_NEAR}model(for|$))",
         "^wte$",
         "^wpe$",
         "tok_emb",

@@ -27,7 +27,7 @@ from tracelens.attribution.structure.grammar import (
     what,
 )
 from tracelens.attribution.structure.norms import adds, written_norms
-from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import MOST_EXPERTS
 
 
@@ -98,7 +98,11 @@ def _is_added(it: Match, at: int) -> bool:
     return next(behind, "") == "add" and next(behind, "") != "activation"
 
 
-_NO_MIXER = what("core", "embedding", "loss", "fused_logits_loss", "optimizer")
+GROUPED = ("_grouped_mm", "_scaled_grouped_mm")
+_NO_MIXER = either(
+    what("core", "embedding", "loss", "fused_logits_loss", "optimizer"),
+    named("topk", *GROUPED),  # a router's scores can be exponentials, too
+)
 _NOT_AHEAD = either(_NO_MIXER, what("gemm", "bmm", "norm", "softmax", "activation"))
 _AHEAD = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels))
 _TO_CONVOLUTION = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels, adds))
@@ -153,6 +157,26 @@ GATED_CONVOLUTION = Grammar(
         one("other", what("gemm"), _IN_CONVOLUTION, m="tokens", n="hidden", k="hidden"),
     ),
     where=_makes_three,
+)
+
+# A short convolution of each channel whose result is added to what it takes, before that is added to the
+# stream (transformers models/inkling/modeling_inkling.py, InklingShortConvolution).
+
+
+def _joins_stream(it: Match) -> bool:
+    """Is what comes of it added once more? In attention, of keys and values, it is not."""
+    return any(adds(kind) for kind in it.kinds[it.stop : it.stop + 1])
+
+
+_LAYS_OUT = Gap("other", either(what("copy"), named(*VIEWS, *CUTS)))
+_CONVOLVED = (
+    one("other", _of_channels, _LAYS_OUT),
+    one("other", adds, _LAYS_OUT, elements="stream"),
+    many("other", what("copy"), elements="stream"),
+)
+SHORT_CONVOLUTIONS = (
+    Grammar("short convolution, cast", (one("other", what("copy")), *_CONVOLVED), _joins_stream, shaped=True),
+    Grammar("short convolution", _CONVOLVED, _joins_stream, shaped=True),
 )
 
 # Indexer of sparse attention (arXiv 2512.02556; transformers models/deepseek_v32/modeling_deepseek_v32.py):
@@ -236,7 +260,10 @@ GATED_NORM = Grammar(
 
 #: Layers that take the place of attention, what chooses for it, and norms with products in them: what is left
 #: without them is read as a transformer.
-MIXERS = (MIXER, MIXER_WITHOUT_SHAPES, GATED_CONVOLUTION, INDEXER, GATED_NORM, CONVOLUTION_MODULE)
+MIXERS = (
+    *(MIXER, MIXER_WITHOUT_SHAPES, GATED_CONVOLUTION, *SHORT_CONVOLUTIONS),
+    *(INDEXER, GATED_NORM, CONVOLUTION_MODULE),
+)
 
 
 # Mixtures of experts: a GEMM over groups of rows (``torch._grouped_mm``) multiplies the tokens of each expert
@@ -244,7 +271,6 @@ MIXERS = (MIXER, MIXER_WITHOUT_SHAPES, GATED_CONVOLUTION, INDEXER, GATED_NORM, C
 # results (router), then sorts and moves of rows (dispatch); behind it rows go back to their places and are
 # summed.
 
-GROUPED = ("_grouped_mm", "_scaled_grouped_mm")
 _WEIGHS = ("gather", "sigmoid", "softmax", "div", "div_")  # the scores of the chosen
 _SCORES = either(what("copy", "add", "softmax"), named(*_WEIGHS, "mul", "mul_", "add", "sub"))
 _EXPERT = either(named(*GROUPED), what("experts"))

@@ -177,8 +177,10 @@ class OnStream(Places):
         kind = self.run.kinds[at]
         if self.before == "attention.output" and self._of_scores(kind):
             return Label("attention.other", self.layer)  # the weights, averaged over the heads
-        if self.before in ("moe.experts",) and self._before_residual(at):
-            return Label("moe.dispatch", self.layer)
+        if self.before == "moe.experts" and self._before_residual(at):
+            own, tokens = self.product, self.run.cores[0].tokens if self.run.cores else None
+            shared = own is not None and own.batch > 1 and own.m == tokens  # several take all tokens
+            return Label("moe.experts" if shared else "moe.dispatch", self.layer)
         if at in self._counters:
             return Label("norm", self.layer)
         if kind.what == "fused":
