@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, mm
+from tests.attribution.rows import Row, attributed, mm, written
 from tests.attribution.test_grammars import _unit
 from tests.attribution.test_parts import (
     ADD,
@@ -27,6 +28,7 @@ from tests.attribution.test_parts import (
 )
 from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Run
+from tracelens.words import COMPONENTS
 
 LAYER = [*ATTENTION, ADD, *MLP, ADD]
 
@@ -106,3 +108,16 @@ def test_experts_of_all_tokens_are_summed_by_themselves(tmp_path: Path) -> None:
     experts = [up, _row("moe.experts", "silu", [2 * TOKENS, 64]), down]
     layer = [*ATTENTION, ADD, NORM, *chooses, *sends, *experts, *back, *shared]
     _found(tmp_path, 3 * [*layer, _row("moe.experts", "add", STREAM, STREAM), ADD])
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_where_the_backward_begins_the_loss_has_its_gradient(tmp_path: Path, shapes: bool) -> None:
+    """(out.mean() / accumulated).backward() of torch: autograd begins with ones_like(loss)."""
+    layer = [replace(row, number=1) for row in 3 * LAYER]
+    share = replace(_row("loss", "div", []), number=2)
+    seed = _row("loss", "fill_", [])
+    rows = [*layer, share, seed, replace(share, number=-2)]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=shapes))
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    said = [COMPONENTS[found.component[at]] for at in order]
+    assert said[len(layer) :] == ["loss", "loss", "loss"]

@@ -146,4 +146,4 @@ def test_no_transformer_is_found_where_there_is_none(name: str) -> None:
     _trace, _, result = attributed(need_shared(name), hidden=True)
     assert not result.transformer
     structure = result.evidence == EVIDENCE.index("structure")
-    assert {COMPONENTS[code] for code in np.unique(result.component[structure])} <= {"grad_clip"}
+    assert {COMPONENTS[code] for code in np.unique(result.component[structure])} <= {"grad_clip", "loss"}

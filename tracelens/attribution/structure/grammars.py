@@ -159,26 +159,6 @@ GATED_CONVOLUTION = Grammar(
     where=_makes_three,
 )
 
-# A short convolution of each channel whose result is added to what it takes, before that is added to the
-# stream (transformers models/inkling/modeling_inkling.py, InklingShortConvolution).
-
-
-def _joins_stream(it: Match) -> bool:
-    """Is what comes of it added once more? In attention, of keys and values, it is not."""
-    return any(adds(kind) for kind in it.kinds[it.stop : it.stop + 1])
-
-
-_LAYS_OUT = Gap("other", either(what("copy"), named(*VIEWS, *CUTS)))
-_CONVOLVED = (
-    one("other", _of_channels, _LAYS_OUT),
-    one("other", adds, _LAYS_OUT, elements="stream"),
-    many("other", what("copy"), elements="stream"),
-)
-SHORT_CONVOLUTIONS = (
-    Grammar("short convolution, cast", (one("other", what("copy")), *_CONVOLVED), _joins_stream, shaped=True),
-    Grammar("short convolution", _CONVOLVED, _joins_stream, shaped=True),
-)
-
 # Indexer of sparse attention (arXiv 2512.02556; transformers models/deepseek_v32/modeling_deepseek_v32.py):
 # scores of queries and keys of its own, weighed and summed over the heads, of which the largest are chosen.
 
@@ -230,6 +210,27 @@ CONVOLUTION_MODULE = Grammar(
     shaped=True,
 )
 
+# A short convolution of each channel whose result is added to what it takes, before that is added to the
+# stream (transformers models/inkling/modeling_inkling.py, InklingShortConvolution).
+
+
+def _joins_stream(it: Match) -> bool:
+    """Is what comes of it added once more? In attention, of keys and values, it is not."""
+    return any(adds(kind) for kind in it.kinds[it.stop : it.stop + 1])
+
+
+_LAYS_OUT = Gap("other", either(what("copy"), named(*VIEWS, *CUTS)))
+_CONVOLVED = (
+    one("other", _of_channels, _LAYS_OUT),
+    one("other", adds, _LAYS_OUT, elements="stream"),
+    many("other", what("copy"), elements="stream"),
+)
+CONVOLUTIONS = (
+    CONVOLUTION_MODULE,
+    Grammar("short convolution, cast", (one("other", what("copy")), *_CONVOLVED), _joins_stream, shaped=True),
+    Grammar("short convolution", _CONVOLVED, _joins_stream, shaped=True),
+)
+
 # Norms whose result is gated by a low-rank MLP of itself (transformers models/axk2/modeling_axk2.py).
 
 _NORM_STEPS = 12
@@ -260,10 +261,7 @@ GATED_NORM = Grammar(
 
 #: Layers that take the place of attention, what chooses for it, and norms with products in them: what is left
 #: without them is read as a transformer.
-MIXERS = (
-    *(MIXER, MIXER_WITHOUT_SHAPES, GATED_CONVOLUTION, *SHORT_CONVOLUTIONS),
-    *(INDEXER, GATED_NORM, CONVOLUTION_MODULE),
-)
+MIXERS = (MIXER, MIXER_WITHOUT_SHAPES, GATED_CONVOLUTION, INDEXER, GATED_NORM, *CONVOLUTIONS)
 
 
 # Mixtures of experts: a GEMM over groups of rows (``torch._grouped_mm``) multiplies the tokens of each expert

@@ -51,6 +51,8 @@ _COMPARES = ("ge", "gt", "lt", "le")
 _MASKED = 64  # units behind what is drawn to what it drops, at most: a module in between
 _OF_CLASSES = ("log_softmax", "nll_loss", "cross_entropy")  # the first kernels of such losses
 _IN_HEAD = ("activation", "norm", "dropout", "copy")  # between a head's two layers
+_ONES = ("fill_", "ones_like")
+_SHARES = ("div", "mul", "add")
 _READ_AT_PLACES = (DEFORMABLE, DEFORMABLE_ALONE)
 
 
@@ -227,3 +229,14 @@ def clipping(units: Units, phase: Sequence[str]) -> Iterator[int]:
     inside = {row for row, name in enumerate(phase) if name not in ("other", "optimizer")}
     for found in matches(Run("optimizer", [*range(len(kinds))], kinds), CLIPPING, taken=inside):
         yield from found.components
+
+
+def turns(units: Units, phase: Sequence[str]) -> Iterator[int]:
+    """Units in which a forward turns into its backward: the loss's gradient to itself, which is one, and
+    ahead of it the loss's share of a step (gradients that accumulate) or its sum with another."""
+    kinds = [units.kinds[kind] for kind in units.kind.tolist()]
+    for at in range(1, len(kinds) - 1):
+        seeds = phase[at - 1 : at + 2] == ["forward", "other", "backward"]
+        if seeds and kinds[at].name in _ONES and not kinds[at].tensors:
+            yield at
+            yield from (p for p in (at - 1,) if kinds[p].name in _SHARES and not kinds[p].tensors)
