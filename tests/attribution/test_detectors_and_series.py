@@ -27,7 +27,7 @@ from tests.attribution.test_parts import (
     _row,
 )
 from tracelens.attribution.structure.norms import written_norms
-from tracelens.attribution.structure.runs import Run
+from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.words import COMPONENTS
 
 LAYER = [*ATTENTION, ADD, *MLP, ADD]
@@ -121,3 +121,15 @@ def test_where_the_backward_begins_the_loss_has_its_gradient(tmp_path: Path, sha
     order = trace.kernels.ts_ns.argsort(kind="stable")
     said = [COMPONENTS[found.component[at]] for at in order]
     assert said[len(layer) :] == ["loss", "loss", "loss"]
+
+
+def test_what_a_part_is_called_later_counts() -> None:
+    """Streams that are summed ahead of the head, in a run whose adapters are read apart (models/hy_v4_vl)."""
+    kinds = 3 * [_unit("mul", (TOKENS, WIDTH))]
+    whole = Run("forward", [0, 1, 2], kinds, labels={1: Label("norm", 4)})
+    part = Excerpt(whole, [0, 1, 2], whole.part([0, 1, 2]))
+    part.run.labels = {0: Label("logits", 0), 1: Label("logits", 0)}
+    part.give_back()
+    part.run.labels |= {0: Label("residual", 0), 2: Label("mlp.up", 1)}
+    part.give_back()
+    assert whole.labels == {0: Label("residual", 5), 1: Label("norm", 4), 2: Label("mlp.up", 6)}

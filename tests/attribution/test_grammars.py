@@ -91,7 +91,8 @@ def test_a_short_convolution_joins_the_stream(cast: list[Kind]) -> None:
     """transformers models/inkling/modeling_inkling.py, InklingShortConvolution; of keys it is attention's."""
     turned = _unit("transpose", STREAM[0])
     own = _unit("conv1d", (2, HIDDEN, 64), (HIDDEN, 1, 4), what="convolution")
-    kinds = [*cast, *([turned] if cast else []), own, _unit("slice", (2, HIDDEN, 67)), SUM, *cast]
+    kinds = [*cast, *([turned] if cast else []), own, _unit("slice", (2, HIDDEN, 67)), SUM]
+    kinds += [_unit("div", STREAM[0]), *cast]
     assert _found([*kinds, SUM], *MIXERS) == [*["other"] * len(kinds), None]
     assert not any(_found([*kinds, NORM], *MIXERS))
 

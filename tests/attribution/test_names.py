@@ -44,7 +44,7 @@ ROLES = {
     "stem": "Wav2Vec2NoLayerNormConvLayer feature_extractor ResNetStage BottleneckBlock SplitAttn "
     "ChannelAttn LightSpatialAttn SelectiveKernelAttn Modulation txt_mod eh_proj "
     "ConformerConvModule _ConvolutionModule",
-    "residual": "HyperConnections ManifoldConstrainedHyperConnections",
+    "residual": "HyperConnections ManifoldConstrainedHyperConnections HYV4VLHyperHead",
     "mlp_down": "down_proj fc2 fc_out w2 dense_4h_to_h linear_fc2 lin2",
     "gate_up": "gate_up_proj",
     "router": "router MixtralTopKRouter TopKGate",

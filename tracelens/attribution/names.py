@@ -146,7 +146,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "^optim(izer)?$",
     ),
     ("communication", r"^(fsdp::|nccl|c10d|all_?reduce|all_gather|reduce_scatter)"),
-    ("residual", r"hyper_?connections?$"),  # several streams, and the ways between (arXiv 2409.19606)
+    ("residual", r"hyper_?(connections?|head)$"),  # several streams, and the ways between (arXiv 2409.19606)
     (
         "norm",
         r"(?<!with)norm\d*$",

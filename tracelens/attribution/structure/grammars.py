@@ -223,7 +223,7 @@ _LAYS_OUT = Gap("other", either(what("copy"), named(*VIEWS, *CUTS)))
 _CONVOLVED = (
     one("other", _of_channels, _LAYS_OUT),
     one("other", adds, _LAYS_OUT, elements="stream"),
-    many("other", what("copy"), elements="stream"),
+    many("other", either(what("copy"), named("mul", "div")), elements="stream"),
 )
 CONVOLUTIONS = (
     CONVOLUTION_MODULE,

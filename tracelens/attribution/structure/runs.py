@@ -91,28 +91,32 @@ class Run:
         return self.kinds[at].gemm
 
 
-@dataclass(frozen=True)
+@dataclass
 class Excerpt:
     """Units of ``whole`` that are read as a run of their own: ``kept`` says where each stands there."""
 
     whole: Run
     kept: Sequence[int]
     run: Run
+    given: dict[int, Label] = field(default_factory=dict, kw_only=True)  # to the whole, by its positions
+    first: int | None = field(default=None, kw_only=True)  # of its layers there, once it gave any
 
     def give_back(self) -> int:
-        """What was found in it to the whole, where nothing is known yet; layers follow those that are known
-        there. Returns the first of them."""
+        """What was found in it to the whole, where nothing is known yet but what it gave before; layers follow
+        those that are known there. Returns the first of them."""
         if self.run is self.whole:
             return 0
         labels = self.whole.labels
-        known = [label.layer for label in labels.values() if label.layer is not None]
-        first = max(known, default=-1) + 1
+        if self.first is None:
+            known = [label.layer for label in labels.values() if label.layer is not None]
+            self.first = max(known, default=-1) + 1
         for at, label in self.run.labels.items():
-            layer = None if label.layer is None else label.layer + first
-            labels.setdefault(self.kept[at], replace(label, layer=layer))
+            layer, place = None if label.layer is None else label.layer + self.first, self.kept[at]
+            if labels.get(place) == self.given.get(place):
+                labels[place] = self.given[place] = replace(label, layer=layer)
         places = dict(enumerate(self.kept))
         self.whole.cores = self.whole.cores or [core.at(places) for core in self.run.cores]
-        return first
+        return self.first
 
 
 _SKIPPED = frozenset({"communication", "optimizer", "grad_clip"})

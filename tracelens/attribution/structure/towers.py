@@ -21,7 +21,7 @@ _COLOURS = 4  # channels of a picture
 _GATHERS = frozenset({"cat", "constant_pad_nd", "stack", "roll", "slice", "view"})
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stretch(Excerpt):
     """A part of a run whose stream is ``hidden`` wide."""
 
