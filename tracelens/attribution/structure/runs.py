@@ -102,8 +102,8 @@ class Excerpt:
     first: int | None = field(default=None, kw_only=True)  # of its layers there, once it gave any
 
     def give_back(self) -> int:
-        """What was found in it to the whole, where nothing is known yet but what it gave before; layers follow
-        those that are known there. Returns the first of them."""
+        """What was found in it to the whole, where nothing is known yet but what it gave before; layers
+        follow those that are known there. Returns the first of them."""
         if self.run is self.whole:
             return 0
         labels = self.whole.labels
