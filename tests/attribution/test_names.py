@@ -59,7 +59,8 @@ ROLES = {
     "TransformerBlock SelfAttnBlock JinaEmbeddingsV3Layer",
     "embedding": "wte wpe embed_tokens Embedding tok_embeddings word_embeddings BertEmbeddings patch_embed "
     "DeepseekVLAligner JinaEmbeddingsV3Embeddings",
-    "logits": "lm_head embed_out output_layer BertLMPredictionHead ClassifierHead NormMlpClassifierHead",
+    "logits": "lm_head embed_out output_layer BertLMPredictionHead CsmCodebooksHead ClassifierHead "
+    "NormMlpClassifierHead",
     "loss": "CrossEntropyLoss loss criterion",
     "dropout": "Dropout attn_dropout resid_dropout drop",
     "activation": "act act_fn activation_fn GELU SiLU NewGELUActivation ReLU",
