@@ -26,6 +26,7 @@ from tests.attribution.test_parts import (
     _found,
     _row,
 )
+from tracelens.attribution.structure.maps import linear_convolutions
 from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.words import COMPONENTS
@@ -133,3 +134,25 @@ def test_what_a_part_is_called_later_counts() -> None:
     part.run.labels |= {0: Label("residual", 0), 2: Label("mlp.up", 1)}
     part.give_back()
     assert whole.labels == {0: Label("residual", 5), 1: Label("norm", 4), 2: Label("mlp.up", 6)}
+
+
+def test_a_convolution_of_one_tap_beside_one_of_several_is_one_whatever_is_viewed_between() -> None:
+    """transformers models/xcodec and models/dac, DacResidualUnit: x + sin(alpha * x) ** 2 / alpha between."""
+    whole, alpha = (BATCH, 64, LENGTH), (1, 64, 1)
+    first = _unit("conv1d", whole, (64, 64, 7), what="convolution")
+    snake = [
+        _unit("view", whole),
+        _unit("add", alpha),
+        _unit("reciprocal", alpha),
+        _unit("mul", alpha, whole),
+    ]
+    snake += [
+        _unit("sin", whole),
+        _unit("pow", whole),
+        _unit("mul", alpha, whole),
+        _unit("add", whole, whole),
+    ]
+    kinds = [first, *snake, _unit("view", whole), _unit("conv1d", whole, (64, 64, 1), what="convolution")]
+    run = Run("forward", [*range(len(kinds))], kinds)
+    linear_convolutions(run)
+    assert run.kinds[-1].what == "convolution"

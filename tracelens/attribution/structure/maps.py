@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise, takewhile
+from itertools import accumulate, pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.grammars import by_channel
@@ -23,7 +23,7 @@ from tracelens.gemm import GemmShape
 
 _LINEAR = ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "other")
 _ADDITIVE = Label("attention.output", evidence="local")
-_MODULE = 8  # units between two convolutions of one module, at most
+_MODULE = 8  # units between two convolutions of one module, at most, views not counted
 _BESIDE = 2  # norms, poolings and convolutions of each channel that attention on maps holds on a side
 _INSIDE = {f"attention.{part}" for part in ("qkv", "scores", "softmax", "values", "core")}
 _SEQUENCE = 3  # dimensions: samples, channels, places
@@ -54,9 +54,10 @@ def linear_convolutions(run: Run) -> None:
     ]
     taps = [[t for t in run.kinds[at].tensors if len(t) == 3][1:2] for at in places]
     linear = [bool(weight) and weight[0][2] == 1 for weight in taps]
+    before = [*accumulate(kind.name not in VIEWS for kind in run.kinds)]
     for number, at in enumerate(places):
         near = range(max(0, number - 1), min(len(places), number + 2))
-        if all(linear[other] or abs(places[other] - at) > _MODULE for other in near):
+        if all(linear[other] or abs(before[places[other]] - before[at]) > _MODULE for other in near):
             given, weight = [t for t in run.kinds[at].tensors if len(t) == 3][:2]
             next_ = takewhile(lambda kind: kind.what not in _MAKES, run.kinds[at + 1 : at + _MODULE])
             norms = (kind for kind in next_ if kind.what == "norm")
