@@ -156,3 +156,25 @@ def test_a_convolution_of_one_tap_beside_one_of_several_is_one_whatever_is_viewe
     run = Run("forward", [*range(len(kinds))], kinds)
     linear_convolutions(run)
     assert run.kinds[-1].what == "convolution"
+
+
+def test_what_leads_from_one_stream_to_another_is_of_neither(tmp_path: Path) -> None:
+    """timm models/crossvit.py, MultiScaleBlock.projs: norm, GELU and a linear layer of class tokens."""
+    wide, whole = 2 * WIDTH, [BATCH, LENGTH, 2 * WIDTH]
+    core = Row("attention.core", CORE.op, CORE.kernel, ([BATCH, LENGTH, 4, 128],) * 3)
+    add, norm = _row("residual", "add", whole, whole), _row("norm", "native_layer_norm", whole)
+    other = [
+        norm,
+        mm("attention.qkv", TOKENS, 3 * wide, wide),
+        core,
+        mm("attention.output", TOKENS, wide, wide),
+    ]
+    other += [add, norm, mm("mlp.up", TOKENS, 4 * wide, wide)]
+    other += [_row("mlp.activation", "gelu", [BATCH, LENGTH, 4 * wide])]
+    other += [mm("mlp.down", TOKENS, wide, 4 * wide), add]
+    over = []
+    for given, made in ((WIDTH, wide), (wide, WIDTH)):
+        token = [BATCH, 1, given]
+        over += [_row("norm", "native_layer_norm", token), _row("other", "gelu", token)]
+        over += [mm("other", BATCH, made, given)]
+    _found(tmp_path, 3 * [*2 * LAYER, *2 * other, *over])

@@ -38,6 +38,7 @@ from tracelens.attribution.structure.part_grammars import (
     RESIDUAL_BLOCK,
     SCALED_BACK,
     SHARED_EXPERTS,
+    TO_OTHER_STREAM,
     WEIGHED_STREAMS,
 )
 from tracelens.attribution.structure.returns import OPEN
@@ -189,8 +190,8 @@ def label_between_layers(run: Run) -> None:
 
 
 def label_projection_heads(run: Run) -> None:
-    """Name what projects the last layer's tokens of a pass ``other``; between two models it leads to the
-    next. Fills ``run.labels``."""
+    """Name what projects the last layer's tokens of a pass ``other`` (between two models it leads to the
+    next), and what brings tokens from one stream to another; fills ``run.labels``."""
     products = sorted(at for at in run.labels if PRODUCT(run.kinds[at]))
     streams = {
         s.n for at in products if run.labels[at].component == "attention.output" and (s := run.shape(at))
@@ -201,6 +202,9 @@ def label_projection_heads(run: Run) -> None:
         if streams == {found["hidden"]} and normed and run.labels.get(last, OPEN).component == "mlp.down":
             for at in found.components:
                 run.labels.setdefault(at, Label("other"))
+    for found in matches(run, TO_OTHER_STREAM, taken=run.labels.keys()) if len(streams) > 1 else ():
+        if {found["made"], found["given"]} <= streams:
+            run.labels |= {at: Label("other", evidence="local") for at in found.components}
 
 
 def label_heads(run: Run) -> None:

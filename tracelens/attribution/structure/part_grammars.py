@@ -363,3 +363,18 @@ PROJECTION_HEAD = Grammar(
     ),
     shaped=True,
 )
+
+
+# What brings tokens from one stream to another of another width, both with layers of their own (CrossViT,
+# arXiv 2103.14899): normed, bent, and a linear layer.
+
+TO_OTHER_STREAM = Grammar(
+    "to another stream",
+    (
+        one("", what("norm")),
+        one("other", what("activation")),
+        one("other", what("gemm"), m="rows", n="made", k="given"),
+    ),
+    where=lambda it: it["made"] != it["given"],
+    shaped=True,
+)
