@@ -221,7 +221,7 @@ def _joins_stream(it: Match) -> bool:
 
 _LAYS_OUT = Gap("other", either(what("copy"), named(*VIEWS, *CUTS)))
 _CONVOLVED = (
-    one("other", _of_channels, _LAYS_OUT),
+    one("other", _of_channels, Gap("other", named(*VIEWS))),
     one("other", adds, _LAYS_OUT, elements="stream"),
     many("other", either(what("copy"), named("mul", "div")), elements="stream"),
 )
