@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.dimensions`` analyzes the recordings of ``benchmarks.attribution_zoo`` (half a minute
 each where none is kept) without any name, and counts per dimension the models of which it is one that their
-configuration states, another, or not known. ``--held`` and ``--fresh 3`` or 4 choose as there. A configuration
+configuration states, another, or not known. ``--held``, ``--fresh 3`` and 4 choose as there. A configuration
 inside a configuration counts too, and so do the layers of an encoder and a decoder together.
 """
 
