@@ -82,7 +82,9 @@ class Places(Interval):
         if self._takes_stream(at) or self.convolved:
             return False
         if weights:
-            return any(t[0] == self.hidden for t in weights) and not self._goes_on_as_map(at)
+            # in the middle of a model a convolution of single places cuts no patches (MobileViT)
+            cuts = self.run.follows is None or prod(weights[-1][2:]) > 1
+            return cuts and any(t[0] == self.hidden for t in weights) and not self._goes_on_as_map(at)
         if any(kind.what == "gemm" for kind in self.run.kinds[self.gap[0] : at]):
             return False  # products of no name stand before it: a short convolution of a mixer
         return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION

@@ -222,12 +222,16 @@ def gate_of(kinds: Sequence[Kind], first: int, last: int, act: int) -> int | Non
     return None if alone else 0
 
 
+_PICTURES = 4  # dimensions
+
+
 def convolves_bent(kinds: Iterable[Kind]) -> bool:
-    """Is something bent and then convolved? Modules of convolutions do so (Conformer, arXiv 2005.08100); an
-    MLP that convolves what it goes up to bends it behind that (SegFormer, arXiv 2105.15203)."""
+    """Is something bent and then convolved, over a sequence? Modules of convolutions do so (Conformer, arXiv
+    2005.08100); an MLP that convolves what it goes up to bends it behind that (SegFormer, arXiv 2105.15203),
+    or, over a picture, before it as well (Uformer, arXiv 2106.03106)."""
     bent = False
     for kind in kinds:
-        if bent and kind.what == "convolution":
+        if bent and kind.what == "convolution" and not any(len(t) == _PICTURES for t in kind.tensors[:1]):
             return True
         bent |= activates(kind)
     return False
