@@ -216,3 +216,10 @@ def test_a_convolution_of_single_places_between_two_transformers_embeds_nothing(
     local = Row("other", "aten::convolution", "conv", (maps, [WIDTH, WIDTH, 3, 3]))
     leads = Row("other", "aten::convolution", "conv", (maps, [wide, WIDTH, 1, 1]))
     _found(tmp_path, [*3 * LAYER, local, _row("other", "silu", maps), leads, *3 * layer])
+
+
+def test_what_projects_neighbours_side_by_side_behind_the_last_layer_is_a_head(tmp_path: Path) -> None:
+    """timm models/deepseek_vit.py: an aligner of nine patches' channels, unfolded."""
+    rows, made = TOKENS // 4, [BATCH, LENGTH // 4, 96]
+    head = [mm("other", rows, 96, 4 * WIDTH), _row("other", "gelu", made), mm("other", rows, 96, 96)]
+    _found(tmp_path, [*3 * LAYER, NORM, *head])

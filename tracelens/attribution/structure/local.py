@@ -196,10 +196,19 @@ def label_projection_heads(run: Run) -> None:
     streams = {
         s.n for at in products if run.labels[at].component == "attention.output" and (s := run.shape(at))
     }
+    tokens = (run.cores[-1].tokens or 0) if run.cores else 0
     for found in matches(run, PROJECTION_HEAD, taken=run.labels.keys()) if streams else ():
         last = next((at for at in reversed(products) if at < found.start), found.start)
         normed = any(kind.what == "norm" for kind in run.kinds[last + 1 : found.start])
-        if streams == {found["hidden"]} and normed and run.labels.get(last, OPEN).component == "mlp.down":
+        # of several neighbours' channels side by side as well (DeepSeek-OCR's aligner)
+        given = {found["hidden"]}
+        given |= {wide for wide in streams if found["rows"] * found["hidden"] == tokens * wide}
+        if (
+            len(streams) == 1
+            and streams <= given
+            and normed
+            and run.labels.get(last, OPEN).component == "mlp.down"
+        ):
             for at in found.components:
                 run.labels.setdefault(at, Label("other"))
     for found in matches(run, TO_OTHER_STREAM, taken=run.labels.keys()) if len(streams) > 1 else ():
