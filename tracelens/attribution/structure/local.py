@@ -8,6 +8,8 @@ from dataclasses import replace
 from itertools import takewhile
 from math import prod
 
+import numpy as np
+
 from tracelens.attribution.structure.adapters import adapters
 from tracelens.attribution.structure.attention_grammars import (
     ADDITIVE,
@@ -247,9 +249,11 @@ def clipping(units: Units, phase: Sequence[str]) -> Iterator[int]:
 def turns(units: Units, phase: Sequence[str]) -> Iterator[int]:
     """Units in which a forward turns into its backward: the loss's gradient to itself, which is one, and
     ahead of it the loss's share of a step (gradients that accumulate) or its sum with another."""
-    kinds = [units.kinds[kind] for kind in units.kind.tolist()]
-    for at in range(1, len(kinds) - 1):
-        seeds = phase[at - 1 : at + 2] == ["forward", "other", "backward"]
-        if seeds and kinds[at].name in _ONES and not kinds[at].tensors:
+    ones, shares = (
+        [kind for kind, one in enumerate(units.kinds) if one.name in names and not one.tensors]
+        for names in (_ONES, _SHARES)
+    )
+    for at in np.flatnonzero(np.isin(units.kind, ones)).tolist():
+        if at and [*phase[at - 1 : at + 2]] == ["forward", "other", "backward"]:
             yield at
-            yield from (p for p in (at - 1,) if kinds[p].name in _SHARES and not kinds[p].tensors)
+            yield from (p for p in (at - 1,) if units.kind[p] in shares)
