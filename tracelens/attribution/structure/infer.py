@@ -205,7 +205,8 @@ def infer(
             found = named if twin.counts_layers and named.layer in layers else replace(named, layer=None)
             label[run.units[at]] = labels.setdefault(found, len(labels))
     for row in turns(units, phase):
-        label[row] = label[row] if label[row] >= 0 else labels.setdefault(Label("loss"), len(labels))
+        if label[row] < 0:
+            label[row] = labels.setdefault(Label("loss"), len(labels))
     counted = [run for run in read if run.counts_layers and run.phase != "recompute"]
     further = {layer: sure for run in counted for layer, sure in further_models(run).items()}
     return Inference(units, list(labels), label, hidden, any(run.cores for run in ahead), further)

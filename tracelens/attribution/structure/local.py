@@ -256,4 +256,5 @@ def turns(units: Units, phase: Sequence[str]) -> Iterator[int]:
     for at in np.flatnonzero(np.isin(units.kind, ones)).tolist():
         if at and [*phase[at - 1 : at + 2]] == ["forward", "other", "backward"]:
             yield at
-            yield from (p for p in (at - 1,) if units.kind[p] in shares)
+            if units.kind[at - 1] in shares:
+                yield at - 1
