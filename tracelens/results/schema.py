@@ -50,6 +50,7 @@ def json_schema(name: str = "report") -> dict[str, Any]:
         definition.pop("description", None)
         if _documented(one):
             definition["description"] = inspect.cleandoc(one.__doc__ or "")
+        _alike(definition)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:tracelens:{name}:{version}",
@@ -57,6 +58,16 @@ def json_schema(name: str = "report") -> dict[str, Any]:
         "version": version,
         **schema,
     }
+
+
+def _alike(schema: dict[str, Any]) -> None:
+    """Take out what only some versions of msgspec write: 0.23 added empty defaults and names of keys."""
+    if schema.get("default") in ([], {}):
+        del schema["default"]
+    schema.pop("propertyNames", None)
+    for part in schema.values():
+        if isinstance(part, dict):
+            _alike(part)
 
 
 def _documented(kind: type[Any]) -> bool:
