@@ -44,7 +44,7 @@ import numpy as np
 from benchmarks.gpu.recorded import read_recorded
 from tests.synthetic.spec import Synthetic
 from tests.trace.tools import read
-from tracelens.attribution import attribute
+from tracelens.attribution import attribute, open_functions
 from tracelens.trace import link
 from tracelens.words import COMPONENTS, EVIDENCE
 
@@ -87,7 +87,7 @@ def judge(folder: Path, made: Synthetic) -> Score:
 
 def judge_rows(folder: Path, document: Any, rows: Sequence[Any]) -> Score:
     """The same of a trace and its truth, a row for each kernel."""
-    trace = read(folder, document)
+    trace = open_functions(read(folder, document))
     links = link(trace)
     found = attribute(trace, links)
     truth = {row.correlation: row for row in rows if row.component != "optimizer"}

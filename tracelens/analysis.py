@@ -29,7 +29,7 @@ from tracelens.accounting.padding import with_padding
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import StepTimes, step_times
-from tracelens.attribution import Attribution, Calls, attribute, find_calls
+from tracelens.attribution import Attribution, Calls, attribute, find_calls, open_functions
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
 from tracelens.config.model_config import parse_changes
@@ -283,6 +283,7 @@ def analyze_trace(
     _tell(progress, 1)
     devices = device_properties(trace.metadata)
     hardware = find_gpu(device_name(trace.metadata), override=gpu, properties=devices[0] if devices else None)
+    trace = open_functions(trace)
     links = link(trace)
     attribution = attribute(trace, links, reference=None if reference is None else _known(reference))
     times = step_times(trace, links, attribution, wanted=steps)
@@ -394,6 +395,7 @@ def _measurements(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
 
 def _known(reference: Trace) -> tuple[Trace, Links, Attribution]:
     """A reference with what is known of its own kernels."""
+    reference = open_functions(reference)
     links = link(reference)
     return reference, links, attribute(reference, links)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tracelens import words
-from tracelens.attribution import attribute
+from tracelens.attribution import attribute, open_functions
 from tracelens.attribution.recording import find_lacks
 from tracelens.attribution.result import Attribution
 from tracelens.results import Lack
@@ -54,6 +54,7 @@ def _without_gpu(trace: Trace) -> TraceCheck:
 
 
 def _checks(trace: Trace) -> list[TraceCheck]:
+    trace = open_functions(trace)
     links = link(trace)
     attribution = attribute(trace, links)
     lacks = find_lacks(trace, links, attribution)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.result import Attribution
 from tracelens.attribution.twins import orphans
-from tracelens.gemm import GemmShape, KernelName, Shape, shape_of, shows_sizes
+from tracelens.gemm import AttentionShape, GemmShape, KernelName, Shape, shape_of, shows_sizes
 from tracelens.results import WorkKnown
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, PHASES, ROLES
@@ -116,8 +116,10 @@ def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
     )
 
 
-def _gradient(forward: Shape | None, role: int) -> GemmShape | None:
+def _gradient(forward: Shape | None, role: int) -> Shape | None:
     """What a gradient computes that a library's own call hides: out[m,n] = x[m,k] W[k,n] gives it."""
+    if isinstance(forward, AttentionShape):
+        return replace(forward, backward=True)
     if not isinstance(forward, GemmShape) or forward.batch > 1 or forward.grouped or role < 0:
         return None
     m, n, k = forward.m, forward.n, forward.k

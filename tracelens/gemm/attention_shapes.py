@@ -153,7 +153,7 @@ _SCHEMAS = _BHSD | _BSHD
 
 #: Operators that compute attention in one kernel, by name without overload. Some call one another
 #: (``_scaled_dot_product_flash_attention`` calls ``_flash_attention_forward``): the innermost counts.
-ATTENTION_OPS = frozenset(_SCHEMAS) - {"aten::scaled_dot_product_attention"}
+ATTENTION_OPS = frozenset(_SCHEMAS) - {"aten::scaled_dot_product_attention"} | {"FusedAttnFunc"}
 
 
 def attention_shape(
@@ -164,6 +164,8 @@ def attention_shape(
     strides: Sequence[Any] = (),
 ) -> AttentionShape | None:
     """Shape of one attention operator (``name`` without overload), or None when its dims do not fit."""
+    if name == "FusedAttnFunc":
+        return _fused_attn_func(dims, types, concrete)
     schema = _SCHEMAS.get(name)
     if schema is None:
         return None
@@ -208,6 +210,35 @@ def attention_shape(
         query_tokens=query[length] if packed else None,
         key_tokens=key[length] if packed else None,
     )
+
+
+def _fused_attn_func(
+    dims: Sequence[Any], types: Sequence[Any], concrete: Sequence[Any]
+) -> AttentionShape | None:
+    """TransformerEngine's (pytorch/attention/dot_product_attention/backends.py): the greatest lengths of queries
+    and keys are the second and third argument, and tell [S, B, H, D] from [B, S, H, D]; the causal mask is a
+    text, which is not recorded."""
+    at = next((at for at in range(len(dims) - 2) if _rank(dims[at : at + 3]) == 4), None)
+    lengths = number_at(concrete, 1), number_at(concrete, 2)
+    if at is None or None in lengths:
+        return None
+    query, key, value = dims[at : at + 3]
+    length = next((axis for axis in (0, 1) if (query[axis], key[axis]) == lengths), None)
+    if length is None or query[-1] != key[-1] or query[1 - length] != key[1 - length]:
+        return None
+    if key[:-1] != value[:-1] or not _divides(query[2], key[2]):
+        return None
+    same = {dtype_of_cpp(item_at(types, at + offset)) for offset in range(3)}
+    return AttentionShape(
+        query[1 - length], query[2], key[2], query[length], key[length], query[-1], value[-1],
+        same.pop() if len(same) == 1 else None, causal=None, backward=False,
+    )  # fmt: skip
+
+
+def _rank(tensors: Sequence[Any]) -> int | None:
+    """That all of these have."""
+    ranks = {len(t) for t in tensors if isinstance(t, list) and all(isinstance(size, int) for size in t)}
+    return ranks.pop() if len(ranks) == 1 and all(isinstance(t, list) for t in tensors) else None
 
 
 def _window(concrete: Sequence[Any], at: int | None, key_len: int, *, causal: bool) -> tuple[int, int] | None:

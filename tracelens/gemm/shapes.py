@@ -90,7 +90,7 @@ def shape_of(
     name = op.partition(".")[0]
     lists = [found if _is_list(found) else () for found in (types, strides, concrete)]
     lists[0] = [name if isinstance(name, str) else "" for name in lists[0] or ()]
-    reader = _READERS.get(name)
+    reader = _mm if is_opened(name) else _READERS.get(name)
     if reader is None and user_kernel(name) is not None:
         reader = _user_kernel
     if reader is not None:
@@ -349,4 +349,13 @@ def is_gemm_op(name: str) -> bool:
     (True, True, False)
     """
     base = name.partition(".")[0]
-    return base in GEMM_OPS or user_kernel(base) is not None
+    return base in GEMM_OPS or user_kernel(base) is not None or is_opened(base)
+
+
+def is_opened(name: str) -> bool:
+    """Is it a product inside a function of a library (``attribution.functions``), called with its operands?
+
+    >>> is_opened("_LinearBackward/dgrad"), is_opened("_Linear")
+    (True, False)
+    """
+    return name.partition("/")[2] in ("product", "dgrad", "wgrad")

@@ -1,8 +1,21 @@
 """The trace room: Kineto JSON in, columnar tables and links out."""
 
+from tracelens.trace.added import AddedOp, innermost_ops, with_ops
 from tracelens.trace.links import Links, Steps, link
 from tracelens.trace.nesting import distinct_rows, look_up
 from tracelens.trace.reader import read_trace
 from tracelens.trace.tables import Damage, Trace
 
-__all__ = ["Damage", "Links", "Steps", "Trace", "distinct_rows", "link", "look_up", "read_trace"]
+__all__ = [
+    "AddedOp",
+    "Damage",
+    "Links",
+    "Steps",
+    "Trace",
+    "distinct_rows",
+    "innermost_ops",
+    "link",
+    "look_up",
+    "read_trace",
+    "with_ops",
+]

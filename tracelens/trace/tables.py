@@ -59,6 +59,10 @@ class Symbols:
         """One boolean per code: does ``test(text)`` hold? Index it with a column of codes."""
         return np.fromiter(map(test, self._texts), np.bool_, len(self._texts))
 
+    def added(self, texts: list[str]) -> Symbols:
+        """The same and behind them others."""
+        return Symbols(self._texts + texts)
+
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
@@ -92,6 +96,10 @@ class Details:
 
     def __len__(self) -> int:
         return len(self._raw)
+
+    def added(self, texts: list[bytes]) -> Details:
+        """The same and behind them others."""
+        return Details(self._raw + texts, self._door)
 
     def inputs(self, code: int) -> Inputs:
         """The inputs of an operator (``Ops.inputs``)."""
