@@ -7,4 +7,13 @@ from tracelens.attribution.lend import lent_kernels
 from tracelens.attribution.result import Attribution, Loan
 from tracelens.attribution.twins import orphans
 
-__all__ = ["Attribution", "Calls", "Loan", "attribute", "find_calls", "lent_kernels", "open_functions", "orphans"]
+__all__ = [
+    "Attribution",
+    "Calls",
+    "Loan",
+    "attribute",
+    "find_calls",
+    "lent_kernels",
+    "open_functions",
+    "orphans",
+]

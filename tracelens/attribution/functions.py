@@ -26,12 +26,14 @@ from tracelens.gemm.inductor import custom_kernel
 from tracelens.trace import AddedOp, Trace, innermost_ops, with_ops
 from tracelens.trace.tables import Inputs
 
-IntArray = npt.NDArray[np.int64]
+RowArray = npt.NDArray[np.int32]
 #: A Python function's name: nodes that C++ made have a number, operators a namespace.
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(?<!\d)")
 #: Functions whose products are known as such without their sizes: TransformerEngine pytorch/module/, apex
 #: fused_dense/, mlp/.
-_LAYERS = re.compile(r"_(LayerNorm)?(Linear|MLP)(Backward)?|FusedDense(GeluDense)?Func(Backward)?|MlpFunction")
+_LAYERS = re.compile(
+    r"_(LayerNorm)?(Linear|MLP)(Backward)?|FusedDense(GeluDense)?Func(Backward)?|MlpFunction"
+)
 _BACKWARD = "Backward"
 #: Of two matrices alone the weight is the second, but here: pytorch/module/linear.py of TransformerEngine.
 _WEIGHT_FIRST = frozenset({"_Linear"})
@@ -83,7 +85,7 @@ def open_functions(trace: Trace) -> Trace:
 class _Functions:
     """The functions of a trace that hold products of their own."""
 
-    def __init__(self, trace: Trace, names: KernelNames, launch: IntArray, inside: IntArray):
+    def __init__(self, trace: Trace, names: KernelNames, launch: RowArray, inside: RowArray):
         self.trace, self.names, self.launch = trace, names, launch
         rows = np.flatnonzero(inside >= 0)
         rows = rows[np.lexsort((trace.launches.ts_ns[launch[rows]], inside[rows]))]  # as the host launched
@@ -93,9 +95,9 @@ class _Functions:
         self.gathers = gathers[np.argsort(ops.ts_ns[gathers], kind="stable")]
         self.gathers_ns = ops.ts_ns[self.gathers]
         self.next = int(trace.ops.sequence.max(initial=0)) + 1
-        self.forwards: dict[tuple[str, int], tuple[list[Product], dict[tuple[str, int], int]]] = {}
+        self.forwards: dict[tuple[str, int], tuple[list[Product | None], dict[tuple[str, int], int]]] = {}
 
-    def opened(self, functions: IntArray) -> Iterator[AddedOp]:
+    def opened(self, functions: RowArray) -> Iterator[AddedOp]:
         ops = self.trace.ops
         for row in functions[np.argsort(ops.ts_ns[functions], kind="stable")].tolist():
             low, high = np.searchsorted(self.owner, [row, row + 1])
@@ -107,8 +109,8 @@ class _Functions:
             if len(codes) > _MOST:
                 continue
             if name.endswith(_BACKWARD):
-                made, numbers = self.forwards.get(key, ([], {}))
-                parts = self._backward(codes, made) if made or _LAYERS.fullmatch(name) else []
+                made, numbers = self.forwards.get(key, ([], {})) if key[1] >= 0 else ([], {})
+                parts = self._backward(codes, made) if made else []
             else:
                 made, parts = self._forward(row, name, codes)
                 for part in parts:
@@ -120,15 +122,16 @@ class _Functions:
                 first, last = self.launch[kernels[[part.first, part.last]]].tolist()
                 yield AddedOp(f"{name}/{part.what}", row, (first, last), number, part.inputs)
 
-    def _forward(self, row: int, name: str, codes: list[int]) -> tuple[list[Product], list[_Part]]:
+    def _forward(self, row: int, name: str, codes: list[int]) -> tuple[list[Product | None], list[_Part]]:
         parts = self._parts(codes)
         products = [part for part in parts if part.what == "product"]
         given = self.trace.details.inputs(int(self.trace.ops.inputs[row]))
-        made = chain_of(name, given, len(products), self._gathered(row))
-        if made is None:
-            return [], parts if given.dims is None and _LAYERS.fullmatch(name) else []
-        made = [self._typed(one, part, codes) for one, part in zip(made, products, strict=True)]
-        for one, part in zip(made, products, strict=True):
+        chain = chain_of(name, given, len(products), self._gathered(row))
+        if chain is None and (given.dims is not None or not _LAYERS.fullmatch(name)):
+            return [], []
+        made: list[Product | None] = [None] * len(products)
+        for at, (one, part) in enumerate(zip(chain or [], products, strict=False)):
+            made[at] = one = self._typed(one, part, codes)
             part.inputs = _operands((one.rows, one.k), (one.k, one.n), one.dtype, turned="b")
         seen: dict[str, int] = defaultdict(int)
         for part in parts:
@@ -137,7 +140,7 @@ class _Functions:
         return made, parts
 
     def _gathered(self, row: int) -> int:
-        """Into how many times the rows an all-gather inside turns what came (sequence parallel); 0: unknown."""
+        """By how much an all-gather inside multiplies the rows (sequence parallel); 0: it does not say."""
         ops = self.trace.ops
         begin = ops.ts_ns[row]
         low, high = np.searchsorted(self.gathers_ns, [begin, begin + ops.dur_ns[row] + 1])
@@ -153,23 +156,22 @@ class _Functions:
         casts = any(_CASTS.search(self.trace.symbols[code]) for code in codes[: part.last + 1])
         return product._replace(dtype="") if casts else product
 
-    def _backward(self, codes: list[int], made: list[Product]) -> list[_Part]:
-        """Its products are two for each of the forward's, from the last on: of what it took, of the weight."""
+    def _backward(self, codes: list[int], made: list[Product | None]) -> list[_Part]:
+        """Its products: for each of the forward's, from the last on, of what it took and of its weight."""
         parts = self._parts(codes)
         products = [part for part in parts if part.what == "product"]
-        several = max(1, round(len(products) / len(made))) if made else 1
-        if made and (several > 2 or several * len(made) != len(products)):
+        several, left = divmod(len(products), len(made))
+        if several not in (1, 2) or left:
             return []
-        for at, part in enumerate(products if made else []):
+        for at, part in enumerate(products):
             number = len(made) - 1 - at // several
-            rows, n, k, dtype = made[number]
-            if self._of_weight(codes, products[at - at % several :][:several], at % several):
-                part.inputs = _operands((n, rows), (rows, k), dtype, turned="a")
-                part.what = "wgrad"
-            else:
-                part.inputs = _operands((rows, n), (n, k), dtype)
-                part.what = "dgrad"
+            of_weight = self._of_weight(codes, products[at - at % several :][:several], at % several)
+            part.what = "wgrad" if of_weight else "dgrad"
             part.pair = ("product", number)
+            if (one := made[number]) is not None:
+                out = one.n, one.rows
+                a, b = (out, (one.rows, one.k)) if of_weight else (out[::-1], (one.n, one.k))
+                part.inputs = _operands(a, b, one.dtype, turned="a" if of_weight else "")
         for what in {*_PARTS.values()}:
             for number, part in enumerate(reversed([part for part in parts if part.what == what])):
                 part.pair = (what, number)
@@ -187,7 +189,7 @@ class _Functions:
         return next((name.layout for name in found if name is not None and name.kind == "gemm"), None)
 
     def _parts(self, codes: list[int]) -> list[_Part]:
-        """What the kernels are, one behind the other; casts and helpers are part of the product they serve."""
+        """What the kernels are, one behind the other; casts and helpers are part of the product near them."""
         parts: list[_Part] = []
         begun = None  # the first of what prepares a product, or ends one
         for at, code in enumerate(codes):

@@ -215,9 +215,11 @@ def attention_shape(
 def _fused_attn_func(
     dims: Sequence[Any], types: Sequence[Any], concrete: Sequence[Any]
 ) -> AttentionShape | None:
-    """TransformerEngine's (pytorch/attention/dot_product_attention/backends.py): the greatest lengths of queries
-    and keys are the second and third argument, and tell [S, B, H, D] from [B, S, H, D]; the causal mask is a
-    text, which is not recorded."""
+    """TransformerEngine's (pytorch/attention/dot_product_attention/backends.py).
+
+    Its second and third argument, the greatest lengths of queries and keys, tell [S, B, H, D] from
+    [B, S, H, D]; the mask's kind is a text, which is not recorded.
+    """
     at = next((at for at in range(len(dims) - 2) if _rank(dims[at : at + 3]) == 4), None)
     lengths = number_at(concrete, 1), number_at(concrete, 2)
     if at is None or None in lengths:

@@ -29,9 +29,8 @@ def innermost_ops(trace: Trace) -> tuple[NodeArray, NodeArray]:
     """Per kernel the row of its launch and of the innermost operator around that; -1 where there is none."""
     ops, launches = trace.ops, trace.launches
     thread = np.concatenate([ops.thread, launches.thread])
-    ts_ns, dur_ns = (
-        np.concatenate([getattr(table, column) for table in (ops, launches)]) for column in ("ts_ns", "dur_ns")
-    )
+    ts_ns = np.concatenate([ops.ts_ns, launches.ts_ns])
+    dur_ns = np.concatenate([ops.dur_ns, launches.dur_ns])
     forest = build_forest(thread, ts_ns, dur_ns)
     launch = match(launches.correlation, trace.kernels.correlation)
     node = np.where(launch >= 0, launch + len(ops), -1)
@@ -45,11 +44,10 @@ def with_ops(trace: Trace, added: Sequence[AddedOp]) -> Trace:
     ops, launches = trace.ops, trace.launches
     inside = np.array([one.inside for one in added])
     first, last = np.array([one.launches for one in added]).T
-    names, inputs = ([*dict.fromkeys(found)] for found in ([o.name for o in added], map(_text, added)))
-    name_of, inputs_of = (
-        {text: at for at, text in enumerate(texts, len(table))}
-        for texts, table in ((names, trace.symbols), (inputs, trace.details))
-    )
+    names = [*dict.fromkeys(one.name for one in added)]
+    inputs = [*dict.fromkeys(map(_text, added))]
+    name_of = {text: at for at, text in enumerate(names, len(trace.symbols))}
+    inputs_of = {text: at for at, text in enumerate(inputs, len(trace.details))}
     columns = {
         "name": [name_of[one.name] for one in added],
         "ts_ns": launches.ts_ns[first],
