@@ -52,6 +52,26 @@ def test_what_a_function_hides_has_its_component(tmp_path: Path, name: str, name
     assert right > 0.99 * total
 
 
+@pytest.mark.parametrize(("names", "least"), [("none", 0.6), ("frames", 0.9)])
+def test_layers_in_pieces_are_opened_without_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str, least: float
+) -> None:
+    """Of how many rows a product is that waits for those of other ranks no argument says."""
+    model = replace(LLAMA, sequence=LLAMA.hidden)
+    monkeypatch.setattr("tracelens.attribution.functions._Functions._gathered", lambda *_: 0)
+    made = record(model, names=names)
+    trace = open_functions(read(tmp_path, document(made)))
+    found = attribute(trace, link(trace))
+    truth = {row.correlation: row.component for row in made.truth if row.component not in ("", "other")}
+    time: Counter[str] = Counter()
+    for at, took in enumerate(trace.kernels.dur_ns.tolist()):
+        if (true := truth.get(int(trace.kernels.correlation[at]))) is not None:
+            said = COMPONENTS[found.component[at]]
+            time["right" if said == true else "open" if said == "unattributed" else f"{true}: {said}"] += took
+    assert {*time} <= {"right", "open"}
+    assert time["right"] > least * sum(time.values())
+
+
 def test_products_have_sizes_roles_and_layers(tmp_path: Path) -> None:
     model = replace(LLAMA, whole=False)
     trace = open_functions(read(tmp_path, document(record(model, names="none"))))

@@ -127,7 +127,7 @@ class _Functions:
         products = [part for part in parts if part.what == "product"]
         given = self.trace.details.inputs(int(self.trace.ops.inputs[row]))
         chain = chain_of(name, given, len(products), self._gathered(row))
-        if chain is None and (given.dims is not None or not _LAYERS.fullmatch(name)):
+        if chain is None and not _LAYERS.fullmatch(name):
             return [], []
         made: list[Product | None] = [None] * len(products)
         for at, (one, part) in enumerate(zip(chain or [], products, strict=False)):

@@ -320,7 +320,8 @@ def _grouped(tensors: tuple[Dims, ...]) -> bool:
     """Rows, weights of several groups and a size of each: a grouped GEMM, whoever wrote it."""
     rows = {shape[1] for shape in tensors if len(shape) == 2}
     weights = [shape for shape in tensors if len(shape) == 3 and shape[0] > 1 and (shape[0],) in tensors]
-    return any(rows & {*shape[1:]} for shape in weights)
+    # what has as many sizes as columns is no vector of groups, but the weight of a normalization
+    return any(rows & {*shape[1:]} and shape[0] not in {*rows, *shape[1:]} for shape in weights)
 
 
 def tensors_of(dims: list[Any]) -> list[Dims]:
