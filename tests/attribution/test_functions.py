@@ -124,6 +124,8 @@ def test_a_trace_without_such_functions_stays_as_it_is(tmp_path: Path) -> None:
         ("_LayerNormLinear", [[8, 4, 64], [64], [], [128, 64]], 1, 0, None),  # of who knows how many
         ("_Linear", [[128, 64], [8, 4, 64], []], 2, 1, None),  # in pieces
         ("_Linear", [[128, 64], [8, 4, 32], []], 1, 1, None),
+        ("_Linear", [[64, 128], [64, 4, 128], [64]], 1, 1, [(256, 64, 128)]),  # as many tokens as outputs
+        ("GroupedGemm", [[512, 64], [8, 128, 64], [8]], 1, 1, None),  # of groups of rows
         ("Odd", [[], "text", [[4, 4]], [64]], 1, 1, None),
         ("Odd", None, 1, 1, None),
     ],

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.names import kernel_component, op_rule
-from tracelens.attribution.structure.units import tensors_of
+from tracelens.attribution.structure.units import grouped, tensors_of
 from tracelens.gemm import KernelNames, kernel_names
 from tracelens.gemm.inductor import custom_kernel
 from tracelens.trace import AddedOp, Trace, innermost_ops, with_ops
@@ -228,6 +228,8 @@ def chain_of(name: str, given: Inputs, count: int, times: int = 1) -> list[Produ
         for at, dims in enumerate(given.dims or [])
         if isinstance(dims, list) and dims and all(isinstance(size, int) and size > 0 for size in dims)
     ]
+    if grouped(tuple(sizes for sizes, _ in tensors)):
+        return None
     stream = next((one for one in tensors if len(one[0]) > 2), None)
     matrices = [one for one in tensors if len(one[0]) == 2]
     if stream is None:

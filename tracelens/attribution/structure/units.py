@@ -278,7 +278,7 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
         return Kind("fused", name, tensors=tensors, tags=frozenset({"opaque", "activation"}))
     if what in _TAGGED:
         return Kind("fused", base, tensors=tensors, tags=frozenset({_TAGGED[what]}))
-    if not what and not name.startswith("aten::") and _grouped(tensors):
+    if not what and not name.startswith("aten::") and grouped(tensors):
         return Kind("experts", base, backward=backward, tensors=tensors)
     if not what and base in _COPIES:
         types = given.types or []
@@ -316,12 +316,14 @@ def _template(tensors: tuple[Dims, ...]) -> GemmShape | None:
     return None
 
 
-def _grouped(tensors: tuple[Dims, ...]) -> bool:
+def grouped(tensors: tuple[Dims, ...]) -> bool:
     """Rows, weights of several groups and a size of each: a grouped GEMM, whoever wrote it."""
-    rows = {shape[1] for shape in tensors if len(shape) == 2}
+    matrices = [shape for shape in tensors if len(shape) == 2]
+    rows = {shape[1] for shape in matrices}
     weights = [shape for shape in tensors if len(shape) == 3 and shape[0] > 1 and (shape[0],) in tensors]
-    # what has as many sizes as columns is no vector of groups, but the weight of a normalization
-    return any(rows & {*shape[1:]} and shape[0] not in {*rows, *shape[1:]} for shape in weights)
+    # a vector as long as a matrix is wide or high is the weight of a normalization, or a bias
+    sizes = {size for shape in matrices for size in shape}
+    return any(rows & {*shape[1:]} and shape[0] not in sizes | {*shape[1:]} for shape in weights)
 
 
 def tensors_of(dims: list[Any]) -> list[Dims]:
