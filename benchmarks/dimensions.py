@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.dimensions`` analyzes the recordings of ``benchmarks.attribution_zoo`` (half a minute
 each where none is kept) without any name, and counts per dimension the models of which it is one that their
-configuration states, another, or not known. ``--held``, ``--fresh 3`` and 4 choose as there. A configuration
-inside a configuration counts too, and so do the layers of an encoder and a decoder together.
+configuration states, another, or not known. ``--held``, ``--fresh 3``, 4 and 5 choose as there. A
+configuration inside a configuration counts too, and so do the layers of an encoder and a decoder together.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--held", action="store_true", help="judge what was set aside")
-    parser.add_argument("--fresh", type=int, choices=(3, 4), help="judge this list of benchmarks/fresh")
+    parser.add_argument("--fresh", type=int, choices=(3, 4, 5), help="judge this list of benchmarks/fresh")
     given = parser.parse_args(arguments)
     logging.disable(logging.WARNING)
     chosen = [name for name in NAMES if held(name) == given.held]

@@ -40,9 +40,8 @@ def batch_of(
     """Keywords for the model's forward. ``layout``: how pictures and sounds are laid, if there are any."""
     parameters = inspect.signature(model.forward).parameters
     needed = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in (2, 4)]
-    main = getattr(model, "main_input_name", "input_ids")
-    main = str(main[0] if isinstance(main, list) and main else main)
-    given = Inputs(model, config, main, tuple(parameters), dtype, layout)
+    given = inputs_of(model, config, layout=layout, dtype=dtype)
+    main = given.main
     alone = layout in ("text", "marked")
     out = _plain(given, pictures=not alone or not _text(given), labels=labels)
     _give(given, [name for name in needed if name not in out], out)
@@ -54,6 +53,14 @@ def batch_of(
     if not any(isinstance(value, Tensor) for value in out.values()):
         _give(given, [name for name in (main, *parameters) if name in parameters], out)
     return out
+
+
+def inputs_of(model: nn.Module, config: Any, *, layout: str, dtype: torch.dtype) -> Inputs:
+    """What the inputs of a model are made from."""
+    main = getattr(model, "main_input_name", "input_ids")
+    main = str(main[0] if isinstance(main, list) and main else main)
+    names = tuple(inspect.signature(model.forward).parameters)
+    return Inputs(model, config, main, names, dtype, layout)
 
 
 def _give(given: Inputs, names: list[str], out: dict[str, Any]) -> None:
@@ -97,4 +104,4 @@ def _plain(given: Inputs, *, pictures: bool, labels: bool) -> dict[str, Any]:
     return out
 
 
-__all__ = ["LAYOUTS", "batch_of"]
+__all__ = ["LAYOUTS", "batch_of", "inputs_of"]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
-from typing import Any
+from pkgutil import iter_modules
+from typing import Any, cast
 
+import torch
 from torch import nn
 
 _TASKS = (
@@ -29,8 +32,31 @@ def makers(config: Any, task: str | None) -> Iterator[Make]:
     yield from [auto.from_config for auto in known if type(config) in auto._model_mapping][:1]
     if type(config) in transformers.AutoModel._model_mapping:
         yield transformers.AutoModel.from_config
-    for made in sorted(_own(transformers, type(config)), key=_rank):
-        yield made._from_config
+    own = sorted(_own(transformers, type(config)), key=_rank)
+    yield from (made._from_config for made in own)
+    if not own and type(config) not in transformers.AutoModel._model_mapping:
+        yield from (partial(_plain, part) for part in _parts(type(config)))
+
+
+def _parts(config: type) -> list[Any]:
+    """Parts that are plain modules, or models of another file: what is called after the configuration."""
+    package = import_module(config.__module__.rpartition(".")[0])
+    short = config.__name__.removesuffix("Config")
+    files = [name for _, name, _ in iter_modules(package.__path__) if name.startswith(("modeling", "vision"))]
+    found = []
+    for file in files:
+        module = import_module(f"{package.__name__}.{file}")
+        for made in vars(module).values():
+            own = inspect.isclass(made) and issubclass(made, nn.Module) and made.__module__ == module.__name__
+            if own and made.__name__ in (short, f"{short}Model", f"{short}Transformer"):
+                found.append(made)
+    return found
+
+
+def _plain(made: Any, config: Any, *, dtype: torch.dtype, attn_implementation: str) -> nn.Module:
+    config._attn_implementation = attn_implementation
+    torch.set_default_dtype(dtype)  # who asks for the model sets it back
+    return cast("nn.Module", made(config))
 
 
 def _own(transformers: Any, config: type) -> list[Any]:

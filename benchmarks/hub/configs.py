@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ _LONGEST = 12
 _PLAINLY = {"apply_spec_augment": False, "mask_time_prob": 0.0, "mask_feature_prob": 0.0, "layerdrop": 0.0}
 _PLAINLY |= {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
 #: Architectures of the first lists stay as they were cut: four layers even where that is no whole period.
-_FIRST = frozenset(
+FIRST = frozenset(
     name.partition("?")[0]
     for path in ("hub/names.txt", "fresh/hub.txt", "fresh/hub_2.txt")
     for name in Path(__file__).parents[1].joinpath(path).read_text().split()
@@ -33,14 +34,14 @@ def config_of(name: str, over: dict[str, Any], *, part: bool = False) -> Any:
     name, _, otherwise = name.partition("?")
     said = (setting.partition("=") for setting in otherwise.split("&") if setting)
     config = import_module("transformers").AutoConfig.for_model(
-        name, **over, **{key: json.loads(text) for key, _, text in said}
+        name, **deepcopy(over), **{key: json.loads(text) for key, _, text in said}
     )
     config = _held_by_another(config) if part else config
-    _shallow(config, _LAYERS.get(name, 4), whole=name not in _FIRST)
-    if name not in _FIRST:
+    _shallow(config, _LAYERS.get(name, 4), whole=name not in FIRST)
+    if name not in FIRST:
         _joined(config)
         _ours(config)
-    for each in [config] if name in _FIRST else inside(config):
+    for each in [config] if name in FIRST else inside(config):
         for key, value in _PLAINLY.items():
             if hasattr(each, key):
                 setattr(each, key, value)

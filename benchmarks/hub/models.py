@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from itertools import islice, product
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.hub.batches import LAYOUTS, batch_of
+from benchmarks.hub.asked import asked_of
+from benchmarks.hub.batches import LAYOUTS, batch_of, inputs_of
 from benchmarks.hub.classes import Make, makers
-from benchmarks.hub.configs import config_of
+from benchmarks.hub.configs import FIRST, config_of
 
 #: architecture: (task, overrides of its configuration)
 SPECIAL: dict[str, tuple[str | None, dict[str, Any]]] = {
@@ -25,6 +29,8 @@ SPECIAL: dict[str, tuple[str | None, dict[str, Any]]] = {
         for name in ("informer", "autoformer", "time_series_transformer")
     },
 }
+#: architecture: overrides of its configuration; what its defaults lack
+OVERRIDES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("overrides.toml").read_text())
 #: How a model is made, after one another.
 _MODELS: tuple[tuple[torch.dtype, tuple[str, ...]], ...] = (
     (torch.bfloat16, ("sdpa", "eager")),
@@ -64,7 +70,8 @@ def ways(name: str) -> Iterator[Built]:
 
 def _ways(name: str, *, part: bool) -> Iterator[tuple[Any, Any]]:
     """A model and a batch, or None and what its library says of a configuration that it cannot make."""
-    task, over = SPECIAL.get(name.partition("?")[0], (None, {}))
+    bare = name.partition("?")[0]
+    task, over = SPECIAL.get(bare, (None, OVERRIDES.get(bare, {})))
     try:
         count = len(list(makers(config_of(name, over, part=part), task)))
     except Exception as error:
@@ -76,7 +83,11 @@ def _ways(name: str, *, part: bool) -> Iterator[tuple[Any, Any]]:
             config = config_of(name, over, part=part)
             model = _made(next(islice(makers(config, task), at, None)), config, dtype, attentions)
             model.train()
-            batches = list(_batches(model, config, dtype, LAYOUTS if made == _MODELS[0] else _FEW))
+            if bare not in FIRST:
+                model.to("meta")  # a parameter made by torch.Tensor(sizes) heeds no default device
+            asked = asked_of(bare, inputs_of(model, config, layout="usual", dtype=dtype))
+            layouts = LAYOUTS if made == _MODELS[0] else _FEW
+            batches = [asked] if asked is not None else list(_batches(model, config, dtype, layouts))
         except Exception as error:
             yield None, error
             continue
@@ -103,11 +114,18 @@ def _batches(
             yield batch
 
 
+def _no_numbers(
+    mean: Any = 0.0, std: Any = 1.0, size: Any = (), *, generator: Any = None, **of: Any
+) -> Tensor:
+    """torch.normal, which writes numbers where the meta device has no room for them."""
+    return torch.empty_like(mean) if isinstance(mean, Tensor) else torch.empty(size, **of)
+
+
 def _made(make: Make, config: Any, dtype: torch.dtype, attentions: tuple[str, ...]) -> nn.Module:
     before = torch.get_default_dtype()
     for attention in attentions:
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), patch("torch.normal", _no_numbers):
                 return make(config, dtype=dtype, attn_implementation=attention)
         except (ValueError, ImportError):
             if attention == attentions[-1]:
