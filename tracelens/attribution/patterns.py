@@ -299,7 +299,7 @@ KERNELS: tuple[Row, ...] = (
     ),
     (
         "communication",
-        r"\buserbuffers_\w+",
+        r"\bk?userbuffers_\w+",
         "NVIDIA/TransformerEngine common/comm_gemm_overlap/userbuffers/userbuffers.cu",
     ),
     (

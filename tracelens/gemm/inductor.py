@@ -370,6 +370,22 @@ _CUSTOM = (
     ),
     ("attention.rope", r"rotary_kernel"),
     ("loss", r"cross_entropy_(fwd|bwd)_kernel"),
+    # fla-org/flash-linear-attention fla/modules/, fla/ops/: attention by a softmax; recurrences in chunks
+    ("norm", r"l2norm_(fwd|bwd)_kernel1?"),
+    ("mlp.activation", r"(swi|pow|sigmoid)glu_(fwd|fwdbwd)_kernel"),
+    ("loss", r"logsumexp_fwd_kernel|kl_div_kernel|grpo_(fwd|bwd)_kernel"),
+    (
+        "attention.core",
+        r"parallel_(attn|nsa|path|wall_attn|parallax|deltaformer)_(compression_)?(fwd|bwd)_\w+",
+    ),
+    ("ssm.conv", r"causal_conv1d_states_fwd_kernel"),
+    (
+        "ssm.scan",
+        r"_?(fused_)?(chunk|chunkwise|parallel)_(\w+_)?(fwd|bwd)_\w+|fused_recurrent_\w+_(fwd|bwd|\w*ward)_kernel",
+        r"prepare_(precond_)?wy_repr_\w+|recompute_w_u_fwd_\w+|wu_fwd_kernel|solve_tril_\w+",
+        r"merge_16x16_to_\w+_inverse_kernel|chunk_(local|global)_cumsum_\w+|(gdn|kda)_gate_\w+",
+        r"fused_beta_sigmoid_(fwd|bwd)_kernel|(pre_process|merge)_(fwd|bwd)_\w*kernel\w*",
+    ),
     # ROCm/aotriton tritonsrc/: PyTorch's flash attention on AMD
     ("attention.core", r"attn_fwd|bwd_kernel_(dk_dv|dq|fuse)|bwd_preprocess(_varlen)?"),
     # NVIDIA/TransformerEngine transformer_engine/common/: normalization/, fused_rope/fused_rope.cu,
@@ -380,6 +396,12 @@ _CUSTOM = (
     ("attention.softmax", r"scaled_(\w+_)?masked_softmax_warp_(forward|backward)(_new)?"),
     ("attention.softmax", r"scaled_softmax_warp_forward"),
     ("mlp.activation", r"d?gated_act_kernel"),
+    ("mlp.activation", r"scaled_(gated|unary)_(forward|backward)_kernel"),
+    ("dropout", r"dropout_kernel_fwd_(f16|fp8)|apply_dropout_mask"),
+    ("attention.other", r"thd_\w+_kernel|transpose_to_bhsd_\w+|convert_(thd_to_bshd|bshd_to_thd)_kernel"),
+    ("attention.other", r"(reindex|copy_to)_kv_cache_kernel"),
+    ("moe.experts", r"grouped_bias_add_kernel|_grouped_dbias_kernel|setup_grouped_gemm_kernel"),
+    ("residual", r"_mhc_\w+"),  # manifold-constrained hyper-connections, of Liger-Kernel, too
     ("loss", r"online_softmax_kernel|cross_entropy_kernel"),
     ("moe.router", r"fused_(moe_aux_loss|score_for_moe_aux_loss|topk_with_score_function)_\w+"),
     ("moe.router", r"fused_topk_(forward_simple|backward_selected_indices)_kernel"),
