@@ -14,10 +14,6 @@ Row = tuple[str, str, str]
 EXPERT_EXCHANGES = r"\b(internode|intranode|internode_ll)::(\w*notify\w*|(dispatch|combine)(_ll)?|barrier)\b"
 
 OPERATORS: tuple[Row, ...] = (
-    ("linear", r"\w+/(product|dgrad|wgrad)", "attribution/functions.py, which opens functions"),
-    ("norm", r"\w+/norm", "the same"),
-    ("activation", r"\w+/activation", "the same"),
-    ("dropout", r"\w+/dropout", "the same"),
     (
         "communication",
         r"(vllm|sgl_kernel|trtllm)::\w*(all_?reduce|all_?gather|reduce_?scatter)\w*",
