@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -97,6 +98,24 @@ def test_products_have_sizes_roles_and_layers(tmp_path: Path) -> None:
     first, size = attentions[0], hidden // model.heads
     assert (first.heads, first.kv_heads, first.head_dim) == (model.heads, model.kv_heads, size)
     assert (first.batch, first.query_len) == (model.micro_batch, model.sequence)
+
+
+def test_rows_that_are_gathered_inside_are_counted(tmp_path: Path) -> None:
+    """Sequence parallel: what comes is the part of one rank of two."""
+    events = json.loads(document(record(LLAMA, names="none")))
+    for event in [e for e in events["traceEvents"] if e.get("name") == "_LayerNormLinear"]:
+        rows = event["args"]["Input Dims"][0]
+        gather = {**event, "name": "c10d::_allgather_base_", "dur": 0.001}
+        gather["args"] = {"Input Dims": [[2 * rows[0], *rows[1:]], rows, [], [], []]}
+        events["traceEvents"].append(gather)
+    trace = open_functions(read(tmp_path, json.dumps(events)))
+    links = link(trace)
+    calls = find_calls(trace, links, attribute(trace, links))
+    found = zip(calls.op_name, calls.shape, strict=True)
+    rows_of = {name: shape.m for name, shape in found if isinstance(shape, GemmShape) and name}
+    tokens = LLAMA.sequence * LLAMA.micro_batch
+    assert rows_of["_LayerNormLinear/product"] == 2 * tokens
+    assert rows_of["_Linear/product"] == tokens
 
 
 def test_cast_operands_have_no_type_that_the_function_was_given(tmp_path: Path) -> None:

@@ -146,9 +146,11 @@ class _Functions:
         low, high = np.searchsorted(self.gathers_ns, [begin, begin + ops.dur_ns[row] + 1])
         for inner in self.gathers[low:high].tolist():
             if ops.thread[inner] == ops.thread[row]:
-                dims = self.trace.details.inputs(int(ops.inputs[inner])).dims or []
-                sizes = [prod(tensor) for tensor in tensors_of(dims)]
-                return sizes[0] // sizes[1] if len(sizes) > 1 and sizes[1] else 0
+                given = self.trace.details.inputs(int(ops.inputs[inner]))
+                sizes = [prod(tensor) for tensor in tensors_of(given.dims or [])]
+                half = len(sizes) // 2  # what comes out stands before what goes in
+                times, left = divmod(sum(sizes[:half]), sum(sizes[half:]) or 1)
+                return 0 if left else times
         return 1
 
     def _typed(self, product: Product, part: _Part, codes: list[int]) -> Product:
