@@ -118,6 +118,15 @@ def test_rows_that_are_gathered_inside_are_counted(tmp_path: Path) -> None:
     assert rows_of["_Linear/product"] == tokens
 
 
+def test_operators_of_libraries_are_opened_too(tmp_path: Path) -> None:
+    text = document(record(replace(LLAMA, whole=False), names="none"))
+    trace = open_functions(read(tmp_path, text.replace('"_L', '"some_library::_L')))
+    assert "some_library::_LayerNormLinear/product" in [*trace.symbols]
+    found = attribute(trace, link(trace))
+    said = {COMPONENTS[code] for code in found.component.tolist()}
+    assert {"attention.qkv", "attention.output", "mlp.up", "mlp.down", "norm"} <= said
+
+
 def test_cast_operands_have_no_type_that_the_function_was_given(tmp_path: Path) -> None:
     trace = open_functions(read(tmp_path, document(record(MODELS["llama_fp8"], names="none"))))
     links = link(trace)

@@ -27,8 +27,8 @@ from tracelens.trace import AddedOp, Trace, innermost_ops, with_ops
 from tracelens.trace.tables import Inputs
 
 RowArray = npt.NDArray[np.int32]
-#: A Python function's name: nodes that C++ made have a number, operators a namespace.
-_FUNCTION = re.compile(r"[A-Za-z_]\w*(?<!\d)")
+#: A function of Python or an operator of a library: nodes that C++ made have a number.
+_FUNCTION = re.compile(r"(?!(aten|prims|c10d|nccl)::)(\w+::)?[A-Za-z_]\w*(?<!\d)")
 #: Functions whose products are known as such without their sizes: TransformerEngine pytorch/module/, apex
 #: fused_dense/, mlp/.
 _LAYERS = re.compile(

@@ -62,9 +62,9 @@ _OPS: tuple[tuple[str, ...], ...] = (
         r"aten::_batch_norm_impl_index|aten::_weight_norm\w*",
         rf"{_WORD}(?>.*?(RMSNorm|LayerNorm)).*(Function|Fn|Func).*",
         r"_(RMSNorm|LayerNorm)(Backward)?",  # module/layernorm.py of TransformerEngine
-        r"\w+/norm",  # part of an opened function (functions.py), as below
+        r"[\w:]+/norm",  # part of an opened function (functions.py), as below
     ),
-    ("dropout", r"aten::(native_dropout|dropout_?|feature_dropout|_fused_dropout)|\w+/dropout"),
+    ("dropout", r"aten::(native_dropout|dropout_?|feature_dropout|_fused_dropout)|[\w:]+/dropout"),
     (
         "softmax",
         r"aten::(_?softmax(_backward_data)?|_safe_softmax|_masked_softmax(_backward)?)",
@@ -76,7 +76,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
         "activation",
         r"aten::(gelu_?|silu_?|mish_?|hardswish_?|glu|erf_?)",  # erf: a GELU written out
         rf"{_WORD}.*(SiLUMul|SwiGLU|GEGLU|GELUMul|BiasGelu|BiasGeLU).*",
-        r"\w+/activation",
+        r"[\w:]+/activation",
     ),
     (  # an activation in an MLP, and many other things elsewhere: soft caps, gates, stems
         "nonlinearity",
@@ -87,7 +87,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
         "linear",
         r"aten::(linear|addmm_?|mm|matmul|einsum|_addmm_activation)",
         r"aten::(_scaled_mm|_int_mm|_grouped_mm|_scaled_grouped_mm)",
-        r"\w+/(product|dgrad|wgrad)",
+        r"[\w:]+/(product|dgrad|wgrad)",
         r"LinearWith(GradAccumulationAndAsyncCommunication|FrozenWeight)",  # layers.py of Megatron-LM
     ),
     (
