@@ -32,6 +32,13 @@ _OTHER_MIXER = re.compile(
     r"|SwiftFormer(ConvEncoder|LocalRepresentation)|FPNLayer|RepMixer|LightConv1d|SSCPConvBlock"
     # models/efficientloftr: a RepVGG, and convolutions behind the transformer
     r"|RepVGG(Block|Stage)?$|LoFTROutConvBlock|LoFTRFineFusionLayer"
+    # maps behind a tower: models/depth_anything, zoedepth (of one tap, too), depth_pro; models/eomt,
+    # transposed convolutions that scale up; models/vitmatte
+    r"|PreActResidualLayer|FeatureFusionLayer|FeatureUpsample|AttractorLayer|(Eomt|Videomt)\w*ScaleLayer"
+    r"|VitMatte(BasicConv|ConvStream|FusionBlock)"
+    # codecs of sound: models/mimi, neucodec, xcodec2, pocket_tts; models/gemma4 and granite_speech5, in front
+    r"|MimiResnetBlock|TokenizerResnetBlock|SnakeBeta|odec2?(ResidualUnit|ResNetBlock|UpSample1d|EncoderBlock)$"
+    r"|SubSampleConvProjection|EncoderSubsamplingBlock"
 )
 #: Of those the ones with a state that decays: their linear layers, their convolution and their scan.
 #: Griffin's gated linear recurrence is one: a short convolution, and a diagonal state that decays
@@ -44,9 +51,9 @@ _STATE_SPACE = re.compile(
 #: Not a layer that is called after it and holds an MLP too: models/groupvit/modeling_groupvit.py,
 #: GroupViTCrossAttentionLayer; models/pixtral/modeling_pixtral.py, PixtralAttentionLayer;
 #: models/bridgetower/modeling_bridgetower.py, BridgeTowerResidualAttention; models/efficientloftr, whose
-#: AggregatedAttention adds to a map.
+#: AggregatedAttention adds to a map; models/sam_hq, whose TwoWayAttentionBlock is a layer.
 _ATTENTION = re.compile(
-    r"(?<!Delta)(?<!Glm5NextTextLinear)(?<!BridgeTowerResidual)(?<!Aggregated)Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$"
+    r"(?<!Delta)(?<!Glm5NextTextLinear)(?<!BridgeTowerResidual)(?<!Aggregated)(?<!TwoWay)Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$"
 )
 _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
 #: KimiLinearForgetGate is a decay of its delta attention: models/kimi_linear/modeling_kimi_linear.py.
@@ -63,9 +70,10 @@ _HALVES = re.compile(r"ConformerFeedForward$")
 _MOE = re.compile(r"(Moe|MoE|MOE)$|SparseM|Moe(Block|Layer|SparseMoeBlock)|MoELayer|Mixture|BlockSparse")
 _MLP = re.compile(r"MLP|Mlp|FeedForward|FFN|Ffn|Intermediate|Dense\w*ActDense|GatedMlp|\w+Output$")
 #: Not a model called after what it gives (models/embedding_gemma2), nor Q K^T with the positions'
-#: (models/gemma3n/modeling_gemma3n.py, Gemma3nAudioRelativePositionEmbedding). JinaEmbeddingsV3 is a model.
+#: (models/gemma3n/modeling_gemma3n.py, Gemma3nAudioRelativePositionEmbedding). JinaEmbeddingsV3 is a model,
+#: and so is what models/depth_pro holds in its PatchEncoder.
 _EMBEDDING = re.compile(
-    r"(?<!Gemma3nAudioRelativePosition)Embedding(?!Gemma|sV3)|FeatureProjection|PatchEmbed|Embeddings(?!V3)|PatchEncoder|PatchMerging|Downsampl"
+    r"(?<!Gemma3nAudioRelativePosition)Embedding(?!Gemma|sV3)|FeatureProjection|PatchEmbed|Embeddings(?!V3)|(?<!DepthPro)PatchEncoder|PatchMerging|Downsampl"
 )
 _NORM = re.compile(r"Norm(Gated|\dd|FP32)?$")
 _LAYER = re.compile(r"(Layer|Block|Stage)(\w*)$|EncoderLayer|DecoderLayer|BridgeTowerResidualAttention$")
@@ -187,6 +195,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return _in_mixture(place, own, name, function, weighted=weighted)
     if any(_OF_POSITIONS.search(held) for held in place.names):
         return "mlp.* embedding other logits"
+    if any(held.startswith("box_rpb_embed") for held in place.names):  # what attention adds: models/sam3
+        return "mlp.* attention.other"
     head = place.within(_HEAD)
     if head == 0 and len(place.classes) > 1:
         head = -1  # a whole model named for its head
