@@ -223,3 +223,21 @@ def test_what_projects_neighbours_side_by_side_behind_the_last_layer_is_a_head(t
     rows, made = TOKENS // 4, [BATCH, LENGTH // 4, 96]
     head = [mm("other", rows, 96, 4 * WIDTH), _row("other", "gelu", made), mm("other", rows, 96, 96)]
     _found(tmp_path, [*3 * LAYER, NORM, *head])
+
+
+def test_a_periodic_activation_between_convolutions_turns_no_heads(tmp_path: Path) -> None:
+    """transformers models/neucodec/modeling_neucodec.py, NeuCodecSnakeBeta: the layers behind do rotate."""
+    sound, few, weights = [BATCH, 48, 8 * LENGTH], [1, 48, 1], [48, 48, 7]
+    snake = [_row("other", "exp", few), _row("other", "mul", sound, few), _row("other", "sin", sound)]
+    snake += [
+        _row("other", "pow", sound),
+        _row("other", "mul", few, sound),
+        _row("other", "add", sound, sound),
+    ]
+    block = [*snake, _row("other", "convolution", sound, weights)]
+    first = _row("embedding", "convolution", sound, [WIDTH, 48, 8])
+    turns = [_row("attention.rope", name, STREAM) for name in ("mul", "neg")]
+    turns += [_row("attention.rope", "cat", STREAM, STREAM), _row("attention.rope", "mul", STREAM)]
+    turns += [_row("attention.rope", "add", STREAM, STREAM)]
+    layer = [NORM, QUERIES, *turns, CORE, OUTPUT, ADD, NORM, *MLP, ADD]
+    _found(tmp_path, [_row("other", "convolution", sound, weights), *3 * block, first, *3 * layer])

@@ -44,13 +44,25 @@ class Places(Interval):
         first = max(counts[0] - _COMPARES, self.gap[0]) if counts else looks[0]
         return range(first, looks[-1] + 1)
 
+    def _is_wave(self, kind: Kind) -> bool:
+        """A sine of positions; one of channels that are convolved is an activation (arXiv 2006.08195)."""
+        return kind.name in ("cos", "sin") and not self._channels & {
+            t[:2] for t in kind.tensors if len(t) > 2
+        }
+
+    @cached_property
+    def _channels(self) -> set[Dims]:
+        """Samples and channels of what the convolutions of the gap take."""
+        given = (self.run.kinds[at] for at in self.gap)
+        return {kind.tensors[0][:2] for kind in given if kind.what == "convolution" and kind.tensors}
+
     def _makes_waves(self, at: int) -> bool:
         """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
         kinds, two = self.run.kinds, self.run.kinds[at].tensors[:1]
         if at in self._frequencies:
             return True
         near = kinds[max(self.gap[0], at - WAVES) : at + WAVES + 1]
-        waves = [kind for kind in near if kind.name in ("cos", "sin")]
+        waves = [kind for kind in near if self._is_wave(kind)]
         sizes = {prod(kind.tensors[0]) for kind in waves if kind.tensors}
         small = not two or any(prod(two[0]) in (size, size // 2) or prod(two[0]) < size for size in sizes)
         return bool(waves) and small and kinds[at].what in ("elementwise", "copy", "add")
@@ -59,7 +71,7 @@ class Places(Interval):
     def _frequencies(self) -> set[int]:
         """What makes the row of numbers that positions are multiplied with ahead of a sine, one for each wave
         or for its sine and its cosine."""
-        waves = [at for at in self.gap if self.run.kinds[at].name in ("cos", "sin")]
+        waves = [at for at in self.gap if self._is_wave(self.run.kinds[at])]
         widths = {t[-1] for at in waves for t in self.run.kinds[at].tensors[:1] if len(t) > 1}
         rows = {(size,) for width in widths - {1} for size in (width, 2 * width)}
         kinds = {at: self.run.kinds[at] for at in self.gap if at < max(waves, default=0)}
