@@ -36,9 +36,9 @@ _OTHER_MIXER = re.compile(
     # transposed convolutions that scale up; models/vitmatte
     r"|PreActResidualLayer|FeatureFusionLayer|FeatureUpsample|AttractorLayer|(Eomt|Videomt)\w*ScaleLayer"
     r"|VitMatte(BasicConv|ConvStream|FusionBlock)"
-    # codecs of sound: models/mimi, neucodec, xcodec2, pocket_tts; models/gemma4 and granite_speech5, in front
+    # codecs of sound: models/mimi, neucodec, xcodec2, pocket_tts; models/gemma4, in front
     r"|MimiResnetBlock|TokenizerResnetBlock|SnakeBeta|odec2?(ResidualUnit|ResNetBlock|UpSample1d|EncoderBlock)$"
-    r"|SubSampleConvProjection|EncoderSubsamplingBlock"
+    r"|SubSampleConvProjection"
 )
 #: Of those the ones with a state that decays: their linear layers, their convolution and their scan.
 #: Griffin's gated linear recurrence is one: a short convolution, and a diagonal state that decays

@@ -241,3 +241,13 @@ def test_a_periodic_activation_between_convolutions_turns_no_heads(tmp_path: Pat
     turns += [_row("attention.rope", "add", STREAM, STREAM)]
     layer = [NORM, QUERIES, *turns, CORE, OUTPUT, ADD, NORM, *MLP, ADD]
     _found(tmp_path, [_row("other", "convolution", sound, weights), *3 * block, first, *3 * layer])
+
+
+@pytest.mark.parametrize("act_first", [True, False])
+def test_a_gated_mlp_without_a_sum_behind_it(tmp_path: Path, act_first: bool) -> None:
+    """transformers models/molmo2/modeling_molmo2.py, Molmo2ImageProjector."""
+    inside = [BATCH, LENGTH, 4 * WIDTH]
+    bends, up = _row("mlp.activation", "silu", inside), mm("mlp.up", TOKENS, 4 * WIDTH, WIDTH)
+    inner = [bends, up] if act_first else [up, bends]
+    gated = [mm("mlp.gate", TOKENS, 4 * WIDTH, WIDTH), *inner, _row("mlp.activation", "mul", inside, inside)]
+    _found(tmp_path, [QUERIES, CORE, OUTPUT, *gated, mm("mlp.down", TOKENS, 96, 4 * WIDTH)])

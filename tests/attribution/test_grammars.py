@@ -262,3 +262,7 @@ def test_a_conformers_convolution_stands_between_linear_layers() -> None:
     wanted[4] = "norm"
     assert _found([NORM, *module, SUM], *MIXERS) == [None, *wanted, None]
     assert not any(_found([NORM, _gemm(HIDDEN, HIDDEN), *module[1:], SUM], *MIXERS))
+    # twice as wide as the stream: transformers models/granite_speech5/modeling_granite_speech5.py
+    deep = _unit("conv1d", (2, 2 * HIDDEN, 68), (2 * HIDDEN, 1, 5), what="convolution")
+    module = [_gemm(4 * HIDDEN, HIDDEN), module[1], deep, bends, _gemm(HIDDEN, 2 * HIDDEN)]
+    assert _found([NORM, *module, SUM], *MIXERS) == [None, *5 * ["other"], None]

@@ -194,7 +194,7 @@ INDEXER = Grammar(
 )
 
 # Convolutions of Conformers (arXiv 2005.08100) between linear layers: one makes what is gated and its gate,
-# and the convolution's result is normed and bent.
+# and the convolution's result is normed and bent; it can leave out every other place.
 
 _TO_BEND = Gap(partial(_part_or_norm, part="other"), no(PRODUCT, what("softmax", "loss", "embedding")))
 
@@ -204,9 +204,9 @@ CONVOLUTION_MODULE = Grammar(
         one("other", what("gemm"), m="tokens", n="made", k="hidden"),
         some("other", by_channel, Gap("other", what("elementwise", "copy", "activation"))),
         one("other", what("activation"), _TO_BEND),
-        one("other", what("gemm"), _IN_CONVOLUTION, m="tokens", n="hidden", k="hidden"),
+        one("other", what("gemm"), _IN_CONVOLUTION, m="left", n="hidden", k="inner"),
     ),
-    where=lambda it: it["made"] == 2 * it["hidden"],
+    where=lambda it: it["made"] == 2 * it["inner"] and it["tokens"] % it["left"] == 0,
     shaped=True,
 )
 

@@ -30,6 +30,7 @@ from tracelens.attribution.structure.part_grammars import (
     DROP_PATH,
     DROP_PATH_FLOORED,
     DROPOUT,
+    GATED_MLP,
     HEAD,
     INNER_MLP,
     INNER_MLP_OF_THREE,
@@ -123,7 +124,8 @@ def label_local(run: Run, *, attends: bool) -> None:
     for found in matches(run, DROP_PATH):
         for at, part in found.components.items():
             run.labels.setdefault(at, Label(part, evidence="local"))
-    lone = (LONE_MLP, MESSAGE_MLP, RESIDUAL_BLOCK, SCALED_BACK, WEIGHED_STREAMS) if run.cores else ()
+    mlps = (LONE_MLP, GATED_MLP, MESSAGE_MLP)
+    lone = (*mlps, RESIDUAL_BLOCK, SCALED_BACK, WEIGHED_STREAMS) if run.cores else ()
     for grammars in (MIXTURES, SHARED_EXPERTS, _READ_AT_PLACES, (ADDITIVE, SEPARABLE, TO_KEYS), lone):
         # what makes values that are read at places can look like a head's first layer
         guessed = {at for at, label in run.labels.items() if label.component == "other"}

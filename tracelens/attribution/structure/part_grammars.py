@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tracelens.attribution.structure.grammar import (
     PRODUCT,
     Gap,
@@ -43,6 +45,30 @@ LONE_MLP = Grammar(
         one("residual", adds, _TO_SUM, elements="sum"),
     ),
     where=lambda it: it["inner"] > it["hidden"] and it["sum"] == it["batch"] * it["tokens"] * it["hidden"],
+    shaped=True,
+)
+
+
+# An MLP whose activation weighs a second layer of the same (arXiv 2002.05202), whatever its result is for:
+# what projects a picture into another model has no sum behind it (transformers models/molmo2).
+
+
+def _gates(it: Match) -> bool:
+    """Wider inside; is one layer's result bent, and the other's multiplied with it?"""
+    inside = it["tokens"] * it["inner"]
+    bends = it.count(lambda kind: kind.what == "activation" and [prod(t) for t in kind.tensors] == [inside])
+    gates = it.count(lambda kind: kind.name == "mul" and [prod(t) for t in kind.tensors] == 2 * [inside])
+    return it["inner"] > it["width"] and bends == gates == 1
+
+
+GATED_MLP = Grammar(
+    "gated MLP",
+    (
+        one("mlp.gate", what("gemm"), m="tokens", n="inner", k="width"),
+        one("mlp.up", what("gemm"), _IN_MLP, m="tokens", n="inner", k="width"),
+        one("mlp.down", what("gemm"), _IN_MLP, m="tokens", k="inner"),
+    ),
+    _gates,
     shaped=True,
 )
 
