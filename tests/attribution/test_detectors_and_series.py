@@ -251,3 +251,16 @@ def test_a_gated_mlp_without_a_sum_behind_it(tmp_path: Path, act_first: bool) ->
     inner = [bends, up] if act_first else [up, bends]
     gated = [mm("mlp.gate", TOKENS, 4 * WIDTH, WIDTH), *inner, _row("mlp.activation", "mul", inside, inside)]
     _found(tmp_path, [QUERIES, CORE, OUTPUT, *gated, mm("mlp.down", TOKENS, 96, 4 * WIDTH)])
+
+
+def test_a_weight_and_a_bias_of_every_head_are_of_its_norm(tmp_path: Path) -> None:
+    """transformers models/chameleon/modeling_chameleon.py, ChameleonLayerNorm, ahead of a rotation."""
+    heads, each = [TOKENS, WIDTH // 64, 64], [WIDTH // 64, 64]
+    normed = [_row("norm", "native_layer_norm", heads), _row("norm", "mul", heads, each)]
+    normed += [_row("norm", "add", heads, each)]
+    turned, table = [BATCH, WIDTH // 64, LENGTH, 64], [1, 1, LENGTH, 64]
+    half = [BATCH, WIDTH // 64, LENGTH, 32]
+    turns = [_row("attention.rope", "mul", turned, table), _row("attention.rope", "neg", half)]
+    turns += [_row("attention.rope", "cat", [half, half]), _row("attention.rope", "mul", turned, table)]
+    turns += [_row("attention.rope", "add", turned, turned)]
+    _found(tmp_path, 3 * [NORM, QUERIES, *normed, *turns, CORE, OUTPUT, ADD, *MLP, ADD])

@@ -12,7 +12,7 @@ from math import prod
 
 from tracelens.attribution.structure.gaps import looks_up
 from tracelens.attribution.structure.heads import per_head, puts_half, rotates
-from tracelens.attribution.structure.norms import adds, written_norms
+from tracelens.attribution.structure.norms import adds, is_affine_of_heads, written_norms
 from tracelens.attribution.structure.on_stream import SCALED, OnStream
 from tracelens.attribution.structure.patches import label_patches
 from tracelens.attribution.structure.runs import Label, Run
@@ -206,7 +206,8 @@ class _Placed(OnStream):
             return Label("attention.rope", self.layer)
         if rotates and kind.name == "pow" and self.run.kinds[self._next(at)].name == "reciprocal":
             return Label("attention.rope", self.layer)  # frequencies
-        if self._own(at) == "norm" or self._is_norm(at) or kind.name in _NORM_STEPS:
+        affine = is_affine_of_heads(self.run, at)
+        if self._own(at) == "norm" or self._is_norm(at) or kind.name in _NORM_STEPS or affine:
             return Label("norm", self.layer)
         if rotates and kind.name in CUTS:  # of a head into its halves; a cut of all heads is another thing
             heads = self.core is not None and any(per_head(t, self.core) for t in kind.tensors)

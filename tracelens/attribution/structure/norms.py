@@ -285,6 +285,17 @@ def adds_number(kind: Kind) -> bool:
     return kind.what == "add" and "number" in kind.tags
 
 
+def is_affine_of_heads(run: Run, at: int) -> bool:
+    """One of a weight and a bias of every head, right behind the norm that has none (transformers
+    models/chameleon, ChameleonLayerNorm)."""
+    for first in {at, at - 1} - {0, -1, len(run) - 1}:
+        normed, scales, shifts = run.kinds[first - 1 : first + 2]
+        one, row = [*scales.tensors, (), ()][:2]
+        if normed.what == "norm" and scales.name == "mul" and shifts.what == "add" and len(row) > 1:
+            return scales.tensors == shifts.tensors and one[-len(row) :] == row != one
+    return False
+
+
 def is_affine(run: Run, at: int, width: int) -> bool:
     """One of a weight and a bias of that width, as of a normalization that takes no statistics, or of a scale
     and a shift for each sample (adaptive normalization, arXiv 2212.09748)."""
