@@ -158,6 +158,17 @@ def test_a_convolution_of_one_tap_beside_one_of_several_is_one_whatever_is_viewe
     assert run.kinds[-1].what == "convolution"
 
 
+def test_a_convolution_of_one_tap_behind_its_own_padding() -> None:
+    """transformers models/mimi/modeling_mimi.py, MimiConv1d: how far it pads is worked out of single numbers."""
+    first = _unit("conv1d", (BATCH, 64, LENGTH), (32, 64, 3), what="convolution")
+    numbers = [_unit(name) for name in (*3 * ["sub", "add"], "div", "ceil", "copy_", "mul", "add")]
+    bends = _unit("elu", (BATCH, 32, LENGTH), what="activation")
+    kinds = [first, bends, *numbers, _unit("conv1d", (BATCH, 32, LENGTH), (64, 32, 1), what="convolution")]
+    run = Run("forward", [*range(len(kinds))], kinds)
+    linear_convolutions(run)
+    assert run.kinds[-1].what == "convolution"
+
+
 def test_what_leads_from_one_stream_to_another_is_of_neither(tmp_path: Path) -> None:
     """timm models/crossvit.py, MultiScaleBlock.projs: norm, GELU and a linear layer of class tokens."""
     wide, whole = 2 * WIDTH, [BATCH, LENGTH, 2 * WIDTH]

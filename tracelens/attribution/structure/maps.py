@@ -54,7 +54,8 @@ def linear_convolutions(run: Run) -> None:
     ]
     taps = [[t for t in run.kinds[at].tensors if len(t) == 3][1:2] for at in places]
     linear = [bool(weight) and weight[0][2] == 1 for weight in taps]
-    before = [*accumulate(kind.name not in VIEWS for kind in run.kinds)]
+    # what is worked out of single numbers, how far to pad say, stands between and is nothing
+    before = [*accumulate(kind.name not in VIEWS and bool(kind.tensors) for kind in run.kinds)]
     for number, at in enumerate(places):
         near = range(max(0, number - 1), min(len(places), number + 2))
         if all(linear[other] or abs(before[places[other]] - before[at]) > _MODULE for other in near):
