@@ -159,7 +159,7 @@ def test_a_convolution_of_one_tap_beside_one_of_several_is_one_whatever_is_viewe
 
 
 def test_a_convolution_of_one_tap_behind_its_own_padding() -> None:
-    """transformers models/mimi/modeling_mimi.py, MimiConv1d: how far it pads is worked out of single numbers."""
+    """transformers models/mimi/modeling_mimi.py, MimiConv1d: single numbers say how far it pads."""
     first = _unit("conv1d", (BATCH, 64, LENGTH), (32, 64, 3), what="convolution")
     numbers = [_unit(name) for name in (*3 * ["sub", "add"], "div", "ceil", "copy_", "mul", "add")]
     bends = _unit("elu", (BATCH, 32, LENGTH), what="activation")
