@@ -89,6 +89,9 @@ _PATCHES = re.compile(r"TimesFm\w*ResidualBlock$")
 _IN_HEAD = re.compile(r"(MLP|Mlp)(PredictionHead)?$")
 #: An MLP that makes the queries' positions, whatever its class is called: models/rt_detr/modeling_rt_detr.py.
 _OF_POSITIONS = re.compile(r"(pos|ref_point)_head$")
+#: Layers that add positions to queries and keys themselves: models/sam_hq, query + query_point_embedding;
+#: models/sam3, hidden_states + query_pos.
+_PLACES = re.compile(r"TwoWayAttentionBlock$|Sam3\w*Detr(En|De)coderLayer$")
 _ACTIVATION = re.compile(r"GELU|SiLU|ReLU|Activation|Swish|Mish|Tanh$|Sigmoid$|^ACT")
 _DROPOUT = re.compile(r"Dropout|DropPath|StochasticDepth")
 #: Not attention that is called after it: models/vjepa2, models/sam3.
@@ -287,7 +290,8 @@ def _in_layer(place: Place, own: str, name: str, function: str, *, weighted: boo
             return "mlp.up"
         return "mlp.*" if mlp >= 0 else ""
     if equal and not _ACTIVATION.search(own) and (mlp < 0 or place.classes[mlp].endswith("Output")):
-        return "residual" + (" other" if own.endswith("AggregatedAttention") else "")
+        places = " attention.other embedding" if _PLACES.search(own) else ""
+        return "residual" + (" other" if own.endswith("AggregatedAttention") else places)
     halves = _HALVES.search(own) and function in ("mul", "__mul__", "__rmul__")
     if (equal or halves) and mlp == len(place.classes) - 1:  # a gate written out, or added to the stream
         return "mlp.activation mlp.other residual"
