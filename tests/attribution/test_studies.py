@@ -228,6 +228,7 @@ def test_layers_of_an_embedding_without_convolutions_are_told_by_their_place() -
     inside = replace(inside, path=ModulePath(tuple(elements), ""))
     assert decide(inside) is None
     assert getattr(decide(replace(inside, beside_convolution=True)), "component", None) == "other"
+    assert decide(replace(inside, beside_convolution=True, residual=True)) is None  # a stream's
 
 
 def test_a_network_ahead_of_a_core_inside_attention_is_of_it() -> None:
