@@ -322,8 +322,8 @@ def _of_role(
     if role == "embedding" and is_linear and s.vocabulary == "weight":
         return "logits"  # the table, read the other way (MPT)
     if role == "embedding" and "layer" in inner:
-        # the blocks of a backbone that makes patches, or layers that embed columns of a table; a stream can be
-        # added to where a whole encoder embeds (transformers models/pe_audio_video)
+        # the blocks of a backbone that makes patches, or layers that embed columns of a table; where a whole
+        # encoder embeds, a sum can be of its stream (transformers models/pe_audio_video)
         beside = s.beside_convolution and not s.residual
         return "other" if beside or s.outer == "convolution" else None
     return _PLAIN_ROLE.get(role)
