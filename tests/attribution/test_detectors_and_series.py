@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.attribution.rows import Row, attributed, mm, written
+from tests.attribution.test_grammars import _gemm as _linear
 from tests.attribution.test_grammars import _unit
 from tests.attribution.test_parts import (
     ADD,
@@ -26,6 +27,7 @@ from tests.attribution.test_parts import (
     _found,
     _row,
 )
+from tracelens.attribution.structure.forward import Forward
 from tracelens.attribution.structure.maps import linear_convolutions
 from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
@@ -275,3 +277,13 @@ def test_a_weight_and_a_bias_of_every_head_are_of_its_norm(tmp_path: Path) -> No
     turns += [_row("attention.rope", "cat", [half, half]), _row("attention.rope", "mul", turned, table)]
     turns += [_row("attention.rope", "add", turned, turned)]
     _found(tmp_path, 3 * [NORM, QUERIES, *normed, *turns, CORE, OUTPUT, ADD, *MLP, ADD])
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_what_takes_half_of_a_result_has_something_between_that_makes_one_of_two(gated: bool) -> None:
+    """transformers models/dia/modeling_dia.py: keys and values of a stream half as wide are no MLP."""
+    keys = _linear(WIDTH, WIDTH // 2)
+    gate = _unit("mul", (BATCH, LENGTH, WIDTH // 2), (BATCH, LENGTH, WIDTH // 2))
+    kinds = [_linear(WIDTH, WIDTH), *([gate] if gated else [keys]), keys]
+    run = Run("forward", [*range(len(kinds))], kinds)
+    assert Forward(run, WIDTH)._closes([0], 2) == gated

@@ -107,6 +107,10 @@ class BlockWalk(Walk):
             return False
         if any(activates(run.kinds[p]) for p in inside):
             return True
+        halves = all((up := run.shape(p)) is not None and up.n == 2 * shape.k for p in ups)
+        between = run.kinds[ups[-1] + 1 : at]
+        if halves and all(kind.what in ("copy", "gemm") or kind.name in VIEWS for kind in between):
+            return False  # nothing makes one of two: queries, and keys and values of another stream
         # added to a stream of another width: no MLP, but the way into that
         return shape.k != self.hidden and not any(map(_joins, run.kinds[ups[0] + 1 : at]))
 
