@@ -19,6 +19,7 @@ from tests.attribution.test_parts import (
     MLP,
     NORM,
     OUTPUT,
+    OWN,
     QUERIES,
     STREAM,
     TOKENS,
@@ -287,3 +288,11 @@ def test_what_takes_half_of_a_result_has_something_between_that_makes_one_of_two
     kinds = [_linear(WIDTH, WIDTH), *([gate] if gated else [keys]), keys]
     run = Run("forward", [*range(len(kinds))], kinds)
     assert Forward(run, WIDTH)._closes([0], 2) == gated
+
+
+def test_queries_of_a_first_layer_of_features_are_of_its_attention(tmp_path: Path) -> None:
+    """transformers models/fun_asr_nano/modeling_fun_asr_nano.py: 560 features, and layers of 512."""
+    given = [BATCH, LENGTH, WIDTH + 48]
+    first = [_row("norm", "native_layer_norm", given), *3 * [mm("attention.qkv", TOKENS, WIDTH, WIDTH + 48)]]
+    rest = 2 * [NORM, *3 * [OWN], CORE, OUTPUT, ADD, *MLP, ADD]
+    _found(tmp_path, [*first, CORE, OUTPUT, *MLP, ADD, *rest])

@@ -231,8 +231,9 @@ class Queries(Walk):
         return shape.k == self.hidden or shape.k in inner or any(shape.k < n < 2 * shape.k for n in inner)
 
     def _is_of_heads(self, shape: GemmShape, makes: list[int], core: Core) -> bool:
-        """As wide as the core's heads, from another width: the first layer of a stage makes all three in one,
-        and in bottlenecks or across models the values come from the wider side of one that makes queries."""
+        """As wide as the core's heads, from another width: the first layer of a stage, or of features, makes all
+        three in one or by three alike; in bottlenecks or across models the values come from the wider side of
+        one that makes queries."""
         if not core.key_dim:
             return False
         query = core.heads * core.key_dim if core.heads else self.hidden
@@ -240,6 +241,7 @@ class Queries(Walk):
         others = [other for p in makes if (other := self.run.shape(p)) is not None]
         rows = {other.m for other in others if other.k == self.hidden}
         all_three = shape.n == query + 2 * key and shape.m not in rows  # or of a narrower stream beside that
+        all_three |= others == 3 * [shape] and shape.n == query == key
         return all_three or (bool(rows) and shape.n in (key, 2 * key))
 
     def _output(self, here: list[int], core: Core) -> list[int]:
