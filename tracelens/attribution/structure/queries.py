@@ -231,9 +231,11 @@ class Queries(Walk):
         return shape.k == self.hidden or shape.k in inner or any(shape.k < n < 2 * shape.k for n in inner)
 
     def _is_of_heads(self, shape: GemmShape, makes: list[int], core: Core) -> bool:
-        """As wide as the core's heads, from another width: the first layer of a stage, or of features, makes
-        all three in one or by three alike; in bottlenecks or across models the values come from the wider side of
-        one that makes queries."""
+        """As wide as the core's heads, from another width.
+
+        The first layer of a stage, or of features, makes all three in one or by three alike; in bottlenecks
+        or across models the values come from the wider side of one that makes queries.
+        """
         if not core.key_dim:
             return False
         query = core.heads * core.key_dim if core.heads else self.hidden
