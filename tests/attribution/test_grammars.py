@@ -7,6 +7,7 @@ import pytest
 from tracelens.attribution.structure.attention_grammars import DEFORMABLE, DEFORMABLE_ALONE
 from tracelens.attribution.structure.grammar import Grammar, matches
 from tracelens.attribution.structure.grammars import MIXERS, MIXTURES
+from tracelens.attribution.structure.local import without_mixers
 from tracelens.attribution.structure.part_grammars import CLIPPING, LONE_MLP
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import Dims, Kind
@@ -262,6 +263,10 @@ def test_a_conformers_convolution_stands_between_linear_layers() -> None:
     wanted[4] = "norm"
     assert _found([NORM, *module, SUM], *MIXERS) == [None, *wanted, None]
     assert not any(_found([NORM, _gemm(HIDDEN, HIDDEN), *module[1:], SUM], *MIXERS))
+    clips = _unit("clamp", *STREAM[:1])  # Gemma4ClippableLinear, transformers models/gemma4
+    run = Run("forward", [*range(10)], [NORM, clips, *module, clips])
+    without_mixers(run)
+    assert [label.component for _, label in sorted(run.labels.items())] == ["other", *wanted, "other"]
     # twice as wide as the stream: transformers models/granite_speech5/modeling_granite_speech5.py
     deep = _unit("conv1d", (2, 2 * HIDDEN, 68), (2 * HIDDEN, 1, 5), what="convolution")
     module = [_gemm(4 * HIDDEN, HIDDEN), module[1], deep, bends, _gemm(HIDDEN, 2 * HIDDEN)]

@@ -46,7 +46,7 @@ from tracelens.attribution.structure.part_grammars import (
 )
 from tracelens.attribution.structure.returns import OPEN
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
-from tracelens.attribution.structure.units import VIEWS, Dims, Kind, Units
+from tracelens.attribution.structure.units import CLIPS, VIEWS, Dims, Kind, Units
 from tracelens.attribution.structure.walk import FEW, loses
 
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
@@ -67,7 +67,11 @@ def without_mixers(run: Run) -> Excerpt:
     plain = [at for at in range(len(run)) if at not in beside]
     bare = run.part(plain) if beside else run
     for found in matches(bare, *MIXERS, CONDITION):
-        run.labels |= {plain[at]: Label(name, evidence="local") for at, name in found.components.items()}
+        parts = found.components
+        for edge, own in ((found.start - 1, found.start), (found.stop, found.stop - 1)):
+            if 0 <= edge < len(bare) and own in parts and bare.kinds[edge].name in CLIPS:
+                parts[edge] = parts[own]  # of what it takes, and of what it gives
+        run.labels |= {plain[at]: Label(name, evidence="local") for at, name in parts.items()}
     kept = [at for at in plain if at not in run.labels]
     rest = Excerpt(run, kept, run.part(kept) if len(kept) < len(run) else run)
     for found in matches(rest.run, TRIANGLE, OUTER):

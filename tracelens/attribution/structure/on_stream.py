@@ -11,14 +11,13 @@ from tracelens.attribution.structure.heads import widths
 from tracelens.attribution.structure.norms import adds, adds_number, is_affine
 from tracelens.attribution.structure.positions import Places
 from tracelens.attribution.structure.runs import Label
-from tracelens.attribution.structure.units import VIEWS, Kind
+from tracelens.attribution.structure.units import CLIPS, VIEWS, Kind
 from tracelens.attribution.structure.walk import counts_batches, is_product
 from tracelens.gemm.inductor import parse_fused
 
 #: What is added to the stream.
 _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch", "moe.router")
 _COUNTS = frozenset({"arange", "iota", "floor", "_unsafe_index", "index"})
-_CLIPS = frozenset({"clamp", "clamp_", "clip"})
 _PADDED = 64  # words that a vocabulary is made larger by, at most
 _OF_STREAM = 3  # dimensions: samples, tokens, channels
 _COLORS = 4  # of a picture, with what is see-through
@@ -144,7 +143,7 @@ class OnStream(Places):
             return Label("norm", None, ("embedding", "norm") if "add" in kind.tags else ())
         if self._is_nameless(at) and self.after == "attention.qkv":
             return Label("norm", None, ("embedding", "norm"))
-        if kind.name in _CLIPS and self.after == "attention.qkv" and at > self.last_norm:
+        if kind.name in CLIPS and self.after == "attention.qkv" and at > self.last_norm:
             return Label("attention.other", self.next_layer)
         if kind.what == "convolution":
             return Label("embedding") if self._onto_stream(at) else None
@@ -198,7 +197,7 @@ class OnStream(Places):
         in_front = any(len(t) == 3 and t[1] == self.hidden for t in kind.tensors)
         limit = kind.name == "neg" and not kind.tensors  # the lower one, of the upper
         clips = self.run.kinds[min(at + limit, len(self.run) - 1)]
-        if clips.name in _CLIPS and len(clips.tensors) == 1 and self.hidden in widths(clips.tensors):
+        if clips.name in CLIPS and len(clips.tensors) == 1 and self.hidden in widths(clips.tensors):
             ahead = at <= self.last_sum  # of what the layer gave, or of what the next takes
             part = ((self.before if ahead else self.after) or "").partition(".")[0]
             known = part in ("attention", "mlp")

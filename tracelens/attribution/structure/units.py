@@ -50,6 +50,7 @@ _COPIES_FIRST = frozenset({"aten::masked_fill", "aten::index_fill"})
 _TAGGED = {"rope": "rope", "routes": "router"}  # rules of operators that fuse what Inductor's names list
 _NUMBER = re.compile(r"_\d+$")  # of a user's Triton kernel in a compiled graph
 VIEWS = frozenset({"view", "_unsafe_view", "permute", "transpose", "expand"})
+CLIPS = frozenset({"clamp", "clamp_", "clip"})
 CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "split_with_sizes"})
 _COPIES = frozenset({"copy_", "clone", "contiguous", "_to_copy", "to", "reshape", "_reshape_copy"})
 
