@@ -257,6 +257,18 @@ def test_a_periodic_activation_between_convolutions_turns_no_heads(tmp_path: Pat
     _found(tmp_path, [_row("other", "convolution", sound, weights), *3 * block, first, *3 * layer])
 
 
+def test_sines_of_three_axes_are_of_positions_beside_patches_of_three_colours(tmp_path: Path) -> None:
+    """transformers models/minimax_m3_vl: a row of patches is convolved, and each has three coordinates."""
+    patches, axes = [LENGTH, 3, 2, 14, 14], [LENGTH, 3, 13]
+    waves = [_row("attention.rope", name, axes) for name in ("cos", "sin")]
+    turns = [_row("attention.rope", name, STREAM) for name in ("mul", "neg")]
+    turns += [_row("attention.rope", "cat", STREAM, STREAM), _row("attention.rope", "mul", STREAM)]
+    turns += [_row("attention.rope", "add", STREAM, STREAM)]
+    layer = [NORM, QUERIES, *turns, CORE, OUTPUT, ADD, NORM, *MLP, ADD]
+    first = _row("embedding", "convolution", patches, [WIDTH, 3, 2, 14, 14])
+    _found(tmp_path, [first, *waves, *3 * layer])
+
+
 @pytest.mark.parametrize("act_first", [True, False])
 def test_a_gated_mlp_without_a_sum_behind_it(tmp_path: Path, act_first: bool) -> None:
     """transformers models/molmo2/modeling_molmo2.py, Molmo2ImageProjector."""

@@ -46,15 +46,14 @@ class Places(Interval):
 
     def _is_wave(self, kind: Kind) -> bool:
         """A sine of positions; one of channels that are convolved is an activation (arXiv 2006.08195)."""
-        return kind.name in ("cos", "sin") and not self._channels & {
-            t[:2] for t in kind.tensors if len(t) > 2
-        }
+        maps = {(len(t), *t[:2]) for t in kind.tensors if len(t) > 2}
+        return kind.name in ("cos", "sin") and not self._channels & maps
 
     @cached_property
     def _channels(self) -> set[Dims]:
-        """Samples and channels of what the convolutions of the gap take."""
-        given = (self.run.kinds[at] for at in self.gap)
-        return {kind.tensors[0][:2] for kind in given if kind.what == "convolution" and kind.tensors}
+        """Rank, samples and channels of what the convolutions of the gap take."""
+        given = [kind for kind in (self.run.kinds[at] for at in self.gap) if kind.what == "convolution"]
+        return {(len(kind.tensors[0]), *kind.tensors[0][:2]) for kind in given if kind.tensors}
 
     def _makes_waves(self, at: int) -> bool:
         """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
