@@ -30,7 +30,9 @@ SIGNATURES = {
     "flash_attn_3::bwd": f"{_GRADS} dq dk dv {_PACKED} {_SIDES} softcap deterministic",
 }
 HEADS_FIRST = ("_scaled_dot_product_", "scaled_dot_product_attention", "_cudnn_")
-OPS = sorted(ATTENTION_OPS | {"aten::scaled_dot_product_attention"})
+#: A Python function, which has no schema: below.
+FUNCTION = "FusedAttnFunc"
+OPS = sorted(ATTENTION_OPS - {FUNCTION} | {"aten::scaled_dot_product_attention"})
 
 
 def arguments_of(op: str) -> list[str]:
@@ -85,3 +87,34 @@ def test_sequences_are_packed_where_their_lengths_are_given(op: str) -> None:
     tensors = {"query": sizes, "key": sizes, "value": sizes, "cu_seqlens_q": [5]}
     found = called(op, tensors, {})
     assert found.varlen and (found.batch, found.query_len, found.query_tokens) == (None, None, 96)
+
+
+Q, K = [512, 4, 16, 64], [1024, 4, 2, 64]
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "lengths", "found"),
+    [
+        (Q, K, ("512", "1024"), (4, 16, 2, 512, 1024)),  # [S, B, H, D]
+        ([4, 512, 16, 64], [4, 1024, 2, 64], ("512", "1024"), (4, 16, 2, 512, 1024)),  # [B, S, H, D]
+        (Q, K, ("512", "2048"), None),  # of another length
+        (Q, K, ("", ""), None),  # not recorded
+        (Q, [1024, 8, 2, 64], ("512", "1024"), None),  # another batch
+        (Q, [1024, 4, 3, 64], ("512", "1024"), None),  # heads that do not divide
+        ([2048, 16, 64], [2048, 2, 64], ("512", "512"), None),  # packed
+    ],
+)
+def test_the_function_of_transformer_engine(
+    query: list[int], key: list[int], lengths: tuple[str, str], found: tuple[int, ...] | None
+) -> None:
+    """pytorch/attention/dot_product_attention/backends.py, FusedAttnFunc.forward; texts are not recorded."""
+    dims: list[Any] = [[], [], [], [5], [5], query, key, key, []]
+    concrete = ["True", *lengths, "", "", "", "", "", "0.125"]
+    types = ["Scalar", "Scalar", "Scalar", "int", "int", *3 * ["c10::BFloat16"], "Scalar"]
+    shape = shape_of(FUNCTION, dims, types, None, concrete)
+    if found is None:
+        assert shape is None
+    else:
+        assert isinstance(shape, AttentionShape)
+        sizes = (shape.batch, shape.heads, shape.kv_heads, shape.query_len, shape.key_len)
+        assert (*sizes, shape.head_dim, shape.dtype) == (*found, 64, "bf16")
