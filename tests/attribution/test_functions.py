@@ -94,7 +94,8 @@ def test_products_have_sizes_roles_and_layers(tmp_path: Path) -> None:
             seen[role] += 1
     assert seen == dict.fromkeys(sizes, 2 * model.layers)
     attentions = [shape for shape in calls.shape if isinstance(shape, AttentionShape)]
-    assert {shape.backward for shape in attentions} == {False, True}
+    # all kernels of a backward are one call: its work is counted once
+    assert Counter(shape.backward for shape in attentions) == dict.fromkeys((False, True), 2 * model.layers)
     first, size = attentions[0], hidden // model.heads
     assert (first.heads, first.kv_heads, first.head_dim) == (model.heads, model.kv_heads, size)
     assert (first.batch, first.query_len) == (model.micro_batch, model.sequence)

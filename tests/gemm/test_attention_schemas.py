@@ -32,7 +32,7 @@ SIGNATURES = {
 HEADS_FIRST = ("_scaled_dot_product_", "scaled_dot_product_attention", "_cudnn_")
 #: A Python function, which has no schema: below.
 FUNCTION = "FusedAttnFunc"
-OPS = sorted(ATTENTION_OPS - {FUNCTION} | {"aten::scaled_dot_product_attention"})
+OPS = sorted(ATTENTION_OPS - {FUNCTION, f"{FUNCTION}Backward"} | {"aten::scaled_dot_product_attention"})
 
 
 def arguments_of(op: str) -> list[str]:

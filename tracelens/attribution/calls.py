@@ -96,11 +96,14 @@ def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
         backward = attribution.phase[main] == _BACKWARD
         forward = shapes.of(int(attribution.forward_op[main])) if backward else None
         hidden = _gradient(forward, int(attribution.role[main]))
+        shape = shapes.of(int(op[main])) if op[main] >= 0 else hidden
+        if shape is None and op[main] >= 0 and isinstance(forward, AttentionShape):
+            shape = replace(forward, backward=True)  # a function's backward is given the gradient alone
         named = int(op[main]) if op[main] >= 0 or hidden is not None else int(around[main])
         computed.append(
             _Computed(
                 trace.symbols[int(trace.ops.name[named])] if named >= 0 else None,
-                shapes.of(int(op[main])) if op[main] >= 0 else hidden,
+                shape,
                 forward,
                 lent=False,
             )
@@ -116,10 +119,8 @@ def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
     )
 
 
-def _gradient(forward: Shape | None, role: int) -> Shape | None:
+def _gradient(forward: Shape | None, role: int) -> GemmShape | None:
     """What a gradient computes that a library's own call hides: out[m,n] = x[m,k] W[k,n] gives it."""
-    if isinstance(forward, AttentionShape):
-        return replace(forward, backward=True)
     if not isinstance(forward, GemmShape) or forward.batch > 1 or forward.grouped or role < 0:
         return None
     m, n, k = forward.m, forward.n, forward.k

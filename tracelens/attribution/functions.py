@@ -31,9 +31,7 @@ RowArray = npt.NDArray[np.int32]
 _FUNCTION = re.compile(r"(?!(aten|prims|c10d|nccl)::)(\w+::)?[A-Za-z_]\w*(?<!\d)")
 #: Functions whose products are known as such without their sizes: TransformerEngine pytorch/module/, apex
 #: fused_dense/, mlp/.
-_LAYERS = re.compile(
-    r"_(LayerNorm)?(Linear|MLP)(Backward)?|FusedDense(GeluDense)?Func(Backward)?|MlpFunction"
-)
+_LAYERS = re.compile(r"_(LayerNorm)?(Linear|MLP)|FusedDense(GeluDense)?Func(tion)?|MlpFunction")
 _BACKWARD = "Backward"
 #: Of two matrices alone the weight is the second, but here: pytorch/module/linear.py of TransformerEngine.
 _WEIGHT_FIRST = frozenset({"_Linear"})

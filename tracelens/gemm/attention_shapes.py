@@ -153,7 +153,9 @@ _SCHEMAS = _BHSD | _BSHD
 
 #: Operators that compute attention in one kernel, by name without overload. Some call one another
 #: (``_scaled_dot_product_flash_attention`` calls ``_flash_attention_forward``): the innermost counts.
-ATTENTION_OPS = frozenset(_SCHEMAS) - {"aten::scaled_dot_product_attention"} | {"FusedAttnFunc"}
+#: The functions are TransformerEngine's, whose backward is called with a gradient alone.
+_FUNCTIONS = frozenset({"FusedAttnFunc", "FusedAttnFuncBackward"})
+ATTENTION_OPS = frozenset(_SCHEMAS) - {"aten::scaled_dot_product_attention"} | _FUNCTIONS
 
 
 def attention_shape(
