@@ -51,9 +51,10 @@ _STATE_SPACE = re.compile(
 #: Not a layer that is called after it and holds an MLP too: models/groupvit/modeling_groupvit.py,
 #: GroupViTCrossAttentionLayer; models/pixtral/modeling_pixtral.py, PixtralAttentionLayer;
 #: models/bridgetower/modeling_bridgetower.py, BridgeTowerResidualAttention; models/efficientloftr, whose
-#: AggregatedAttention adds to a map; models/sam_hq, whose TwoWayAttentionBlock is a layer.
+#: AggregatedAttention adds to a map; models/sam_hq, whose TwoWayAttentionBlock is a layer; timm's
+#: _efficientnet_blocks.py, whose MobileAttention holds a norm, an attention, a scale and the sum.
 _ATTENTION = re.compile(
-    r"(?<!Delta)(?<!Glm5NextTextLinear)(?<!BridgeTowerResidual)(?<!Aggregated)(?<!TwoWay)Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$"
+    r"(?<!Delta)(?<!Glm5NextTextLinear)(?<!BridgeTowerResidual)(?<!Aggregated)(?<!TwoWay)(?<!Mobile)Attention(?!\w*Layer$)|Attn|SelfOutput|MLA$"
 )
 _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
 #: KimiLinearForgetGate is a decay of its delta attention: models/kimi_linear/modeling_kimi_linear.py.
@@ -71,9 +72,10 @@ _MOE = re.compile(r"(Moe|MoE|MOE)$|SparseM|Moe(Block|Layer|SparseMoeBlock)|MoELa
 _MLP = re.compile(r"MLP|Mlp|FeedForward|FFN|Ffn|Intermediate|Dense\w*ActDense|GatedMlp|\w+Output$")
 #: Not a model called after what it gives (models/embedding_gemma2), nor Q K^T with the positions'
 #: (models/gemma3n/modeling_gemma3n.py, Gemma3nAudioRelativePositionEmbedding). JinaEmbeddingsV3 is a model,
-#: and so is what models/depth_pro holds in its PatchEncoder.
+#: and so is what models/depth_pro holds in its PatchEncoder. ContextProjection takes the states of another
+#: model: models/muse_glimmer_assistant.
 _EMBEDDING = re.compile(
-    r"(?<!Gemma3nAudioRelativePosition)Embedding(?!Gemma|sV3)|FeatureProjection|PatchEmbed|Embeddings(?!V3)|(?<!DepthPro)PatchEncoder|PatchMerging|Downsampl"
+    r"(?<!Gemma3nAudioRelativePosition)Embedding(?!Gemma|sV3)|FeatureProjection|ContextProjection|PatchEmbed|Embeddings(?!V3)|(?<!DepthPro)PatchEncoder|PatchMerging|Downsampl"
 )
 _NORM = re.compile(r"Norm(Gated|\dd|FP32)?$")
 _LAYER = re.compile(r"(Layer|Block|Stage)(\w*)$|EncoderLayer|DecoderLayer|BridgeTowerResidualAttention$")
@@ -89,6 +91,12 @@ _PATCHES = re.compile(r"TimesFm\w*ResidualBlock$")
 _IN_HEAD = re.compile(r"(MLP|Mlp)(PredictionHead)?$")
 #: An MLP that makes the queries' positions, whatever its class is called: models/rt_detr/modeling_rt_detr.py.
 _OF_POSITIONS = re.compile(r"(pos|ref_point)_head$")
+#: Memories of frames, a convolution and a sum beside attention: models/fun_asr_nano/modeling_fun_asr_nano.py.
+_MEMORY = re.compile(r"FSMN$")
+#: Shifts and scales from what conditions a model: models/qwen2_5_omni/modeling_qwen2_5_omni.py.
+_MODULATION = re.compile(r"Ada(ptive)?LayerNorm\w*$")
+#: A linear layer for each position: models/moshi/modeling_moshi.py.
+_PER_POSITION = re.compile(r"FlexibleLinear$")
 #: Layers that add positions to queries and keys themselves: models/sam_hq, query + query_point_embedding;
 #: models/sam3, hidden_states + query_pos.
 _PLACES = re.compile(r"TwoWayAttentionBlock$|Sam3\w*Detr(En|De)coderLayer$")
@@ -163,6 +171,7 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "residual"  # all that a module does that is called for its parts
     if _DROPOUT.search(own) or function in ("dropout", "native_dropout"):
         return "dropout"
+    weighted |= function in _LINEAR and bool(_PER_POSITION.search(own))  # of a view of the parameter
     state_space = place.within(_STATE_SPACE)
     if function in ("layer_norm", "rms_norm", "group_norm", "batch_norm") or _NORM.search(own):
         return "norm other" if state_space < 0 else "norm ssm.scan"
@@ -183,6 +192,10 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return ""  # the whole model's own: what it takes and gives
     if other == 0 and len(place.classes) == 2 and _LOGITS.fullmatch(name):
         return "logits other"  # of a whole model without attention
+    if place.within(_MEMORY) > attention >= 0:
+        return f"other {_ANY}" + (" residual" if equal else "")
+    if place.within(_MODULATION) >= max(attention, place.within(_MLP), 0):
+        return "norm other mlp.activation"
     if other >= max(attention, 0) or function in ("conv2d", "conv3d", "conv_transpose2d"):
         around = "attention.*" if attention >= 0 else "mlp.*" if place.within(_MLP) >= 0 else "norm"
         return f"other embedding {around}" + (" residual" if equal else "")
@@ -195,11 +208,14 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     if experts > attention and experts == place.within(_ROUTER):
         return "moe.router moe.dispatch"
     if experts > attention and experts >= 0:
-        return _in_mixture(place, own, name, function, weighted=weighted)
+        of_attention = f" {_ANY}" if attention >= 0 else ""  # queries and output of experts: models/jetmoe
+        return _in_mixture(place, own, name, function, weighted=weighted) + of_attention
     if any(_OF_POSITIONS.search(held) for held in place.names):
         return "mlp.* embedding other logits"
     if any(held.startswith("box_rpb_embed") for held in place.names):  # what attention adds: models/sam3
         return "mlp.* attention.other"
+    if "readout_projects" in place.names:  # of the token beside a map of features: models/dpt
+        return "mlp.* other"
     head = place.within(_HEAD)
     if head == 0 and len(place.classes) > 1:
         head = -1  # a whole model named for its head
@@ -260,6 +276,8 @@ def _in_attention(
             return "attention.qkv"
         if _OUTPUTS.fullmatch(name) and (place.seen == "softmax" or "SelfOutput" in place.classes[at]):
             return "attention.output"
+        if function.startswith("conv"):
+            return f"{_ANY} other"
         if len(inside) == 1:
             return "attention.output attention.*" if place.seen == "softmax" else "attention.qkv attention.*"
         return _ANY
