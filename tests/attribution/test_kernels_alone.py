@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.attribution.rows import Row, attributed, verdict, written
-from tracelens.words import COMPONENTS
+from tracelens.words import COMPONENTS, PHASES
 
 BATCH = 960  # windows x heads
 SPLIT = Row("mlp.down", "", "void splitKreduce_kernel<float, float, float>", us=4)
@@ -60,6 +61,56 @@ def test_other_products_around_a_softmax_are_not(tmp_path: Path, depths: tuple[i
     found = attributed(tmp_path, written(rows, kernels_alone=True))[2]
     parts = {COMPONENTS[code] for code in found.component.tolist()}
     assert not any(part.startswith(("attention.", "mlp.")) for part in parts)
+
+
+def _trained(layers: int) -> list[Row]:
+    """A step of vit-pytorch's layers as a repository of 2024 has them, without a norm ahead of attention, in
+    fp32 without fused attention; AdamW on lists of weights."""
+    add = _work("residual", "vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>")
+    joins = replace(add, right="residual norm")  # gradients of what the queries take, mostly normalized
+    scale = _work("attention.softmax", "vectorized_elementwise_kernel<4, AUnaryFunctor<MulFunctor<float>>>")
+    forward, back = (
+        _work("attention.softmax", f"softmax_warp_{way}<float, float, float, 6>")
+        for way in ("forward", "backward")
+    )
+    bends, unbends = (
+        _work("mlp.activation", f"vectorized_elementwise_kernel<4, Gelu{way}CUDAKernelImpl>")
+        for way in ("", "Backward")
+    )
+    norm = [_work("norm", f"{name}CUDAKernel<float>") for name in ("RowwiseMoments", "LayerNormForward")]
+    norm_back = [_work("norm", name) for name in ("layer_norm_grad_input_kernel<float>", "GammaBetaBackward")]
+    layer = [
+        *3 * [_gemm("attention.qkv", "tn", "128x64")],
+        *[_gemm("attention.scores", "tn", "128x128", 256), scale, forward],
+        *[_gemm("attention.values", "nn", "128x128", 256), _gemm("attention.output", "tn", "128x64"), add],
+        *[*norm, _gemm("mlp.up", "tn", "64x64"), bends, _gemm("mlp.down", "tn", "32x128"), add],
+    ]
+    gradients = [
+        *[_gemm("mlp.down", "nn", "64x32"), _gemm("mlp.down", "nt", "64x16"), unbends],
+        *[_gemm("mlp.up", "nn", "64x128"), _gemm("mlp.up", "nt", "16x64"), *norm_back, add],
+        *[_gemm("attention.output", "nn", "128x64"), _gemm("attention.output", "nt", "128x32")],
+        *[_gemm("attention.values", "nt", "128x128", 256), _gemm("attention.values", "tn", "128x128", 256)],
+        *[scale, back, scale],
+        *[_gemm("attention.scores", "nt", "128x128", 256), _gemm("attention.scores", "nn", "128x128", 256)],
+        *3 * [_gemm("attention.qkv", "nt", "64x64"), _gemm("attention.qkv", "nn", "128x64"), joins],
+    ]
+    head = [_gemm("logits", "tn", "32x32"), _work("loss", "nll_loss_forward_reduce_cuda_kernel_2d<float>")]
+    head += [_work("loss", "nll_loss_backward_reduce_cuda_kernel_2d<float>")]
+    head += [_gemm("logits", "nn", "32x32"), _gemm("logits", "nt", "32x32")]
+    steps = _work("optimizer unattributed", "multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMath>")
+    return [*layers * layer, *norm, *head, *norm_back, *layers * gradients, *3 * [steps]]
+
+
+def test_names_of_kernels_cut_a_recording_into_steps_that_are_trained(tmp_path: Path) -> None:
+    rows = 2 * _trained(4)
+    trace, _, found = attributed(tmp_path, written(rows, kernels_alone=True))
+    right, wrong = verdict(rows, trace, found)
+    assert wrong == {} and right > 0.95
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    said = [PHASES[found.phase[at]] for at in order]
+    back = [at for at, row in enumerate(rows) if "_nt" in row.kernel]
+    assert {said[at] for at in back} == {"backward"}
+    assert {said[at] for at, row in enumerate(rows) if "softmax_warp_forward" in row.kernel} == {"forward"}
 
 
 def test_products_that_are_split_alike_are_not(tmp_path: Path) -> None:

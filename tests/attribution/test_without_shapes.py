@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ def _bare(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"traceEvents": events}
 
 
+def _without_operators(document: dict[str, Any]) -> dict[str, Any]:
+    """What ``activities=[ProfilerActivity.CUDA]`` leaves."""
+    told = ("cpu_op", "user_annotation", "python_function", "fwdbwd")
+    events = [event for event in document["traceEvents"] if event.get("cat") not in told]
+    return document | {"traceEvents": events}
+
+
 @pytest.mark.parametrize(
     ("name", "same", "other"),
     [
@@ -58,9 +66,37 @@ def _bare(document: dict[str, Any]) -> dict[str, Any]:
 )
 def test_a_trace_without_shapes_says_the_same(tmp_path: Path, name: str, same: float, other: float) -> None:
     """``same``: of the time that has a component with shapes, at least; ``other``: has another, at most."""
+    _compare(tmp_path, name, same, other, _bare)
+
+
+@pytest.mark.parametrize(
+    ("name", "same", "other"),
+    [
+        ("gpt2_vocab50257_eager", 0.97, 0.005),
+        ("bert_vocab30522_eager", 0.97, 0.006),
+        ("vit_h14_eager", 0.99, 0.005),
+        ("llama_gqa_ffn11008_eager", 0.98, 0.01),
+        ("llama_gqa_ffn11008_compile", 0.99, 0.005),
+        ("gpt2_vocab50257_head80_compile", 0.82, 0.005),
+        ("vit_h14_compile", 0.88, 0.005),
+        ("gpt2_vocab50304_head128_checkpoint", 0.45, 0.005),
+    ],
+)
+def test_kernels_alone_say_the_same(tmp_path: Path, name: str, same: float, other: float) -> None:
+    """Their names tell where a forward ends, where its backward does, and what works on the weights."""
+    _compare(tmp_path, name, same, other, _without_operators)
+
+
+def _compare(
+    tmp_path: Path,
+    name: str,
+    same: float,
+    other: float,
+    without: Callable[[dict[str, Any]], dict[str, Any]],
+) -> None:
     with gzip.open(SAMPLES / f"h100-sxm_{name}.json.gz") as file:
         document = json.load(file)
-    whole, bare = _said(tmp_path, document), _said(tmp_path, _bare(document))
+    whole, bare = _said(tmp_path, document), _said(tmp_path, without(document))
     named = {key: row for key, row in whole.items() if row[0] not in ("unattributed", "memory")}
     times = {"same": 0, "other": 0, "open": 0}
     for key, (component, busy) in named.items():

@@ -317,7 +317,7 @@ _KERNELS: tuple[tuple[str, ...], ...] = (
     (
         "norm",
         "layer_norm|LayerNorm|layernorm|RMSNorm|rms_norm|rmsnorm",
-        "cuComputeGradGammaBeta|GammaBetaBackward",
+        "cuComputeGradGammaBeta|GammaBetaBackward|RowwiseMoments",
     ),
     (
         "embedding",

@@ -1,4 +1,8 @@
-"""Phases inside CUDA graphs, whose kernels all hang from one launch: by their names and their order."""
+"""Phases inside CUDA graphs, whose kernels all hang from one launch: by their names and their order.
+
+Where no operator was recorded the host says as little, and what runs from one update of the weights to the
+next is read like a replay.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,14 @@ IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
 #: ``cunn_SoftMaxBackward``, ``GammaBetaBackward``, ``layer_norm_grad_input_kernel`` (PyTorch), ``_bprop_``,
-#: ``compute_dot_do_o``, ``convert_dq`` (cuDNN and FlashAttention), ``_layer_norm_bwd`` (Triton).
-_BACKWARD = re.compile(r"(?i)backward|bprop|(?<![a-z])bwd|dot_do_o|convert_dq|_grad_(input|weight)")
+#: ``compute_dot_do_o``, ``convert_dq`` (cuDNN and FlashAttention), ``_layer_norm_bwd`` (Triton). Inductor's
+#: names list operators of both directions: a forward saves what ``native_layer_norm_backward`` reads.
+_NOT_INDUCTOR = r"(?i)^(?!triton_(poi|red|per|tem|for)_).*"
+_BACKWARD = re.compile(
+    _NOT_INDUCTOR + r"(backward|bprop|(?<![a-z])bwd|dot_do_o|convert_dq|_grad_(input|weight))"
+)
 #: ``cunn_SoftMaxForward``, ``_fprop_``, ``rmsnorm_fwd``.
-_FORWARD = re.compile(r"(?i)forward|fprop|(?<![a-z])fwd")
+_FORWARD = re.compile(_NOT_INDUCTOR + r"(forward|fprop|(?<![a-z])fwd)")
 
 
 #: What only fills, for the kernel behind it, and what works on lists of weights or of their gradients.
@@ -48,10 +56,30 @@ def replayed_directions(
 
 
 def replays(trace: Trace, links: Links) -> list[npt.NDArray[np.intp]]:
-    """The kernels of each replay of a graph, in the order of their begin."""
+    """The kernels of each replay of a graph, in the order of their begin; of each step that is trained, where
+    the file has no operators."""
     rows = np.flatnonzero(look_up(trace.replays, links.kernel_launch, False))
     rows = rows[np.lexsort((trace.kernels.ts_ns[rows], links.kernel_launch[rows]))]
-    return np.split(rows, np.flatnonzero(np.diff(links.kernel_launch[rows])) + 1) if len(rows) else []
+    found = np.split(rows, np.flatnonzero(np.diff(links.kernel_launch[rows])) + 1) if len(rows) else []
+    return found if found or len(trace.ops) else _trained_steps(trace)
+
+
+def _trained_steps(trace: Trace) -> list[npt.NDArray[np.intp]]:
+    """All kernels, cut where a forward follows a backward, behind the last that works on lists of weights
+    between the two; none where nothing names a backward, or nothing cuts."""
+    rows = np.argsort(trace.kernels.ts_ns, kind="stable")
+    back, ahead, lists = (
+        trace.symbols.where(pattern.search)[trace.kernels.name[rows]]
+        for pattern in (_BACKWARD, _FORWARD, _ON_LISTS)
+    )
+    stated = np.flatnonzero(back | ahead)
+    turns = np.flatnonzero(back[stated[:-1]] & ahead[stated[1:]])
+    cuts = [
+        int(stated[turn]) + int(behind[-1]) + 1
+        for turn in turns.tolist()
+        if len(behind := np.flatnonzero(lists[stated[turn] : stated[turn + 1]]))
+    ]
+    return np.split(rows, cuts) if cuts else []
 
 
 def _filled(known: IntArray, fills: BoolArray, lists: BoolArray) -> IntArray:
@@ -63,6 +91,7 @@ def _filled(known: IntArray, fills: BoolArray, lists: BoolArray) -> IntArray:
     edges = np.r_[1 if known[certain[0]] == 1 else 0, known[certain], 0]
     place = np.searchsorted(certain, at)  # of the next that is certain
     after, before = edges[place + 1], edges[place]
-    ends = (before == -1) & np.r_[lists[certain], False][place]
-    out = np.where((before == after) | (fills & (after != 0)), after, np.where(ends, -1, 0))
+    behind, ahead = np.r_[False, lists[certain], False][place], np.r_[lists[certain], False][place]
+    ends, begins = (before == -1) & ahead, (after == 1) & behind
+    out = np.where((before == after) | (fills & (after != 0)) | begins, after, np.where(ends, -1, 0))
     return np.where(lists, 0, np.where(known != 0, known, out)).astype(np.int32)

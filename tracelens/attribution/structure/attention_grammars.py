@@ -47,6 +47,24 @@ KERNELS = Grammar(
     ),
 )
 
+_GOES_BACK = Gap("attention.other", no(PRODUCT))
+KERNELS_BACK = Grammar(
+    "the same backward",
+    (
+        one("attention.values", _in_blocks, where=_is_whole, depth="depth"),
+        one("attention.values", _in_blocks, _GOES_BACK, where=_is_whole, depth="depth"),
+        one("attention.softmax", what("softmax"), Gap("attention.softmax", _TO_SOFTMAX)),
+        one(
+            "attention.scores",
+            _in_blocks,
+            Gap("attention.softmax", no(PRODUCT)),
+            where=_is_whole,
+            depth="depth",
+        ),
+        one("attention.scores", _in_blocks, _GOES_BACK, where=_is_whole, depth="depth"),
+    ),
+)
+
 # Efficient attention (arXiv 1812.01243): a softmax of the keys, their GEMM with the values, and that of the
 # queries with what came of it.
 

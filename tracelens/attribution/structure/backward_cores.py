@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tracelens.attribution.structure.attention_grammars import KERNELS_BACK
 from tracelens.attribution.structure.cores import fused_core, in_one
+from tracelens.attribution.structure.grammar import matches
 from tracelens.attribution.structure.runs import Core, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import GemmShape
@@ -24,7 +26,10 @@ def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
     it cannot be told from dQ. Without shapes it is known by a softmax's gradient between such products.
     """
     if not any(map(run.shape, run.products())):
-        return in_one(run, [*_backward_by_order(run)])
+        of_kernels = (
+            Core(it.start, it.stop - 1, it.components, backward=True) for it in matches(run, KERNELS_BACK)
+        )
+        return in_one(run, [*_backward_by_order(run)] or [*of_kernels])
     unfused = [(other, core) for other in forward for core in other.cores if core.first != core.last]
     scores = {size for other, core in unfused if (size := _scores(other, core)) is not None}
     turned = {(batch, k, n, m) for batch, m, n, k in scores}  # dK as Q^T dS, transposed

@@ -11,6 +11,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.replayed import replayed_directions
 from tracelens.attribution.structure.adapters import label_adapters
 from tracelens.attribution.structure.again import label_repeats
 from tracelens.attribution.structure.ahead import label_ahead, label_widening
@@ -112,6 +113,8 @@ def infer(
     graph[pieces(units, graph, unit_step)] = -1
     place = np.where(units.node >= 0, units.node, look_up(links.kernel_node, units.kernel))
     phase = [phases[node] if node >= 0 else "other" for node in place.tolist()]
+    if not len(trace.ops):
+        phase = _without_operators(trace, links, names, units)
     step = _carry(unit_step)
     whole = [*split_runs(units, phase, step, graph), *_without_gradients(units, phase, step, graph)]
     whole.sort(key=lambda run: run.units[0])
@@ -210,6 +213,16 @@ def infer(
     counted = [run for run in read if run.counts_layers and run.phase != "recompute"]
     further = {layer: sure for run in counted for layer, sure in further_models(run).items()}
     return Inference(units, list(labels), label, hidden, any(run.cores for run in ahead), further)
+
+
+def _without_operators(trace: Trace, links: Links, names: KernelNames, units: Units) -> list[str]:
+    """Per unit its phase, as the names of the kernels tell it."""
+    unknown = np.zeros(len(trace.kernels), np.bool_)
+    ahead, back = replayed_directions(trace, links, names, unknown, unknown)
+    ahead, back = (look_up(one, units.kernel, False) for one in (ahead, back))
+    return [
+        "forward" if one else "backward" if other else "other" for one, other in zip(ahead, back, strict=True)
+    ]
 
 
 def numbered(runs: list[Run]) -> set[int | None]:

@@ -59,13 +59,14 @@ def forward_order(run: Run, stop: int) -> Ahead:
     """What a forward names before position ``stop``."""
     out: list[list[Label]] = [[]]
     cores = {core.first for core in run.cores if core.first < stop}
+    inside = {at for core in run.cores for at in core.parts}
     beside = False
     last = -1
     for at in range(stop):
         if at in cores:
             out.append([])
         label = run.labels.get(at, OPEN)
-        if run.kinds[at].what == "gemm" and run.kinds[at].name not in GROUPED:
+        if run.kinds[at].what == "gemm" and run.kinds[at].name not in GROUPED and at not in inside:
             ends = last >= 0 and run.labels.get(last, OPEN).component == "attention.output"
             beside |= ends and label.component in _UP and not _joins(run, last, at)
             out[-1].append(label)

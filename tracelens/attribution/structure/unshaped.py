@@ -25,6 +25,7 @@ _OF_HALVES = frozenset({"cat", "slice_backward"})  # of heads: gradients put tog
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no biases but of queries
 _CONVOLVED = frozenset({_CENTRED, "convolution_backward"})
+_FILLS = "Memset (Device)"
 _NEAR = 8  # units: how far a second stage stands behind its first, at most
 _STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
 _LOSS = frozenset({"loss", "loss_backward"})
@@ -240,7 +241,14 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
     if turns:
         return Label("attention.rope", last.layer)
     around |= by_point and last.component == _OWN and _ops(kind) >= _OF_HALVES
-    return Label("attention.other", last.layer) if around and (by_point or "sum" not in kind.tags) else None
+    sums = "sum" in kind.tags or _reduces_product(run, at)  # as of a bias
+    return Label("attention.other", last.layer) if around and (by_point or not sums) else None
+
+
+def _reduces_product(run: Run, at: int) -> bool:
+    """Is it a kernel of ATen that reduces, right behind a product?"""
+    before = next((kind for kind in run.kinds[at - 1 :: -1] if kind.name != _FILLS), None)
+    return "reduce_kernel" in run.kinds[at].name and before is not None and before.what in ("gemm", "helper")
 
 
 def _weights_of_norms(run: Run, start: int) -> None:
