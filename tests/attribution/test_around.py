@@ -157,3 +157,28 @@ def test_an_expert_of_all_tokens_behind_the_others_is_an_mlp(tmp_path: Path, gat
     said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
     start = len([*ATTENTION, *RECURRENT, *mixture]) - len(shared) - 2
     assert said[start : start + len(shared) + 2] == [row.right for row in mixture[-len(shared) - 2 :]]
+
+
+def test_low_rank_adapters_beside_the_products_of_a_hybrid(tmp_path: Path) -> None:
+    """peft tuners/lora on transformers models/qwen3_5: a result, and what two small products add to it."""
+
+    def adapted(row: Row) -> list[Row]:
+        beside = [mm(row.right, 64, 8, 64), mm(row.right, 64, 64, 8)]
+        return [row, *beside, _row(row.right, "mul"), _row(row.right, "add")]
+
+    attention = [NORM, *(row for _ in range(3) for row in adapted(OWN)), CORE, *adapted(OUTPUT), ADD]
+    product = _row("mlp.activation", "mul")
+    gated = [NORM, *adapted(LINEAR), GELU, *adapted(UP), product, *adapted(DOWN), ADD]
+    _reads(tmp_path, attention, RECURRENT, gated, RECURRENT, RECURRENT, attention, gated, attention)
+
+
+def test_four_products_with_a_norm_between_make_latent_queries_and_keys(tmp_path: Path) -> None:
+    """transformers models/deepseek_v3: down, norm and up, twice."""
+    latent = [NORM, OWN, NORM, OWN, OWN, NORM, OWN, CORE, OUTPUT, ADD]
+    _reads(tmp_path, latent, RECURRENT, MLP, RECURRENT, RECURRENT, latent, MLP, latent)
+
+
+def test_products_between_two_cores_that_nothing_is_added_ahead_of_are_no_output(tmp_path: Path) -> None:
+    """transformers models/canine: a sequence is attended to piece by piece, each with queries of its own."""
+    pieces = [NORM, *3 * [OWN], CORE, *3 * [OTHER], CORE]
+    _reads(tmp_path, MLP, RECURRENT, pieces, RECURRENT, RECURRENT, MLP, pieces)

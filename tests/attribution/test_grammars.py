@@ -55,6 +55,13 @@ def test_a_state_space_mixer_runs_from_the_stream_back_to_it(shaped: bool) -> No
     assert _found([NORM, *MAMBA, SUM], *MIXERS, shaped=shaped) == [None, *OF_MAMBA, None]
 
 
+def test_low_rank_adapters_stand_beside_the_products_of_a_mixer() -> None:
+    """peft tuners/lora: x W + scale * (x A) B, where no shapes tell."""
+    adapter = [_gemm(8, HIDDEN), _gemm(512, 8), _unit("mul", *STREAM[:1]), SUM]
+    found = _found([NORM, MAMBA[0], *adapter, *MAMBA[1:], SUM], *MIXERS, shaped=False)
+    assert found == [None, *5 * ["ssm.projection"], *OF_MAMBA[1:], None]
+
+
 def test_queries_keys_and_values_are_convolved_together() -> None:
     """OlmoHybridGatedDeltaNet of transformers: three GEMMs side by side, none as wide as the convolution."""
     together = [_gemm(128, HIDDEN), _gemm(128, HIDDEN), _gemm(256, HIDDEN), _unit("cat", (2, 64, 512))]
@@ -263,6 +270,12 @@ def test_a_conformers_convolution_stands_between_linear_layers() -> None:
     wanted[4] = "norm"
     assert _found([NORM, *module, SUM], *MIXERS) == [None, *wanted, None]
     assert not any(_found([NORM, _gemm(HIDDEN, HIDDEN), *module[1:], SUM], *MIXERS))
+    assert _found([NORM, *module, SUM], *MIXERS, shaped=False) == [
+        None,
+        *wanted,
+        None,
+    ]  # the gate's name tells
+    assert not any(_found([NORM, module[0], *module[2:], SUM], *MIXERS, shaped=False))
     clips = _unit("clamp", *STREAM[:1])  # Gemma4ClippableLinear, transformers models/gemma4
     run = Run("forward", [*range(10)], [NORM, clips, *module, clips])
     without_mixers(run)

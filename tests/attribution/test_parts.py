@@ -36,6 +36,7 @@ OWN = mm("attention.qkv", TOKENS, WIDTH, WIDTH)
 UP = mm("mlp.up", TOKENS, 4 * WIDTH, WIDTH)
 GELU = _row("mlp.activation", "gelu", [BATCH, LENGTH, 4 * WIDTH])
 DOWN = mm("mlp.down", TOKENS, WIDTH, 4 * WIDTH)
+OUTSIDE = mm("", TOKENS, WIDTH, WIDTH)
 ATTENTION, MLP = [NORM, QUERIES, CORE, OUTPUT], [NORM, UP, GELU, DOWN]
 
 
@@ -284,3 +285,23 @@ def test_a_cast_of_a_map_right_before_a_loss_is_of_either(tmp_path: Path) -> Non
     ends = [_row("other", "convolution", [BATCH, 48, 96, 96], [14, 48, 1, 1]), _row("other", "relu", map_)]
     ends += [_row("", "copy_", map_, map_), _row("", "fill_", map_), _row("loss", "mse_loss", map_, map_)]
     _found(tmp_path, [*2 * [NORM, QUERIES, CORE, OUTPUT, ADD, *MLP, ADD], *ends])
+
+
+def test_two_products_that_make_a_scale_are_ahead_of_an_mlp(tmp_path: Path) -> None:
+    """transformers models/voxtral_realtime: normed * (1 + ada(t)), where no shapes tell."""
+    scale = [mm("", BATCH, 32, WIDTH), _row("", "gelu"), mm("", BATCH, WIDTH, 32)]
+    scale += [_row("", "add"), _row("", "mul")]
+    layer = [*ATTENTION, ADD, NORM, *scale, UP, GELU, DOWN, ADD]
+    rows = [row for row in 4 * layer if row.op in ("aten::mm", "aten::_flash_attention_forward")]
+    trace, _, found = attributed(tmp_path, written([*4 * layer, NORM], shapes=False))
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    said = [COMPONENTS[found.component[at]] for at in order]
+    places = [at for at, row in enumerate(4 * layer) if row in rows and row.right]
+    assert [said[at] for at in places] == [(4 * layer)[at].right for at in places]
+
+
+def test_a_product_behind_convolutions_of_the_last_layers_result_is_of_no_mlp(tmp_path: Path) -> None:
+    """transformers models/step3p7: two convolutions make a picture smaller ahead of a projector."""
+    layer = [*ATTENTION, ADD, *MLP, ADD]
+    smaller = [_row("other", "convolution", STREAM, [WIDTH, WIDTH, 3, 3]), OUTSIDE]
+    _found(tmp_path, [*3 * layer, *smaller, *3 * layer], shapes=False)

@@ -324,7 +324,7 @@ def _of_role(
     if role == "embedding" and "layer" in inner:
         # the blocks of a backbone that makes patches, or layers that embed columns of a table; where a whole
         # encoder embeds, a sum can be of its stream (transformers models/pe_audio_video)
-        beside = s.beside_convolution and not s.residual
+        beside = s.beside_convolution and s.residual is False
         return "other" if beside or s.outer == "convolution" else None
     return _PLAIN_ROLE.get(role)
 

@@ -8,19 +8,23 @@ bent, its gate; products around one activation, from a normalization to a sum, a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 from tracelens.attribution.structure.norms import written_norms
-from tracelens.attribution.structure.readings import mlp_of
+from tracelens.attribution.structure.readings import adapters, mlp_of, scales_sum
 from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.units import CUTS, VIEWS
+from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import activates, routes
 
 _QUERIES = (1, 2, 3)  # products of one core
+_LATENT = 4  # two down and two up, with a norm between (arXiv 2405.04434)
 _TO_SUM = 8  # units from the last product of a block to the sum with the stream, at most
 _TO_BEND = 3  # units from a gate's product to what bends it, at most
 _HANDS_ON = ("copy", "dropout", "helper")
 _SCORES = ("softmax", "activation", "elementwise", "add")  # of experts, before some are chosen
+_INDEXER = ("attention.other", "attention.scores")
+_HELPS = Kind("helper", "")
 _INSIDE = ("activation", "elementwise", "copy", "dropout", "add", "helper")
 
 
@@ -31,9 +35,22 @@ def label_around(run: Run) -> None:
         _Around(run).label()
 
 
+def _beside(run: Run) -> Iterator[tuple[int, int]]:
+    """What low-rank adapters do, to their sum, and the product that each is beside."""
+    products = run.products()
+    for up in adapters(run, products)[1::2]:
+        if scales_sum(run, up):
+            base = products[products.index(up) - 2]
+            sums = next(p for p in range(up, len(run)) if run.kinds[p].what == "add")
+            yield from ((p, base) for p in range(base + 1, sums + 1))
+
+
 class _Around:
     def __init__(self, run: Run) -> None:
-        self.run, self.kinds = run, run.kinds
+        self.beside = dict(_beside(run))  # of low-rank adapters, and the product they adapt
+        self.products = [at for at in run.products() if at not in self.beside]
+        self.run = run
+        self.kinds = [_HELPS if at in self.beside else kind for at, kind in enumerate(run.kinds)]
         self.compiled = any(kind.what == "fused" for kind in run.kinds)
         self.normed = written_norms(run) | {at for at, kind in enumerate(run.kinds) if kind.what == "norm"}
 
@@ -45,10 +62,14 @@ class _Around:
             queries = own if not usual or len(own) in usual | beside else []
             found = dict.fromkeys(queries, "attention.qkv") | self._output(core)
             self._name(found | core.parts if found else {})
-        products = self.run.products()
-        for number, at in enumerate(products):
-            if at not in self.run.labels and self._takes_stream(at):
-                self._name(self._router(at) or self._mlp(products[number : number + 3]))
+        for number, at in enumerate(self.products):
+            if at in self.run.labels:
+                continue
+            if self._takes_stream(at):
+                self._name(self._router(at) or self._mlp(self.products[number : number + 3]))
+        self._name(
+            {at: self.run.labels[of].component for at, of in self.beside.items() if of in self.run.labels}
+        )
 
     def _named(self) -> set[int]:
         """How many products their order has named the queries, keys and values of a core."""
@@ -65,6 +86,8 @@ class _Around:
         found: list[int] = []
         for at in range(core.first - 1, -1, -1):
             kind = self.kinds[at]
+            if self._is_indexer(at):
+                continue
             if kind.what == "gemm":
                 found.append(at)
             elif found and (
@@ -72,10 +95,17 @@ class _Around:
                 if at in self.normed
                 else self._adds_normed(at) or self._closes_block(at, found[-1])
             ):
-                return found if len(found) in _QUERIES else []
+                latent = not self.normed.isdisjoint(range(found[-1], found[0]))
+                return found if len(found) in _QUERIES or (latent and len(found) == _LATENT) else []
             elif kind.what in ("bmm", "softmax", "core", "loss", "activation", "experts", "convolution"):
                 return []
         return []
+
+    def _is_indexer(self, at: int) -> bool:
+        """Is it a product of an indexer, between the queries and the core?"""
+        label = self.run.labels.get(at)
+        inside = any(at in core.parts for core in self.run.cores)
+        return label is not None and label.component in _INDEXER and not inside
 
     def _of_stream(self, norm: int) -> bool:
         """Does the normalization take a sum, or what begins the stream, and no product's result?"""
@@ -111,7 +141,8 @@ class _Around:
                 # one that another product takes as it is, or that a block beside it follows, is no gate;
                 # a compiler puts two models side by side
                 straight = not gates and self._before(at) == core.last and not self.compiled
-                if self._summed(at) or (straight and self.kinds[self._behind(at)].what == "gemm"):
+                taken = self.kinds[self._behind(at)].what == "gemm" and not self._before_core(at)
+                if self._summed(at) or (straight and taken):
                     return dict.fromkeys(gates, "attention.other") | {at: "attention.output"}
                 gates.append(at)
             elif at in self.normed or self.kinds[at].what not in _INSIDE:
@@ -119,6 +150,13 @@ class _Around:
             if len(gates) > 1 or (gates and not any(map(activates, self.kinds[gates[0] : at + _TO_BEND]))):
                 return {}
         return {}
+
+    def _before_core(self, at: int) -> bool:
+        """Does another core follow, and neither a sum nor a normalization ahead of it? Of those are the
+        products then, as where a sequence is attended to piece by piece (CANINE, arXiv 2103.06874)."""
+        core = next((core.first for core in self.run.cores if core.first > at), None)
+        ends = (p in self.normed or self.kinds[p].what == "add" for p in range(at + 1, core or 0))
+        return core is not None and not any(ends)
 
     def _summed(self, at: int) -> bool:
         """Is the product's result added to something, and that normalized?"""

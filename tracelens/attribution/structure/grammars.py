@@ -68,11 +68,20 @@ def _over_sequence(kind: Kind) -> bool:
     return not kind.tensors and kind.what == "convolution" and kind.name == "conv1d"
 
 
+def _of_adapter(it: Match, at: int) -> bool:
+    """A low-rank adapter's scale behind its second product, or the sum behind that (arXiv 2106.09685)."""
+    scale = at - 1 if it.kinds[at].what == "add" else at
+    return scale > it.start and it.kinds[scale].name == "mul" and it.kinds[scale - 1].what == "gemm"
+
+
 def _in_mixer(it: Match, at: int) -> str:
     """A norm that is written out is part of the scan: queries and keys are normed in it, and its output. A
     batched GEMM ahead of the decays makes the steps' inputs, of each head by itself (Zamba). What is made for
     the mixer can be added to the stream, and that normed, before it takes it (Zamba 2)."""
-    sums = [p for p in range(it.start, at + 1) if at < it.places[0][-1] and adds(it.kinds[p])]
+    if at < it.places[1][0] and _of_adapter(it, at):
+        return "ssm.projection"
+    before = range(it.start, at + 1 if at < it.places[0][-1] else it.start)
+    sums = [p for p in before if adds(it.kinds[p]) and not _of_adapter(it, p)]
     if sums and it.kinds[at].what != "gemm":
         return "residual" if at == sums[-1] else "norm"
     own = {"norm": "norm", "gemm": "ssm.projection", "convolution": "ssm.conv", "bmm": "ssm.scan"}
@@ -106,7 +115,14 @@ _NO_MIXER = either(
 _NOT_AHEAD = either(_NO_MIXER, what("gemm", "bmm", "norm", "softmax", "activation"))
 _AHEAD = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels))
 _TO_CONVOLUTION = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels, adds))
-_AHEAD_UNSHAPED = Gap(_in_mixer, no(_NOT_AHEAD, _over_sequence, what("add")))  # a sum is of what is before
+
+
+def _is_ahead(it: Match, at: int) -> bool:
+    """Is it none but an adapter's sum? That is of what is before."""
+    return it.kinds[at].what != "add" or _of_adapter(it, at)
+
+
+_AHEAD_UNSHAPED = Gap(_in_mixer, no(_NOT_AHEAD, _over_sequence), where=_is_ahead)
 _SCAN = Gap(_in_mixer, no(_NO_MIXER))
 
 MIXER = Grammar(
@@ -198,16 +214,27 @@ INDEXER = Grammar(
 
 _TO_BEND = Gap(partial(_part_or_norm, part="other"), no(PRODUCT, what("softmax", "loss", "embedding")))
 
+
+def _is_gated_inside(it: Match) -> bool:
+    """By its sizes, or by the gate's own name where there are none."""
+    if it.sizes:
+        return it["made"] == 2 * it["inner"] and it["tokens"] % it["left"] == 0
+    return it.count(named("glu")) == 1
+
+
 CONVOLUTION_MODULE = Grammar(
     "convolution module",
     (
         one("other", what("gemm"), m="tokens", n="made", k="hidden"),
-        some("other", by_channel, Gap("other", what("elementwise", "copy", "activation"))),
+        some(
+            "other",
+            either(by_channel, _over_sequence),
+            Gap("other", what("elementwise", "copy", "activation")),
+        ),
         one("other", what("activation"), _TO_BEND),
         one("other", what("gemm"), _IN_CONVOLUTION, m="left", n="hidden", k="inner"),
     ),
-    where=lambda it: it["made"] == 2 * it["inner"] and it["tokens"] % it["left"] == 0,
-    shaped=True,
+    where=_is_gated_inside,
 )
 
 # A short convolution of each channel whose result is added to what it takes, before that is added to the

@@ -291,7 +291,11 @@ def is_affine_of_heads(run: Run, at: int) -> bool:
     for first in {at, at - 1} - {0, -1, len(run) - 1}:
         normed, scales, shifts = run.kinds[first - 1 : first + 2]
         one, row = [*scales.tensors, (), ()][:2]
-        if normed.what == "norm" and scales.name == "mul" and shifts.what == "add" and len(row) > 1:
+        if normed.what != "norm" or scales.name != "mul" or shifts.what != "add":
+            continue
+        if not scales.tensors:  # a rotation adds two products
+            return True
+        if len(row) > 1:
             return scales.tensors == shifts.tensors and one[-len(row) :] == row != one
     return False
 

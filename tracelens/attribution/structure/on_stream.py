@@ -131,7 +131,7 @@ class OnStream(Places):
             return Label("attention.rope")
         if at in self.normed:
             return Label("norm")
-        if self._is_wave(kind) or kind.what == "bmm" or self._makes_waves(at):
+        if self._is_wave(at) or kind.what == "bmm" or self._makes_waves(at):
             if self.rotated:
                 return None if self._of_samples(at) else Label("attention.rope")
             added = any(self._is_residual(p) for p in reversed(self.gap) if p > at)

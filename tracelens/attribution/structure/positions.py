@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.cores import query_rows
@@ -15,6 +15,7 @@ from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 _CONVOLUTION = 4  # kernels of one convolution: its layouts with it
 _ARANGES = 4  # units from the numbers of positions to what is made of pairs of them, at most
 _COMPARES = 2  # units that tell which tokens are padding: a comparison and its cast
+_WAVES = ("cos", "sin")
 WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
 
 
@@ -44,10 +45,31 @@ class Places(Interval):
         first = max(counts[0] - _COMPARES, self.gap[0]) if counts else looks[0]
         return range(first, looks[-1] + 1)
 
-    def _is_wave(self, kind: Kind) -> bool:
-        """A sine of positions; one of channels that are convolved is an activation (arXiv 2006.08195)."""
+    def _is_wave(self, at: int) -> bool:
+        """A sine of positions; one of channels that are convolved is an activation (arXiv 2006.08195).
+
+        Where no sizes were recorded, positions are told by the cosine beside it.
+        """
+        kind = self.run.kinds[at]
+        if kind.name not in _WAVES:
+            return False
+        if not kind.tensors:
+            return {self.run.kinds[beside].name for beside in self._near(at)}.issuperset(_WAVES)
         maps = {(len(t), *t[:2]) for t in kind.tensors if len(t) > 2}
-        return kind.name in ("cos", "sin") and not self._channels & maps
+        return not self._channels & maps
+
+    def _near(self, at: int) -> list[int]:
+        """Units around one; where no sizes were recorded none behind a convolution."""
+        kinds = self.run.kinds
+        ahead, behind = (
+            range(at, min(at + WAVES + 1, len(kinds))),
+            range(at - 1, max(self.gap[0], at - WAVES) - 1, -1),
+        )
+        ways = (
+            takewhile(lambda p: kinds[p].tensors or kinds[p].what != "convolution", way)
+            for way in (ahead, behind)
+        )
+        return [beside for way in ways for beside in way]
 
     @cached_property
     def _channels(self) -> set[Dims]:
@@ -60,8 +82,7 @@ class Places(Interval):
         kinds, two = self.run.kinds, self.run.kinds[at].tensors[:1]
         if at in self._frequencies:
             return True
-        near = kinds[max(self.gap[0], at - WAVES) : at + WAVES + 1]
-        waves = [kind for kind in near if self._is_wave(kind)]
+        waves = [kinds[beside] for beside in self._near(at) if self._is_wave(beside)]
         sizes = {prod(kind.tensors[0]) for kind in waves if kind.tensors}
         small = not two or any(prod(two[0]) in (size, size // 2) or prod(two[0]) < size for size in sizes)
         return bool(waves) and small and kinds[at].what in ("elementwise", "copy", "add")
@@ -70,7 +91,7 @@ class Places(Interval):
     def _frequencies(self) -> set[int]:
         """What makes the row of numbers that positions are multiplied with ahead of a sine, one for each wave
         or for its sine and its cosine."""
-        waves = [at for at in self.gap if self._is_wave(self.run.kinds[at])]
+        waves = [at for at in self.gap if self._is_wave(at)]
         widths = {t[-1] for at in waves for t in self.run.kinds[at].tensors[:1] if len(t) > 1}
         rows = {(size,) for width in widths - {1} for size in (width, 2 * width)}
         kinds = {at: self.run.kinds[at] for at in self.gap if at < max(waves, default=0)}

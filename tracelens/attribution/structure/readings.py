@@ -16,6 +16,7 @@ Pattern = tuple[str, ...]
 _MLP_BETWEEN = 4  # output, up, down and queries
 ONE_ADAPTER = 2  # products
 _QUERY_PRODUCTS = 2  # between two norms: q; q_b and kv_a of latent attention
+_PAIR = 2  # around an activation
 _EXPERT_PRODUCTS = 2  # behind a choice: up and down
 EXPERTS = "moe.experts"
 QUERIES = "attention.qkv"
@@ -71,6 +72,9 @@ def _in_stretches(
         if mixture is not None:
             out += [*mixture, *[""] * (len(whole) - len(block))]
             continue
+        if _conditions(run, block, acts):
+            out += [""] * _PAIR
+            block = block[_PAIR:]
         inside = [at for at in acts if block[0] < at < block[-1]] or _bent(run, block)
         work = run.kinds[block[0] : block[-1]]
         if any(kind.what == "softmax" for kind in work) or convolves_bent(work):
@@ -91,6 +95,16 @@ def _in_stretches(
     return (*out, *made)
 
 
+def _conditions(run: Run, block: list[int], acts: list[int]) -> bool:
+    """Do its first two products, around an activation, make a scale of what the rest takes (FiLM, arXiv
+    1709.07871)?"""
+    if len(block) < 2 * _PAIR or not any(block[0] < act < block[1] for act in acts):
+        return False
+    between = run.kinds[block[1] + 1 : block[_PAIR]]
+    names = [kind.name for kind in between if kind.what != "copy" and kind.name not in VIEWS | CUTS]
+    return names in (["mul"], ["add", "mul"], ["add", "mul", "add"])
+
+
 def _without_pairs(run: Run, block: list[int], acts: list[int]) -> Pattern:
     """The products of queries, without two around an activation, which make something that is added to the
     scores or to the queries; none where anything else stands between the two."""
@@ -99,7 +113,7 @@ def _without_pairs(run: Run, block: list[int], acts: list[int]) -> Pattern:
         if any(at < act < behind for act in acts):
             if not {kind.what for kind in run.kinds[at:behind]} <= _IN_PAIR:
                 return ()
-            out[number : number + 2] = ["", ""]
+            out[number : number + _PAIR] = ["", ""]
     return tuple(out)
 
 
@@ -140,10 +154,11 @@ def without_adapters(run: Run, places: list[int]) -> list[int]:
 def are_adapters(run: Run, found: list[int]) -> bool:
     """Is what may be low-rank adapters that? Twice, or scaled before it is added, as the rotation of queries
     behind three products adds too, but turns these first."""
-    return len(found) > ONE_ADAPTER or any(_scales(run, up) for up in found[1::2])
+    return len(found) > ONE_ADAPTER or any(scales_sum(run, up) for up in found[1::2])
 
 
-def _scales(run: Run, at: int) -> bool:
+def scales_sum(run: Run, at: int) -> bool:
+    """Is a product's result scaled and then added?"""
     behind = [kind for kind in run.kinds[at + 1 : at + 5] if kind.what != "copy"]
     return [kind.name for kind in behind[:1]] == ["mul"] and [kind.what for kind in behind[1:2]] == ["add"]
 
@@ -267,15 +282,24 @@ def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, .
     if len(acts) != 1 or any(run.kinds[at].name in GROUPED for at in places):
         return None
     behind = [at for at in norms if at > acts[0] and any(p > at for p in places)]
+    behind = behind or [at for at in places if at > acts[0] and _takes_sum(run, at)]  # the stream as it is
     if not behind:
         return None
-    mlp = [at for at in places[1:] if at < behind[0]]
-    queries = len(places) - 1 - len(mlp)
-    before = sum(at < acts[0] for at in mlp)
-    mlp_names = _MLPS.get((len(mlp), before))
+    ahead = [at for at in places[1:] if at < behind[0]]
+    queries = len(places) - 1 - len(ahead)
+    mlp = _until_convolution(run, ahead)
+    mlp_names = mlp_of(run.kinds, mlp, acts)
     if mlp_names is None or queries < 1:
         return None
-    return ("attention.output", *mlp_names, *["attention.qkv"] * queries)
+    return ("attention.output", *mlp_names, *[""] * (len(ahead) - len(mlp)), *["attention.qkv"] * queries)
+
+
+def _until_convolution(run: Run, block: list[int]) -> list[int]:
+    """The products up to the first convolution of what two of them have made, which is of no MLP."""
+    for number, (at, behind) in enumerate(pairwise(block), 1):
+        if number >= _PAIR and any(kind.what == "convolution" for kind in run.kinds[at:behind]):
+            return block[:number]
+    return block
 
 
 def read_two(run: Run, places: list[int]) -> Pattern | None:
