@@ -358,3 +358,31 @@ def test_before_fields_of_their_own_the_operators_inputs_tell_the_message(
     (call,) = found.calls
     assert (call.dtype, call.elements, call.group_size) == ("fp16", elements, ranks)
     assert call.bytes == (2 * elements if elements else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "elements"),
+    [
+        ("c10d::reduce_scatter_tensor_coalesced_", [[[4, 64]], [[8, 64]], [], [], []], 512),
+        ("c10d::allgather_into_tensor_coalesced_", [[[8, 64]], [[4, 64]], []], 512),
+        ("c10d::_allgather_base_", [[8, 64], [4, 64], [], [], []], 512),
+        (
+            "_c10d_functional::all_gather_into_tensor",
+            [[4, 64], [], []],
+            None,
+        ),  # its result is as many times that
+    ],
+)
+def test_the_operator_of_a_collective_tells_the_message(
+    name: str, dims: list[Any], elements: int | None, tmp_path: Path
+) -> None:
+    """DTensor's collectives in PyTorch 2.3 and 2.4 write no ``record_param_comms``."""
+    kind = "ReduceScatter_Sum_f32" if "reduce" in name else "AllGather"
+    sends = f"ncclDevKernel_{kind}_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
+    events = [
+        op(name, ts=1, dur=50, **{"Input Dims": dims}),
+        launch(1, ts=10),
+        kernel(sends, ts=60, dur=20, correlation=1),
+    ]
+    (call,) = communication_of(read(tmp_path, document(events))).calls
+    assert (call.elements, call.group_size) == (elements, None)

@@ -1,8 +1,9 @@
 """What each communication kernel does: the collective, its type, its size and the ranks that take part.
 
 The arguments stand on the kernel itself (since pytorch/kineto#821) or on the ``record_param_comms`` around
-its launch, before PyTorch 2.3 as that operator's inputs. Without any of them, the names of the range, the
-operator and the kernel still say which collective.
+its launch, before PyTorch 2.3 as that operator's inputs, or are those of the functional collective that calls
+it (DTensor's). Without any of them, the names of the range, the operator and the kernel still say which
+collective.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ def find_calls(trace: Trace, links: Links, rows: IntArray) -> tuple[list[Call], 
     empty = [code for code in np.unique(own).tolist() if trace.details.collective(code) is None]
     detail = np.where(np.isin(own, empty), of_op, own)
     silent = [code for code in np.unique(detail).tolist() if _stated(trace, code) is None]
-    op = np.where((recorded >= 0) & np.isin(detail, silent), recorded - links.ops_at.start, -1)
+    calling = links.is_op & texts.where(lambda t: t.startswith(("c10d::", "_c10d_functional::")))[links.name]
+    op = np.where(recorded >= 0, recorded, look_up(links.forest.nearest(calling), node))
+    op = np.where((op >= 0) & np.isin(detail, silent), op - links.ops_at.start, -1)
     inputs = look_up(trace.ops.inputs, op)
     features = np.stack([detail, look_up(links.name, named), trace.kernels.name[rows], inputs], axis=1)
     distinct, which = distinct_rows(features)
@@ -134,21 +137,27 @@ def _stated(trace: Trace, detail: int) -> Collective | None:
 
 
 def _from_inputs(inputs: Inputs) -> Collective | None:
-    """What ``record_param_comms`` was called with, before it stated fields of its own.
+    """What ``record_param_comms`` was called with, before it stated fields of its own, or the operator of a
+    collective.
 
-    Its tensors come first and the group's size last (RECORD_PARAM_COMMS_DATA of PyTorch 2.0 to 2.2,
-    torch/csrc/distributed/c10d/ParamCommsUtils.hpp).
+    Of the former the tensors come first and the group's size last (RECORD_PARAM_COMMS_DATA of PyTorch 2.0 to
+    2.2, torch/csrc/distributed/c10d/ParamCommsUtils.hpp); the latter has tensors, or lists of them, that are
+    received and sent (torch/csrc/distributed/c10d/Ops.cpp).
     """
-    tensors = inputs.dims[0] if inputs.dims else []
-    if not tensors:
+    found = [size for size in map(_elements, inputs.dims or []) if size]
+    if not found:
         return None
-    sizes = tensors if isinstance(tensors[0], list) else [tensors]
-    if not all(isinstance(size, list) and all(isinstance(one, int) for one in size) for size in sizes):
-        return None
-    elements = sum(math.prod(size) for size in sizes)
+    elements = max(found)
     last = inputs.concrete[-1] if inputs.concrete else ""
     ranks = int(last) if last.isdecimal() and len(last) <= len(str(MOST_RANKS)) else None
-    return Collective(None, None, elements, None, None, None, ranks, None)
+    return Collective(None, None, elements, elements if len(found) > 1 else None, None, None, ranks, None)
+
+
+def _elements(given: Any) -> int:
+    """Of a tensor, or of all in a list; 0 where it is none."""
+    sizes = given if given and isinstance(given[0], list) else [given] if given else []
+    whole = all(isinstance(size, list) and all(isinstance(one, int) for one in size) for size in sizes)
+    return sum(math.prod(size) for size in sizes) if whole else 0
 
 
 def _uneven(stated: Collective) -> float | None:
