@@ -20,7 +20,8 @@ from tracelens.attribution.structure.put_off import by_kernel
 from tracelens.attribution.structure.readings import EXPERTS
 from tracelens.attribution.structure.returns import OPEN, normalizes, read_gaps, unbends
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.serving import FEW_BITS, pads, serves_around
+from tracelens.attribution.structure.serving import pads, serves_around
+from tracelens.attribution.structure.units import FEW_BITS
 from tracelens.attribution.structure.unshaped import label_unshaped
 from tracelens.attribution.structure.walk import loses
 

@@ -6,7 +6,7 @@ from itertools import takewhile
 from math import prod
 
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import VIEWS, Dims, Kind
+from tracelens.attribution.structure.units import FEW_BITS, VIEWS, Dims, Kind
 from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import parse_fused
 
@@ -14,7 +14,6 @@ _SERVED = 6  # units to the product that is served, less than this
 _NEAR = 100  # units to the next product, at most
 _BIAS = 3  # units from the first step of a bias to the product that takes it, at most
 _RANGES = frozenset({"abs", "amax", "amin", "aminmax", "max"})
-FEW_BITS = "_scaled_mm"
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 
 

@@ -212,9 +212,12 @@ def _kinds(
         return [], np.empty(0, np.int32)
     distinct, which = distinct_rows(columns)
     kinds = [
-        _with(_kind(trace, op, *more, rule=rule, idle=bool(idle)), TOLD[told])
-        if op >= 0
-        else _kernel_kind(trace.symbols[kernel], names[kernel] if kernel >= 0 else None, depth)
+        _with(
+            _kind(trace, op, *more, rule=rule, idle=bool(idle))
+            if op >= 0
+            else _kernel_kind(trace.symbols[kernel], names[kernel] if kernel >= 0 else None, depth),
+            TOLD[told],
+        )
         for op, *more, kernel, rule, idle, depth, told in distinct.tolist()
     ]
     return kinds, which.astype(np.int32)
@@ -339,31 +342,37 @@ def tensors_of(dims: list[Any]) -> list[Dims]:
     return out
 
 
-_BY_NAME = {  # of kernels without an operator: what their own names say beyond names.kernel_component
-    "cvt_fp16_to_fp4": "quantize",  # csrc/quantization/fp4 of vLLM
-    "quantize": "quantize",
-    "quant_kernel": "quantize",
-    "GeluCUDAKernel": "activation",
-    "silu_kernel": "activation",
-    "GeluBackward": "activation",
-    "softmax_warp": "softmax",
-    "SoftMaxForward": "softmax",
-    "SoftMaxBackward": "softmax",
-    "LogSoftMax": "loss",
-    "masked_softmax": "softmax",
-    "conv": "convolution",
-    "cudnn::cnn": "convolution",
-    "CUDAFunctor_add": "add",
-    "addBiasResidual": "add",  # kernels/add_residual_kernels.cu of FasterTransformer
-    "direct_copy": "copy",
-    "rsqrt_kernel": "rsqrt",
-    "neg_kernel": "neg",
-    "CatArrayBatchedCopy": "cat",
-    "cos_kernel": "cos",
-    "sin_kernel": "sin",
-    "topk": "topk",
-    "pow_tensor": "pow",
-    "MeanOps": "mean",
+FEW_BITS = "_scaled_mm"  # a product of eight bits
+#: Of kernels without an operator, what their own names say beyond names.kernel_component: what an operator is
+#: there, and its name, where that is another.
+_BY_NAME = {
+    "cvt_fp16_to_fp4": ("quantize", ""),  # csrc/quantization/fp4 of vLLM
+    "quantize": ("quantize", ""),
+    "quant_kernel": ("quantize", ""),
+    "GeluCUDAKernel": ("activation", ""),
+    "silu_kernel": ("activation", ""),
+    "GeluBackward": ("activation", ""),
+    "softmax_warp": ("softmax", ""),
+    "SoftMaxForward": ("softmax", ""),
+    "SoftMaxBackward": ("softmax", ""),
+    "LogSoftMax": ("loss", ""),
+    "masked_softmax": ("softmax", ""),
+    "conv": ("convolution", ""),
+    "cudnn::cnn": ("convolution", ""),
+    "CUDAFunctor_add": ("add", ""),
+    "CUDAFunctorOnSelf_add": ("add", ""),
+    "addBiasResidual": ("add", ""),  # kernels/add_residual_kernels.cu of FasterTransformer
+    "copy_kernel": ("copy", ""),
+    "topk": ("topk", ""),
+    "rsqrt_kernel": ("elementwise", "rsqrt"),
+    "neg_kernel": ("elementwise", "neg"),
+    "CatArrayBatchedCopy": ("elementwise", "cat"),
+    "cos_kernel": ("elementwise", "cos"),
+    "sin_kernel": ("elementwise", "sin"),
+    "pow_tensor": ("elementwise", "pow"),
+    "MeanOps": ("elementwise", "mean"),
+    "MulFunctor": ("elementwise", "mul"),
+    "AbsFunctor": ("elementwise", "abs"),
 }
 
 
@@ -371,6 +380,7 @@ def _kernel_kind(name: str, parsed: KernelName | None, depth: int) -> Kind:
     """A kernel without an operator, from its own name."""
     if parsed is not None and not parsed.kind.endswith("_helper"):
         what = "core" if parsed.kind == "attention" else "gemm"
+        name = FEW_BITS if what == "gemm" and (parsed.in_dtype or "").startswith("fp8") else name
         return Kind(what, name, backward=parsed.direction == "backward", depth=depth)
     if parsed is not None:
         return Kind("helper", name)
@@ -391,7 +401,7 @@ def _kernel_kind(name: str, parsed: KernelName | None, depth: int) -> Kind:
             "moe.experts": "experts",
         }
         return Kind("fused", name, tags=frozenset({tags[component]} if component in tags else ()))
-    for part, what in _BY_NAME.items():
+    for part, (what, called) in _BY_NAME.items():
         if part in name:
-            return Kind(what, what, backward="ackward" in name)
+            return Kind(what, called or what, backward="ackward" in name)
     return Kind("kernel", name)
