@@ -91,6 +91,27 @@ def test_partial_sums_of_rows_beside_those_of_a_norm_are_of_a_bias() -> None:
     assert _between(UP, DOWN, first, *second) == ["norm", DOWN, "norm"]
 
 
+def test_a_row_of_queries_or_keys_is_of_their_bias() -> None:
+    """Keys of another sequence (BLIP-2), whose length no product around has."""
+    kernel = _fused("red_fused_sum_transpose_view", (4, 4, 48, 16), (1, HIDDEN, 9))
+    run = _run("backward", _core(TOKENS, 64), kernel, DGRADS[OUTPUT])
+    run.cores = find_cores(run)
+    run.labels = {0: Label("attention.core", 2), 2: Label(OUTPUT, 1, role="dgrad")}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert run.labels[1] == Label(QUERIES, 2)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_partial_sums_that_keep_a_dimension_are_of_a_bias(several: bool) -> None:
+    """Beside those of a norm's weights; of two models' that a compiler mixes nothing tells which."""
+    first = _fused("red_fused_add_native_layer_norm_backward_sum_view", STREAM, ROWS, SUMS[0], SUMS[0][1:])
+    second = _fused(SECOND, SUMS[0], SUMS[0][:-1])
+    run = _run("backward", DGRADS[UP], first, second, DGRADS[OUTPUT])
+    run.labels = {0: Label(UP, 0, role="dgrad"), 3: Label(OUTPUT, 0, role="dgrad")}
+    label_gradients(run, _forward(*([_core(320, 80)] if several else [])), {HIDDEN}, None)
+    assert run.labels[2].component == ("unattributed" if several else OUTPUT)
+
+
 def test_of_two_biases_summed_in_one_kernel_nothing_tells_which() -> None:
     first = _fused("red_fused_add_mul_sum_view", STREAM, ROWS, *SUMS, *SUMS)
     second = _fused(SECOND, SUMS[0], SUMS[0][:-1])

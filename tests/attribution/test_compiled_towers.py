@@ -161,3 +161,17 @@ def test_the_gradient_of_values_stands_apart_from_that_of_their_weights(ahead: b
     pairs = ["attention.values", *(["", ""] if ahead else ["attention.values"])]
     pairs += ["attention.values"] if ahead else ["", ""]
     assert found == [*pairs, "attention.softmax", "attention.scores", "attention.scores"]
+
+
+def test_attention_between_the_products_of_another_models_is_found() -> None:
+    """BLIP, compiled with attention written out: scores, scores, softmax, values, softmax, values."""
+    one, other = 64, 80
+    scores = [_unfused(16, length, length, 16) for length in (one, other)]
+    values = [_unfused(16, length, 16, length) for length in (one, other)]
+    weighs = [_fused("per_fused__softmax_mul_view", (4, 4, length, length)) for length in (one, other)]
+    run = _run("forward", *scores, weighs[0], values[0], weighs[1], values[1])
+    assert [(core.first, core.last) for core in run.cores] == [(0, 3), (1, 5)]
+    assert [sorted(core.parts) for core in run.cores] == [[0, 2, 3], [1, 4, 5]]
+    beside = _unfused(16, one, 2 * one, 16)  # of positions: part of the scores
+    run = _run("forward", scores[0], beside, weighs[0], values[0])
+    assert [sorted(core.parts) for core in run.cores] == [[0, 1, 2, 3]]

@@ -6,7 +6,7 @@ stands between them or, in attention without one, nothing but work on the scores
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import takewhile
 from math import prod
@@ -48,7 +48,24 @@ def find_cores(run: Run) -> list[Core]:
     for it in matches(run, *WITH_SOFTMAX, *CORES):
         found.append(with_absorbed(run, with_twin(run, with_other_way(run, _core_of(it, stop)))))
         stop = it.stop
-    return in_one(run, sorted(found, key=lambda core: core.first))
+    among = [*_among(run, found)]
+    others = {at for core in among for at in core.parts}
+    found = [replace(c, parts={at: part for at, part in c.parts.items() if at not in others}) for c in found]
+    return in_one(run, sorted((*found, *among), key=lambda core: core.first))
+
+
+def _among(run: Run, found: list[Core]) -> Iterator[Core]:
+    """Attention whose scores and values a compiler has put between those of another model."""
+    ends = {at for core in found for at in (core.first, core.last)}
+    parts = ends | {at for core in found for at, part in core.parts.items() if part == "attention.softmax"}
+    if not parts or not any(kind.what == "fused" for kind in run.kinds):
+        return
+    kept = [at for at in range(len(run)) if at not in parts]
+    rest = run.part(kept)
+    for it in matches(rest, *WITH_SOFTMAX):
+        first, last = kept[it.start], kept[it.stop - 1]
+        if last - first >= it.stop - it.start and it.sizes:
+            yield _core_of(it, it.start).at(dict(enumerate(kept)))
 
 
 def in_one(run: Run, cores: list[Core]) -> list[Core]:

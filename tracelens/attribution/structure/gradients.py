@@ -12,10 +12,11 @@ from collections import Counter
 from itertools import pairwise
 from math import prod
 
+from tracelens.attribution.structure.heads import per_head
 from tracelens.attribution.structure.norms import is_affine
 from tracelens.attribution.structure.products import products_of
 from tracelens.attribution.structure.returns import may_unbend
-from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.serving import SERVING, operands
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm.inductor import parse_fused
@@ -95,6 +96,7 @@ class _Between:
         cores = {at for core in run.cores for at in (min(core.parts), core.first, core.last)}
         self.heads = {core.key_dim for core in run.cores if core.key_dim}
         #: is a normalization no more than a scale and a shift? Then a row that scales a gradient is of one
+        self.several = len({core.tokens for core in forward.cores}) > 1  # of tokens that attend
         self.affine = any(is_affine(forward, at, wide) for at in range(len(forward)) for wide in hidden)
         self.path = [
             at
@@ -224,6 +226,11 @@ class _Between:
                 of_rows = (1, *partial) in other.tensors
                 if of_rows and other.tensors.count(partial) > 1:
                     return Label("unattributed", layer=label.layer)  # of several biases
+                # and one that keeps a dimension, of sums over rows, beside those of weights; of which of two
+                # models whose kernels a compiler mixes nothing tells
+                of_rows |= partial[0] == 1 and partial[1:] in other.tensors
+                if of_rows and self.several:
+                    return Label("unattributed", layer=label.layer)
                 own = self._of_sum(at, kind) if of_rows or label.component in _WITHOUT_WEIGHTS else None
                 return own or Label(label.component, label.layer, label.components)
             if partial in other.tensors[1:]:
@@ -346,6 +353,8 @@ class _Between:
         """A sum over the tokens: the gradient of a bias, part of the product whose output it follows."""
         if "sum" not in kind.tags or (kind.tags & _NORM and self._streams(kind) >= 2):
             return None
+        if (core := self._sums_heads(at, kind)) is not None:
+            return Label("attention.qkv", self.run.labels.get(core.last, Label("")).layer)
         whole = all(prod(t) * min(self.hidden) >= self._most(at) for t in kind.tensors)
         if whole and kind.name.startswith("triton_poi"):
             return None  # numbers for each token are left: summed over groups of heads
@@ -373,6 +382,13 @@ class _Between:
                 parts = (label.component, "dropout") if "dropout_backward" in kind.tags else ()
                 return Label(label.component, label.layer, parts or label.components)
         return None
+
+    def _sums_heads(self, at: int, kind: Kind) -> Core | None:
+        """The core before, of whose queries, keys or values it makes a row for the bias."""
+        core = next((core for core in reversed(self.run.cores) if core.last < at), None)
+        heads = [t for t in kind.tensors if core is not None and len(t) == 4 and per_head(t, core)]
+        rows = {(1, size * t[3]) for t in heads for size in t[1:3]}
+        return core if not rows.isdisjoint(t[:2] for t in kind.tensors) and not kind.tags & _NORM else None
 
     def _is_put_off(self, at: int) -> bool:
         """Are there more sums of its kind between two stations than what one block takes has biases?"""
