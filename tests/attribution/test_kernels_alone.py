@@ -101,8 +101,9 @@ def _trained(layers: int) -> list[Row]:
     return [*layers * layer, *norm, *head, *norm_back, *layers * gradients, *3 * [steps]]
 
 
-def test_names_of_kernels_cut_a_recording_into_steps_that_are_trained(tmp_path: Path) -> None:
-    rows = 2 * _trained(4)
+@pytest.mark.parametrize("steps", [1, 2])
+def test_names_of_kernels_cut_a_recording_into_steps_that_are_trained(tmp_path: Path, steps: int) -> None:
+    rows = steps * _trained(4)
     trace, _, found = attributed(tmp_path, written(rows, kernels_alone=True))
     right, wrong = verdict(rows, trace, found)
     assert wrong == {} and right > 0.95
@@ -111,6 +112,13 @@ def test_names_of_kernels_cut_a_recording_into_steps_that_are_trained(tmp_path: 
     back = [at for at, row in enumerate(rows) if "_nt" in row.kernel]
     assert {said[at] for at in back} == {"backward"}
     assert {said[at] for at, row in enumerate(rows) if "softmax_warp_forward" in row.kernel} == {"forward"}
+
+
+def test_where_no_weights_are_worked_on_between_nothing_cuts(tmp_path: Path) -> None:
+    """Another part of a batch, or what is computed again: neither is said, and no phase."""
+    step = _trained(4)[:-3]
+    found = attributed(tmp_path, written(2 * step, kernels_alone=True))[2]
+    assert {PHASES[code] for code in found.phase.tolist()} == {"other"}
 
 
 def test_products_that_are_split_alike_are_not(tmp_path: Path) -> None:

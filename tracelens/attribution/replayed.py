@@ -11,6 +11,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.names import kernel_component
 from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace, look_up
 
@@ -33,6 +34,10 @@ _FILLS = re.compile(r"FillFunctor|^Memset")
 _ON_LISTS = re.compile(r"multi_tensor_apply")
 
 
+def _updates(text: str) -> bool:
+    return bool(_ON_LISTS.search(text)) or kernel_component(text) == "optimizer"
+
+
 def replayed_directions(
     trace: Trace, links: Links, names: KernelNames, forward: BoolArray, backward: BoolArray
 ) -> tuple[BoolArray, BoolArray]:
@@ -48,7 +53,7 @@ def replayed_directions(
     name = trace.kernels.name
     known = np.where(backward | back[name], -1, np.where(forward | ahead[name], 1, 0))
     fills = trace.symbols.where(_FILLS.search)[name]
-    lists = trace.symbols.where(_ON_LISTS.search)[name] & (known == 0)
+    lists = trace.symbols.where(_updates)[name] & (known == 0)
     out = np.zeros(len(name), np.int32)
     for part in replays(trace, links):
         out[part] = _filled(known[part], fills[part], lists[part])
@@ -65,12 +70,13 @@ def replays(trace: Trace, links: Links) -> list[npt.NDArray[np.intp]]:
 
 
 def _trained_steps(trace: Trace) -> list[npt.NDArray[np.intp]]:
-    """All kernels, cut where a forward follows a backward, behind the last that works on lists of weights
-    between the two; none where nothing names a backward, or nothing cuts."""
+    """All kernels, cut where a forward follows a backward, behind the last that works on weights between the
+    two; none where nothing names a backward, or a forward follows one with no such between: it can be computed
+    again, or be another part of a batch."""
     rows = np.argsort(trace.kernels.ts_ns, kind="stable")
     back, ahead, lists = (
-        trace.symbols.where(pattern.search)[trace.kernels.name[rows]]
-        for pattern in (_BACKWARD, _FORWARD, _ON_LISTS)
+        trace.symbols.where(says)[trace.kernels.name[rows]]
+        for says in (_BACKWARD.search, _FORWARD.search, _updates)
     )
     stated = np.flatnonzero(back | ahead)
     turns = np.flatnonzero(back[stated[:-1]] & ahead[stated[1:]])
@@ -79,7 +85,7 @@ def _trained_steps(trace: Trace) -> list[npt.NDArray[np.intp]]:
         for turn in turns.tolist()
         if len(behind := np.flatnonzero(lists[stated[turn] : stated[turn + 1]]))
     ]
-    return np.split(rows, cuts) if cuts else []
+    return np.split(rows, cuts) if back.any() and (cuts or not len(turns)) else []
 
 
 def _filled(known: IntArray, fills: BoolArray, lists: BoolArray) -> IntArray:
