@@ -71,8 +71,8 @@ def replays(trace: Trace, links: Links) -> list[npt.NDArray[np.intp]]:
 
 def _trained_steps(trace: Trace) -> list[npt.NDArray[np.intp]]:
     """All kernels, cut where a forward follows a backward, behind the last that works on weights between the
-    two; none where nothing names a backward, or a forward follows one with no such between: it can be computed
-    again, or be another part of a batch."""
+    two; none where nothing names a backward, or a forward follows one with no such between: it can be
+    computed again, or be another part of a batch."""
     rows = np.argsort(trace.kernels.ts_ns, kind="stable")
     back, ahead, lists = (
         trace.symbols.where(says)[trace.kernels.name[rows]]
