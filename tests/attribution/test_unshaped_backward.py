@@ -176,16 +176,18 @@ def test_behind_the_last_layer_comes_its_normalization_whatever_is_filled_and_su
     assert (found[4], found[5]) == ("embedding", "norm")
 
 
-@pytest.mark.parametrize("opened", [True, False])
-def test_behind_a_product_of_no_name_nothing_is_of_attention(opened: bool) -> None:
+@pytest.mark.parametrize("opens", [[WGRAD], [Kind("convolution", "convolution_backward")], []])
+def test_behind_a_product_of_no_name_nothing_is_of_attention(opens: list[Kind]) -> None:
+    """Nor behind a convolution, which can be of blocks of another kind (MobileNetV5), and neither is that."""
     scale = _fused("poi_fused_add_mul_view")
-    between = [WGRAD, scale] if opened else [scale]
+    between = [*opens, scale]
     run = _backward(DGRAD, CORE, *between, DGRAD)
     run.cores = find_backward_cores(run, [])
     run.labels = {0: Label(OUTPUT, 0, role="dgrad"), 1: Label("attention.core", 0)}
     run.labels[len(run) - 1] = Label(QUERIES, 0, role="dgrad")
     label_unshaped(run, 0)
-    assert (len(run) - 2 in run.labels) is not opened
+    assert (len(run) - 2 in run.labels) is not bool(opens)
+    assert not opens or 2 not in run.labels
 
 
 CENTRED = "native_layer_norm_native_layer_norm_backward"

@@ -357,6 +357,7 @@ _BY_NAME = {
     "SoftMaxBackward": ("softmax", ""),
     "LogSoftMax": ("loss", ""),
     "masked_softmax": ("softmax", ""),
+    "convert": ("elementwise", ""),  # cuDNN's convert_dq
     "conv": ("convolution", ""),
     "cudnn::cnn": ("convolution", ""),
     "CUDAFunctor_add": ("add", ""),

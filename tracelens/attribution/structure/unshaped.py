@@ -25,6 +25,7 @@ _OF_HALVES = frozenset({"cat", "slice_backward"})  # of heads: gradients put tog
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no biases but of queries
 _CONVOLVED = frozenset({_CENTRED, "convolution_backward"})
+_OPENS = ("gemm", "convolution")
 _FILLS = "Memset (Device)"
 _NEAR = 8  # units: how far a second stage stands behind its first, at most
 _STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
@@ -177,9 +178,9 @@ def _between(run: Run, start: int) -> None:
     _at_the_ends(run, start, path)
     for begin, end in pairwise(path):
         for at in range(begin + 1, end):
-            if at not in run.labels and run.kinds[at].what not in ("gemm", "bmm", "helper"):
+            if at not in run.labels and run.kinds[at].what not in ("gemm", "bmm", "helper", "convolution"):
                 found = _named(run, at, run.labels[begin], run.labels[end])
-                opened = (p not in run.labels and run.kinds[p].what == "gemm" for p in range(begin + 1, at))
+                opened = (p not in run.labels and run.kinds[p].what in _OPENS for p in range(begin + 1, at))
                 if found is not None and not (found.component == "attention.other" and any(opened)):
                     run.labels[at] = found
 
