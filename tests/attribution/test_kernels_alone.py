@@ -114,6 +114,14 @@ def test_names_of_kernels_cut_a_recording_into_steps_that_are_trained(tmp_path: 
     assert {said[at] for at, row in enumerate(rows) if "softmax_warp_forward" in row.kernel} == {"forward"}
 
 
+def test_of_a_backward_that_the_recording_cuts_what_is_ahead_is_read(tmp_path: Path) -> None:
+    step = _trained(12)
+    rows = [*step, *step[: len(step) * 4 // 5]]
+    trace, _, found = attributed(tmp_path, written(rows, kernels_alone=True))
+    right, wrong = verdict(rows, trace, found)
+    assert wrong == {} and right > 0.95
+
+
 def test_where_no_weights_are_worked_on_between_nothing_cuts(tmp_path: Path) -> None:
     """Another part of a batch, or what is computed again: neither is said, and no phase."""
     step = _trained(4)[:-3]

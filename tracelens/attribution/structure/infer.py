@@ -32,7 +32,7 @@ from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
 from tracelens.attribution.structure.layers import number_layers
-from tracelens.attribution.structure.layouts import forward_order, label_by_layout
+from tracelens.attribution.structure.layouts import forward_order, label_by_layout, until_cut
 from tracelens.attribution.structure.local import (
     clipping,
     label_between_layers,
@@ -48,7 +48,7 @@ from tracelens.attribution.structure.maps import label_maps, linear_convolutions
 from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import label_by_order
 from tracelens.attribution.structure.passes import Weight, passes
-from tracelens.attribution.structure.runs import Core, Label, Run, split_runs
+from tracelens.attribution.structure.runs import Core, Label, Run, split_runs, whole_of
 from tracelens.attribution.structure.streams import streams
 from tracelens.attribution.structure.towers import further_models, stretches
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
@@ -173,7 +173,10 @@ def infer(
     for run, forward in nameless:
         if forward.labels and not run.labels:
             ahead_of = forward_order(forward, len(forward))
-            label_by_layout(run, 0, ahead_of, *_layouts(trace, names, units, run))
+            cut = run is twins[-1] and not len(trace.ops)
+            read_back, ahead_of = until_cut(run, ahead_of) if cut else (whole_of(run), ahead_of)
+            label_by_layout(read_back.run, 0, ahead_of, *_layouts(trace, names, units, read_back.run))
+            read_back.give_back()
     for run in ahead:
         label_local(run, attends=any(other.cores for other in ahead))
         label_connections(run, hidden)

@@ -19,7 +19,7 @@ from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.put_off import by_kernel
 from tracelens.attribution.structure.readings import EXPERTS
 from tracelens.attribution.structure.returns import OPEN, normalizes, read_gaps, unbends
-from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.runs import Excerpt, Label, Run, whole_of
 from tracelens.attribution.structure.serving import pads, serves_around
 from tracelens.attribution.structure.units import FEW_BITS
 from tracelens.attribution.structure.unshaped import label_unshaped
@@ -73,6 +73,16 @@ def forward_order(run: Run, stop: int) -> Ahead:
             out[-1].append(label)
             last = at
     return Ahead(out, beside)
+
+
+def until_cut(run: Run, ahead: Ahead) -> tuple[Excerpt, Ahead]:
+    """Of a backward that the end of a recording cuts what is ahead of its last core, and whose gradients
+    those are; all where it has as many cores as its forward."""
+    many = sum(core.backward for core in run.cores)
+    if not 0 < many < len(ahead.products) - 1:
+        return whole_of(run), ahead
+    kept = range(run.cores[-1].first)
+    return Excerpt(run, kept, run.part(kept)), replace(ahead, products=ahead.products[-many:])
 
 
 def _joins(run: Run, start: int, stop: int) -> bool:

@@ -119,6 +119,11 @@ class Excerpt:
         return self.first
 
 
+def whole_of(run: Run) -> Excerpt:
+    """All of a run, as an excerpt of it."""
+    return Excerpt(run, range(len(run)), run)
+
+
 _SKIPPED = frozenset({"communication", "optimizer", "grad_clip"})
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import prod
 
 from tracelens.attribution.structure.ahead import key_rows
-from tracelens.attribution.structure.runs import Excerpt, Run
+from tracelens.attribution.structure.runs import Excerpt, Run, whole_of
 from tracelens.attribution.structure.units import Kind
 
 _RETURNS = 2  # to a number of tokens that was there before, at least; stages of a model never return
@@ -26,11 +26,11 @@ def streams(run: Run) -> Iterator[Excerpt]:
     returns = changes - (len(counts) - 1)
     compiled = any(kind.what == "fused" for kind in run.kinds)
     if None in counts or returns < _RETURNS or min(counts.values()) < _CORES or not compiled:
-        yield Excerpt(run, range(len(run)), run)
+        yield whole_of(run)
         return
     model = _models(run)
     if len({*model.values()}) == 1:
-        yield Excerpt(run, range(len(run)), run)
+        yield whole_of(run)
         return
     places: dict[int, list[int]] = {count: [] for count in model.values()}
     widths = {count: _widths(run, count) for count in model}
