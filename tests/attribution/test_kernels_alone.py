@@ -136,3 +136,36 @@ def test_products_that_are_split_alike_are_not(tmp_path: Path) -> None:
     ]
     found = attributed(tmp_path, written(rows, kernels_alone=True))[2]
     assert not any(COMPONENTS[code].startswith("attention.") for code in found.component.tolist())
+
+
+def test_an_activation_that_is_written_out_is_read_and_norms_of_heads_leave_their_gradients_open(
+    tmp_path: Path,
+) -> None:
+    """GPT-2's gelu_new has a tanh; between Qwen3's queries and cores pointwise kernels can be of either."""
+    pointwise = "vectorized_elementwise_kernel<8, BinaryFunctor<MulFunctor<c10::BFloat16>>>"
+    bends = [
+        _work("mlp.activation", pointwise),
+        _work("mlp.activation", "tanh_kernel_cuda(TensorIteratorBase&)"),
+    ]
+    norm = _work("norm", "vectorized_layer_norm_kernel<c10::BFloat16>")
+    back = _work("norm", "layer_norm_grad_input_kernel<c10::BFloat16>")
+    add = _work("residual", "vectorized_elementwise_kernel<8, CUDAFunctor_add<c10::BFloat16>>")
+    core, core_back = (
+        Row("attention.core", "", f"pytorch_flash::flash_{way}_kernel<64>") for way in ("fwd", "bwd")
+    )
+    layer = [norm, *3 * [_gemm("attention.qkv", "tn", "128x64")], norm, core]
+    layer += [_gemm("attention.output", "tn", "128x64"), add, norm, _gemm("mlp.up", "tn", "64x64"), *bends]
+    layer += [_gemm("mlp.down", "tn", "32x128"), add]
+    gradients = [_gemm("mlp.down", "nn", "64x32"), _gemm("mlp.down", "nt", "64x16")]
+    gradients += [_gemm("mlp.up", "nn", "64x128"), _gemm("mlp.up", "nt", "16x64"), back, add]
+    gradients += [_gemm("attention.output", "nn", "128x64"), _gemm("attention.output", "nt", "128x32")]
+    vague = _work("norm attention.rope unattributed", pointwise)
+    gradients += [core_back, vague, *3 * [_gemm("attention.qkv", "nt", "64x64")]]
+    gradients += [*3 * [_gemm("attention.qkv", "nn", "128x64")], back, add]
+    head = [norm, _gemm("logits", "tn", "32x32"), _work("loss", "nll_loss_forward_reduce_cuda_kernel_2d")]
+    head += [_work("loss", "nll_loss_backward_reduce_cuda_kernel_2d"), _gemm("logits", "nn", "32x32")]
+    steps = _work("optimizer unattributed", "multi_tensor_apply_kernel<TensorListMetadata<4>, FusedAdamMath>")
+    rows = 2 * [*4 * layer, *head, _gemm("logits", "nt", "32x32"), back, *4 * gradients, steps]
+    trace, _, found = attributed(tmp_path, written(rows, kernels_alone=True))
+    right, wrong = verdict(rows, trace, found)
+    assert wrong == {} and right > 0.95

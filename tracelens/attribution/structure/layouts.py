@@ -44,6 +44,7 @@ class Ahead:
 
     products: list[list[Label]]
     in_parallel: bool  # does the MLP take what the attention takes, and not what that gives?
+    norms_heads: bool = False  # are queries or keys normalized?
 
     def going_back(self, *, beside: bool = False) -> list[list[Label]]:
         """The same in the order of their gradients. ``beside`` an attention the way into an MLP can have its
@@ -61,18 +62,20 @@ def forward_order(run: Run, stop: int) -> Ahead:
     out: list[list[Label]] = [[]]
     cores = {core.first for core in run.cores if core.first < stop}
     inside = {at for core in run.cores for at in core.parts}
-    beside = False
+    beside = norms = False
     last = -1
     for at in range(stop):
         if at in cores:
             out.append([])
         label = run.labels.get(at, OPEN)
+        made = bool(out[-1]) and run.labels.get(last, OPEN).component == "attention.qkv"
+        norms |= made and label.component == "norm"
         if run.kinds[at].what == "gemm" and run.kinds[at].name not in GROUPED and at not in inside:
             ends = last >= 0 and run.labels.get(last, OPEN).component == "attention.output"
             beside |= ends and label.component in _UP and not _joins(run, last, at)
             out[-1].append(label)
             last = at
-    return Ahead(out, beside)
+    return Ahead(out, beside, norms)
 
 
 def until_cut(run: Run, ahead: Ahead) -> tuple[Excerpt, Ahead]:
@@ -117,7 +120,7 @@ def label_by_layout(
     products = [at for at in run.products(start) if at not in run.labels]
     edges = [start - 1, *(core.first for core in cores), len(run)]
     _label_products(run, edges, products, ahead, (layouts, keys, busy or {}))
-    label_unshaped(run, start)
+    label_unshaped(run, start, norms_heads=ahead.norms_heads)
     for at in range(start + 1, len(run)):
         kind = run.kinds[at]  # the sum behind a product split along K, and no step of an attention
         if kind.what == "helper" and kernel_component(kind.name) is None and at - 1 in run.labels:

@@ -351,6 +351,9 @@ _BY_NAME = {
     "quant_kernel": ("quantize", ""),
     "GeluCUDAKernel": ("activation", ""),
     "silu_kernel": ("activation", ""),
+    "tanh_kernel": ("activation", "tanh"),
+    "sigmoid_kernel": ("activation", "sigmoid"),
+    "threshold_kernel": ("activation", ""),  # ReLU's gradient, and ReLU before it was a clamp
     "GeluBackward": ("activation", ""),
     "softmax_warp": ("softmax", ""),
     "SoftMaxForward": ("softmax", ""),

@@ -25,6 +25,7 @@ _OF_HALVES = frozenset({"cat", "slice_backward"})  # of heads: gradients put tog
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no biases but of queries
 _CONVOLVED = frozenset({_CENTRED, "convolution_backward"})
+_NAMELESS = ("kernel", "elementwise", "add")
 _OPENS = ("gemm", "convolution")
 _FILLS = "Memset (Device)"
 _NEAR = 8  # units: how far a second stage stands behind its first, at most
@@ -33,11 +34,14 @@ _LOSS = frozenset({"loss", "loss_backward"})
 _ONLY_SCALES = _STEP_OF_NORM | {"add"}
 
 
-def label_unshaped(run: Run, start: int) -> None:
-    """Name what stands between the named products from position ``start`` on; fills ``run.labels``."""
+def label_unshaped(run: Run, start: int, *, norms_heads: bool = False) -> None:
+    """Name what stands between the named products from position ``start`` on; fills ``run.labels``.
+
+    Where a model ``norms_heads``, pointwise kernels that name no operator are that norm's gradient, as likely.
+    """
     _biases(run, start)
     _biases_ahead(run, start)
-    _between(run, start)
+    _between(run, start, norms_heads=norms_heads)
     _weights_of_norms(run, start)
     for at in range(start, len(run)):
         if _reduces_norm(run.kinds[at]):
@@ -166,7 +170,7 @@ def _is_second_stage(run: Run, at: int) -> bool:
     return sums and bool(first.tags & _NORM or not second.tags & _NORM)
 
 
-def _between(run: Run, start: int) -> None:
+def _between(run: Run, start: int, *, norms_heads: bool) -> None:
     """The activation's gradient, what its own operators name, and what stands around a core."""
     cores = {at for core in run.cores for at in core.parts}
     path = [
@@ -181,7 +185,9 @@ def _between(run: Run, start: int) -> None:
             if at not in run.labels and run.kinds[at].what not in ("gemm", "bmm", "helper", "convolution"):
                 found = _named(run, at, run.labels[begin], run.labels[end])
                 opened = (p not in run.labels and run.kinds[p].what in _OPENS for p in range(begin + 1, at))
-                if found is not None and not (found.component == "attention.other" and any(opened)):
+                vague = found is not None and found.component == "attention.other"
+                nameless = norms_heads and run.kinds[at].what in _NAMELESS
+                if found is not None and not (vague and (nameless or any(opened))):
                     run.labels[at] = found
 
 
