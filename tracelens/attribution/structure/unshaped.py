@@ -37,7 +37,7 @@ _ONLY_SCALES = _STEP_OF_NORM | {"add"}
 def label_unshaped(run: Run, start: int, *, norms_heads: bool = False) -> None:
     """Name what stands between the named products from position ``start`` on; fills ``run.labels``.
 
-    Where a model ``norms_heads``, pointwise kernels that name no operator are that norm's gradient, as likely.
+    Where a model ``norms_heads``, pointwise kernels without operators are that norm's gradient, as likely.
     """
     _biases(run, start)
     _biases_ahead(run, start)
