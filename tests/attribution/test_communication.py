@@ -380,7 +380,7 @@ def test_the_operator_of_a_collective_tells_the_message(
     kind = "ReduceScatter_Sum_f32" if "reduce" in name else "AllGather"
     sends = f"ncclDevKernel_{kind}_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
     events = [
-        op(name, ts=1, dur=50, **{"Input Dims": dims}),
+        op(name, ts=1, dur=50, **{"Input Dims": dims, "Concrete Inputs": ["", "", "600000"]}),
         launch(1, ts=10),
         kernel(sends, ts=60, dur=20, correlation=1),
     ]

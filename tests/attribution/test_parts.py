@@ -291,13 +291,12 @@ def test_two_products_that_make_a_scale_are_ahead_of_an_mlp(tmp_path: Path) -> N
     """transformers models/voxtral_realtime: normed * (1 + ada(t)), where no shapes tell."""
     scale = [mm("", BATCH, 32, WIDTH), _row("", "gelu"), mm("", BATCH, WIDTH, 32)]
     scale += [_row("", "add"), _row("", "mul")]
-    layer = [*ATTENTION, ADD, NORM, *scale, UP, GELU, DOWN, ADD]
-    rows = [row for row in 4 * layer if row.op in ("aten::mm", "aten::_flash_attention_forward")]
-    trace, _, found = attributed(tmp_path, written([*4 * layer, NORM], shapes=False))
+    rows = [*4 * [NORM, *3 * [OWN], CORE, OUTPUT, ADD, NORM, *scale, UP, GELU, DOWN, ADD], NORM]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
     order = trace.kernels.ts_ns.argsort(kind="stable")
-    said = [COMPONENTS[found.component[at]] for at in order]
-    places = [at for at, row in enumerate(4 * layer) if row in rows and row.right]
-    assert [said[at] for at in places] == [(4 * layer)[at].right for at in places]
+    own = [(row, at) for row, at in zip(rows, order, strict=True) if row.op == "aten::mm" and row.right]
+    assert [COMPONENTS[found.component[at]] for _, at in own] == [row.right for row, _ in own]
+    assert [int(found.layer[at]) for _, at in own] == [at for at in range(4) for _ in range(6)]
 
 
 def test_a_product_behind_convolutions_of_the_last_layers_result_is_of_no_mlp(tmp_path: Path) -> None:

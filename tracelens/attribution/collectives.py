@@ -104,14 +104,21 @@ def find_calls(trace: Trace, links: Links, rows: IntArray) -> tuple[list[Call], 
     op = np.where(recorded >= 0, recorded, look_up(links.forest.nearest(calling), node))
     op = np.where((op >= 0) & np.isin(detail, silent), op - links.ops_at.start, -1)
     inputs = look_up(trace.ops.inputs, op)
-    features = np.stack([detail, look_up(links.name, named), trace.kernels.name[rows], inputs], axis=1)
+    records = recorded >= 0
+    features = np.stack(
+        [detail, look_up(links.name, named), trace.kernels.name[rows], inputs, records], axis=1
+    )
     distinct, which = distinct_rows(features)
     groups = process_groups(trace.metadata)
     return [_call(trace, groups, *row) for row in distinct.tolist()], which
 
 
-def _call(trace: Trace, groups: dict[str, Any], detail: int, named: int, kernel: int, inputs: int) -> Call:
-    stated = _stated(trace, detail) or (_from_inputs(trace.details.inputs(inputs)) if inputs >= 0 else None)
+def _call(
+    trace: Trace, groups: dict[str, Any], detail: int, named: int, kernel: int, inputs: int, records: int
+) -> Call:
+    stated = _stated(trace, detail)
+    if stated is None and inputs >= 0:
+        stated = _from_inputs(trace.details.inputs(inputs), records=bool(records))
     name = trace.symbols[kernel]
     moves = moves_data(name)
     collective = _first([stated.name if stated else None, trace.symbols[named], name if moves else None]) or (
@@ -136,9 +143,9 @@ def _stated(trace: Trace, detail: int) -> Collective | None:
     return trace.details.collective(detail) if detail >= 0 else None
 
 
-def _from_inputs(inputs: Inputs) -> Collective | None:
-    """What ``record_param_comms`` was called with, before it stated fields of its own, or the operator of a
-    collective.
+def _from_inputs(inputs: Inputs, *, records: bool) -> Collective | None:
+    """What ``record_param_comms`` was called with, before it stated fields of its own (``records``), or the
+    operator of a collective.
 
     Of the former the tensors come first and the group's size last (RECORD_PARAM_COMMS_DATA of PyTorch 2.0 to
     2.2, torch/csrc/distributed/c10d/ParamCommsUtils.hpp); the latter has tensors, or lists of them, that are
@@ -149,13 +156,16 @@ def _from_inputs(inputs: Inputs) -> Collective | None:
         return None
     elements = max(found)
     last = inputs.concrete[-1] if inputs.concrete else ""
-    ranks = int(last) if last.isdecimal() and len(last) <= len(str(MOST_RANKS)) else None
+    counts = records and last.isdecimal() and len(last) <= len(str(MOST_RANKS))  # else a timeout, or a rank
+    ranks = int(last) if counts else None
     return Collective(None, None, elements, elements if len(found) > 1 else None, None, None, ranks, None)
 
 
 def _elements(given: Any) -> int:
     """Of a tensor, or of all in a list; 0 where it is none."""
-    sizes = given if given and isinstance(given[0], list) else [given] if given else []
+    if not isinstance(given, list) or not given:
+        return 0
+    sizes = given if isinstance(given[0], list) else [given]
     whole = all(isinstance(size, list) and all(isinstance(one, int) for one in size) for size in sizes)
     return sum(math.prod(size) for size in sizes) if whole else 0
 

@@ -104,8 +104,9 @@ class _Around:
     def _is_indexer(self, at: int) -> bool:
         """Is it a product of an indexer, between the queries and the core?"""
         label = self.run.labels.get(at)
-        inside = any(at in core.parts for core in self.run.cores)
-        return label is not None and label.component in _INDEXER and not inside
+        if label is None or label.component not in _INDEXER:
+            return False
+        return not any(at in core.parts for core in self.run.cores)
 
     def _of_stream(self, norm: int) -> bool:
         """Does the normalization take a sum, or what begins the stream, and no product's result?"""

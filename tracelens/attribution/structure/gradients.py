@@ -95,8 +95,8 @@ class _Between:
         self.rows = min(self.tokens - once or self.tokens, default=0)
         cores = {at for core in run.cores for at in (min(core.parts), core.first, core.last)}
         self.heads = {core.key_dim for core in run.cores if core.key_dim}
+        self.several = len({core.tokens for core in forward.cores}) > 1  # numbers of tokens that attend
         #: is a normalization no more than a scale and a shift? Then a row that scales a gradient is of one
-        self.several = len({core.tokens for core in forward.cores}) > 1  # of tokens that attend
         self.affine = any(is_affine(forward, at, wide) for at in range(len(forward)) for wide in hidden)
         self.path = [
             at

@@ -283,9 +283,8 @@ class OnStream(Places):
             return Label("logits")  # behind the last normalization nothing is added to the stream
         bends = bool(kind.tags & {"activation", "activation_backward"})
         if wide and adds and (kind.name.startswith(("triton_red", "triton_per")) or bends):
-            return (
-                None  # it sums as well, and is no normalization: the mean of all tokens, as likely; or a bias
-            )
+            # it sums as well, and is no normalization: the mean of all tokens, as likely; or adds a bias
+            return None
         if wide and adds:
             return Label("residual", self.layer, tuple(parts) if len(parts) > 1 else ())
         if wide and "dropout" in kind.tags:

@@ -72,6 +72,7 @@ def _in_stretches(
         if mixture is not None:
             out += [*mixture, *[""] * (len(whole) - len(block))]
             continue
+        others = [""] * (len(whole) - len(block))
         if _conditions(run, block, acts):
             out += [""] * _PAIR
             block = block[_PAIR:]
@@ -86,7 +87,7 @@ def _in_stretches(
             if last and whole is blocks[-1]:
                 break
             return None
-        out += [*mlp, *[""] * (len(whole) - len(block))]
+        out += [*mlp, *others]
     made = [made for block in queries for made in _without_pairs(run, block, acts)]
     outside = any(output[0] < at < output[-1] for at in acts) or not (last or any(made))
     crosses = len(blocks) == 1 and not last and not any(output[0] < at < blocks[0][-1] for at in acts)
