@@ -291,7 +291,8 @@ def test_two_products_that_make_a_scale_are_ahead_of_an_mlp(tmp_path: Path) -> N
     """transformers models/voxtral_realtime: normed * (1 + ada(t)), where no shapes tell."""
     scale = [mm("", BATCH, 32, WIDTH), _row("", "gelu"), mm("", BATCH, WIDTH, 32)]
     scale += [_row("", "add"), _row("", "mul")]
-    rows = [*4 * [NORM, *3 * [OWN], CORE, OUTPUT, ADD, NORM, *scale, UP, GELU, DOWN, ADD], NORM]
+    layer = [NORM, *3 * [OWN], CORE, OUTPUT, ADD, NORM, *scale, UP, GELU, DOWN, ADD]
+    rows = [_row("embedding", "embedding"), *4 * layer, NORM]
     trace, _, found = attributed(tmp_path, written(rows, shapes=False))
     order = trace.kernels.ts_ns.argsort(kind="stable")
     own = [(row, at) for row, at in zip(rows, order, strict=True) if row.op == "aten::mm" and row.right]
