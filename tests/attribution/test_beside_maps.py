@@ -50,6 +50,13 @@ def test_a_loss_of_classes_takes_a_head_without_any_attention(tmp_path: Path, lo
     _found(tmp_path, [*3 * _block(), head, _row("loss", loss, [BATCH, CLASSES], [BATCH])])
 
 
+def test_a_loss_of_classes_may_be_fused_by_a_library(tmp_path: Path) -> None:
+    """Liger-Kernel ops/cross_entropy.py."""
+    shapes = ([BATCH, CLASSES], [BATCH])
+    loss = Row("loss", "LigerCrossEntropyFunction", "liger_cross_entropy_kernel", shapes)
+    _found(tmp_path, [*3 * _block(), mm("other", BATCH, CLASSES, WIDTH), loss])
+
+
 def _core() -> list[Row]:
     batch = BATCH * HEADS
     return [
