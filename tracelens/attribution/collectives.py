@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -110,20 +110,28 @@ def find_calls(trace: Trace, links: Links, rows: IntArray) -> tuple[list[Call], 
     )
     distinct, which = distinct_rows(features)
     groups = process_groups(trace.metadata)
-    return [_call(trace, groups, *row) for row in distinct.tolist()], which
+    return [_call(trace, groups, _Told(*row)) for row in distinct.tolist()], which
 
 
-def _call(
-    trace: Trace, groups: dict[str, Any], detail: int, named: int, kernel: int, inputs: int, records: int
-) -> Call:
-    stated = _stated(trace, detail)
-    if stated is None and inputs >= 0:
-        stated = _from_inputs(trace.details.inputs(inputs), records=bool(records))
-    name = trace.symbols[kernel]
+class _Told(NamedTuple):
+    """What tells of a call, as codes of the trace's tables (-1: nothing), and whether an operator of its own
+    recorded it."""
+
+    detail: int
+    named: int
+    kernel: int
+    inputs: int
+    recorded: int
+
+
+def _call(trace: Trace, groups: dict[str, Any], told: _Told) -> Call:
+    stated = _stated(trace, told.detail)
+    if stated is None and told.inputs >= 0:
+        stated = _from_inputs(trace.details.inputs(told.inputs), records=bool(told.recorded))
+    name = trace.symbols[told.kernel]
     moves = moves_data(name)
-    collective = _first([stated.name if stated else None, trace.symbols[named], name if moves else None]) or (
-        "other" if moves else "packing"
-    )
+    by_name = [stated.name if stated else None, trace.symbols[told.named], name if moves else None]
+    collective = _first(by_name) or ("other" if moves else "packing")
     if not moves:
         return Call("packing", None, None, None, *_group(stated, groups))
     typed = _OF_KERNEL.search(name)
