@@ -174,7 +174,8 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["module_stack"]
     optimizes = component == _COMPONENT["optimizer"]
     bare = between_updates(trace, links, optimizes, outside=phase == _PHASE["other"])
-    bare &= ~(orphans(trace, links) | (len(trace.ops) == 0))  # inside a graph all is launched at once
+    untold = orphans(trace, links) | (len(trace.ops) == 0)  # inside a graph the host knows no phase
+    bare &= ~untold
     bare &= component == _COMPONENT["unattributed"]
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["local"]
     trains = look_up(phases.with_gradient, links.kernel_node, False) | (phase == _PHASE["backward"])
@@ -197,8 +198,7 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
         phase[unproven], role[unproven] = _PHASE["backward"], -1
     role = _roles_by_layout(trace, links, names, role, phase)
     gradient = (role == _ROLE["dgrad"]) | (role == _ROLE["wgrad"])
-    unknown = orphans(trace, links) | (len(trace.ops) == 0)  # inside a graph the host knows no phase
-    phase[gradient & unknown] = _PHASE["backward"]
+    phase[gradient & untold] = _PHASE["backward"]
     ahead, back = replayed_directions(trace, links, names, role == _ROLE["forward"], gradient)
     phase[ahead & (phase == _PHASE["other"]) & ~updates] = _PHASE["forward"]
     phase[back & ~updates] = _PHASE["backward"]
