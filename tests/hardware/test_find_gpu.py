@@ -93,6 +93,31 @@ def test_a_real_device_name_finds_its_row(name: str, key: str) -> None:
     assert gpu.vendor == "nvidia"
 
 
+#: What users type -> the part they mean.
+TYPED = {
+    "4090": "rtx-4090",
+    "RTX 3090 Ti": "rtx-3090-ti",
+    "4090 laptop": "rtx-4090-laptop",
+    "rtx 6000 ada": "rtx-6000-ada",
+    "RTX A6000": "a6000",
+    "H100_SXM": "h100-sxm",
+    "gh200": "gh200-96gb",
+    "A800": "a800-sxm-80gb",
+    "rtx pro 6000": "rtx-pro-6000-server",
+}
+
+
+@pytest.mark.parametrize(("typed", "key"), [*TYPED.items(), *NAMES.items()])
+def test_a_gpu_is_named_as_people_write_it(typed: str, key: str) -> None:
+    assert find_gpu(None, override=typed).name == key
+
+
+@pytest.mark.parametrize("typed", ["", "rtx", "nvidia", "6000", "4090 d", "h100 80gb", "rtx 5090 laptop"])
+def test_what_could_be_more_than_one_gpu_or_none_is_refused(typed: str) -> None:
+    with pytest.raises(UsageError):
+        find_gpu(None, override=typed)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_part_is_unknown_and_has_no_peaks(name: str) -> None:
     gpu = find_gpu(name, properties={"numSms": 42})

@@ -285,7 +285,29 @@ def _other_memory(printed: TableCell | None, traced: _Traced) -> str | None:
 
 
 #: The part that people mean by a chip's name alone: the one that most training runs on.
-_USUAL = {"h100": "h100-sxm", "a100": "a100-sxm-80gb", "h800": "h800-sxm", "v100": "v100-sxm"}
+_USUAL = {
+    "v100": "v100-sxm",
+    "a100": "a100-sxm-80gb",
+    "a800": "a800-sxm-80gb",
+    "h100": "h100-sxm",
+    "h800": "h800-sxm",
+    "gh200": "gh200-96gb",
+    "rtx-pro-6000": "rtx-pro-6000-server",
+}
+#: What is left out of a name at will: "4090", "RTX 4090" and "NVIDIA GeForce RTX 4090" are one board.
+_LEFT_OUT = re.compile(r"^nvidia|^geforce|^rtx|[^a-z0-9]")
+
+
+def _squeezed(name: str) -> str:
+    """The letters and digits that tell one part from another.
+
+    >>> _squeezed("NVIDIA GeForce RTX 3090 Ti"), _squeezed("rtx-3090-ti"), _squeezed("3090TI")
+    ('3090ti', '3090ti', '3090ti')
+    """
+    squeezed = name.lower()
+    while (shorter := _LEFT_OUT.sub("", squeezed)) != squeezed:
+        squeezed = shorter
+    return squeezed
 
 
 def taken_as(override: str) -> str | None:
@@ -294,19 +316,22 @@ def taken_as(override: str) -> str | None:
     >>> taken_as("h100"), taken_as("h100-pcie")
     ('is what h100 usually means (others: h100-pcie, h100-nvl)', None)
     """
-    wanted = override.strip().lower()
-    usual = _USUAL.get(wanted)
-    if usual is None:
+    chip = next((chip for chip in _USUAL if _squeezed(chip) == _squeezed(override)), None)
+    if chip is None:
         return None
-    others = [row.key for row in load_rows() if row.key.startswith(f"{wanted}-") and row.key != usual]
-    return words.usual_part(wanted, others)
+    others = [row.key for row in load_rows() if row.key.startswith(f"{chip}-") and row.key != _USUAL[chip]]
+    return words.usual_part(chip, others)
 
 
 def _row_by_key(override: str) -> TablePart:
     keys = {row.key: row for row in load_rows()}
     wanted = override.strip().lower()
-    if (usual := _USUAL.get(wanted, wanted)) in keys:
-        return keys[usual]
+    known = {_squeezed(name): key for name, key in [*_USUAL.items(), *((key, key) for key in keys)]}
+    if (key := known.get(_squeezed(wanted))) is not None:
+        return keys[key]
+    named = next((row for row in keys.values() if row.matches(override.strip())), None)  # as CUDA prints it
+    if named is not None:
+        return named
     # Prefixes first: "a100-sxm" means one of its variants, which difflib's cutoff would miss.
     close = [key for key in keys if key.startswith(wanted)] if wanted else []
     close += [k for k in difflib.get_close_matches(wanted, keys, n=5, cutoff=0.5) if k not in close]
