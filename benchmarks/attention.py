@@ -1,4 +1,4 @@
-"""How well fused attention is predicted: python -m benchmarks.attention [--fit] [--own | --gpu h100_sxm]
+"""How well fused attention is predicted: python -m benchmarks.attention [--fit] [--own | --latent]
 
 Per GPU, backend, mask and head dimension: number of rows, median error ln(predicted / measured), median and
 90th percentile of its size, share in range. Rows are NVIDIA aiconfigurator's (``benchmarks.silicon``):
@@ -8,7 +8,8 @@ prediction, read once and written once at 0.9 of the bandwidth. vLLM's FlashAtte
 with pages it runs the kernel of split keys, which no training runs. Measured is the fastest source of a
 backend. Judged are head geometries (heads, kv heads, head dimension) that no constant was fitted to; --fit
 judges the others. --own is of our H100's sweep instead (benchmarks/gpu/results), forward and backward, where
-one geometry in two judges.
+one geometry in two judges. --latent is of the latent attention of DeepSeek (heads of 192, values of 128; its
+own table), as TensorRT-LLM's kernels run it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _KEY = ["batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "ca
 _LEAST_US = 100.0
 _SHORTEST = 512
 _OWN = RESULTS / "h100-sxm" / "attention_sweep.json"
+_LATENT_SOURCES = ("default", "trtllm_mla")  # TensorRT-LLM's own, and the same in SGLang
 _MOST_ROWS = 150  # of one GPU, backend, mask and head dimension
 
 
@@ -101,6 +103,28 @@ def own(*, judging: bool) -> pd.DataFrame:
     return rows.assign(**dict(zip(("low", "mid", "high"), np.asarray(found).T, strict=True)))
 
 
+def latent(gpu: str) -> pd.DataFrame:
+    """Calls of latent attention of one folder, with the kernel that torch picks there predicted."""
+    rows = pd.read_parquet(FOLDER / "mla.parquet")
+    rows = rows[
+        (rows["gpu"] == gpu) & (rows["device"] == GPUS[gpu][0]) & (rows["kv_cache_dtype"] == "bfloat16")
+    ]
+    rows = rows[rows["kernel_source"].isin(_LATENT_SOURCES)].assign(time_us=rows["latency"] * 1e3)
+    rows = rows[(rows["isl"] >= _SHORTEST) & (rows["time_us"] >= _LEAST_US)]
+    sizes = ["num_heads", "batch_size", "isl"]
+    table = rows.groupby(sizes, as_index=False)["time_us"].min()
+    device, found = find_gpu(None, override=GPUS[gpu][1]), []
+    for heads, batch, isl in table[sizes].to_numpy().tolist():
+        call = AttentionProblem(
+            batch=batch, heads=heads, kv_heads=heads, seq_q=isl, seq_k=isl, head_dim=192, value_dim=128,
+            causal=True, direction="forward",
+        )  # fmt: skip
+        picked = predict_attention(call, gpu=device)
+        found.append([picked.backend, picked.time_us.low, picked.time_us.mid, picked.time_us.high])
+    columns = pd.DataFrame(found, columns=["backend", "low", "mid", "high"])
+    return pd.concat([table, columns], axis=1)
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
@@ -110,7 +134,12 @@ def main(arguments: list[str] | None = None) -> None:
         "--gpu", action="append", choices=list(GPUS), help="folders of the table; all of them"
     )
     parser.add_argument("--own", action="store_true", help="our own H100's sweep")
+    parser.add_argument("--latent", action="store_true", help="latent attention")
     given = parser.parse_args(arguments)
+    if given.latent:
+        for name in given.gpu or list(GPUS):
+            _tell(name, latent(name), ["backend"])
+        return
     if given.own:
         _tell("own h100_sxm", own(judging=not given.fit), ["backend", "direction", "causal"])
         return

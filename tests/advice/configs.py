@@ -55,6 +55,13 @@ DEEPSEEK_MOE_16B = {
     "n_shared_experts": 2, "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "moe_layer_freq": 1,
     "first_k_dense_replace": 1, "max_position_embeddings": 4096, "tie_word_embeddings": False,
 }  # fmt: skip
+DEEPSEEK_V2_LITE = {
+    "model_type": "deepseek_v2", "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "num_hidden_layers": 27, "intermediate_size": 10944, "vocab_size": 102400, "n_routed_experts": 64,
+    "n_shared_experts": 2, "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "moe_layer_freq": 1,
+    "first_k_dense_replace": 1, "q_lora_rank": None, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 4096, "tie_word_embeddings": False,
+}  # fmt: skip
 QWEN_MOE_A2_7B = {
     "model_type": "qwen2_moe", "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16,
     "num_hidden_layers": 24, "intermediate_size": 5632, "vocab_size": 151936, "num_experts": 60,

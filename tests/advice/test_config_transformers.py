@@ -25,10 +25,13 @@ _SMALL = {
     "attention_heads": 6, "intermediate_size_mlp": 176, "interleave_moe_layer_step": 2,
     "pad_token_id": 0, "word_embed_proj_dim": 96, "rotary_dim": 8,
     "attention_types": [[["global"], 2]],
+    "q_lora_rank": 56, "kv_lora_rank": 40, "qk_nope_head_dim": 20, "qk_rope_head_dim": 8, "v_head_dim": 22,
 }  # fmt: skip
-_OTHER_TYPE = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+_OTHER_TYPE = {"gemma3": "gemma3_text", "llama4": "llama4_text", "mistral4": "mistral4"}
+#: Code on the Hub.
+_NOT_BUILT = ("deepseek", "kimi_k2")
 #: Language models of others, which transformers builds without logits.
-_TEXT_ONLY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe")
+_TEXT_ONLY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe", "mistral4")
 #: Heads of these are all of one kind, or of a size that follows from hidden.
 _NO_GQA = {"gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom", "mpt", "falcon"}
 #: Beside the layers and the logits: heads of masked language models.
@@ -38,12 +41,15 @@ _NOT_LAYERS = ("predictions.transform", "lm_head.dense", "head.dense", "vocab_tr
 def _model(kind: str) -> tuple[dict[str, Any], Any]:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    name = f"{kind}_text" if kind in _TEXT_ONLY else _OTHER_TYPE.get(kind, kind)
+    name = _OTHER_TYPE.get(kind, f"{kind}_text" if kind in _TEXT_ONLY else kind)
     known = transformers.AutoConfig.for_model(name).to_dict()
     maps = transformers.AutoConfig.for_model(name).attribute_map
     wanted = {key: value for key, value in _SMALL.items() if key in known or key in maps}
     if kind in _NO_GQA:
         wanted.pop("num_key_value_heads", None)
+    if FAMILIES[kind].latent:
+        wanted["num_key_value_heads"] = wanted["num_attention_heads"]
+        wanted.pop("head_dim", None)
     if "layer_types" in known:
         wanted["layer_types"] = ["full_attention"] * 2
     config = transformers.AutoConfig.for_model(name, **wanted)
@@ -95,7 +101,7 @@ def test_linear_layers_of_each_family(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind != "deepseek"])  # code on the Hub
+@pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind not in _NOT_BUILT])
 def test_weights_of_each_family(tmp_path: Path, kind: str) -> None:
     """All matrices of the model but positions, and what stands beside the layers."""
     table, model = _model(kind)

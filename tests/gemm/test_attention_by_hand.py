@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tracelens.errors import InputError
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_model import _splits
@@ -98,3 +99,57 @@ def test_backward_figures_of_a_gpu_that_nobody_published(gpu: str, like: str, fa
         for one in (gpu, like)
     )
     assert found == pytest.approx(factor * known, abs=1e-4)
+
+
+# --- values narrower than keys (latent attention) -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "head_dim", "value_dim", "backend"),
+    [
+        # sdp_utils.cpp: cuDNN takes 192 with 128, and any two to 128; flash takes one width, efficient any
+        ("h100-sxm", 192, 128, "cudnn"),
+        ("b200", 192, 128, "cudnn"),
+        ("h100-sxm", 96, 64, "cudnn"),
+        ("h100-sxm", 192, 64, "efficient"),
+        ("h100-sxm", 192, None, "flash"),
+        ("a100-sxm-80gb", 192, 128, "efficient"),
+        ("a100-sxm-80gb", 192, 192, "flash"),
+        ("a100-sxm-80gb", 192, 100, "math"),
+    ],
+)
+def test_the_kernel_that_takes_narrower_values(
+    gpu: str, head_dim: int, value_dim: int | None, backend: str
+) -> None:
+    call = AttentionProblem(**(SIZES | {"head_dim": head_dim, "value_dim": value_dim}))
+    assert predict_attention(call, gpu=find_gpu(None, override=gpu)).backend == backend
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("backend", ["cudnn", "flash4", "math"])
+def test_narrower_values_are_fewer_operations_and_bytes(direction: str, backend: str) -> None:
+    def both(value_dim: int | None) -> Any:
+        sizes = SIZES | {"head_dim": 192, "value_dim": value_dim, "direction": direction}
+        call = AttentionProblem(**sizes)
+        return call, predict_attention(call, gpu=find_gpu(None, override="h100-sxm"), backend=backend)
+
+    (call, found), (wide, whole) = both(128), both(192)
+    pairs = 4 * 32 * 1024 * 2048
+    width = 2 * 192 + 2 * 128 if direction == "forward" else 2 * (3 * 192 + 2 * 128)
+    assert call.useful_flops == pairs * width and wide.value_dim is None
+    tensors = 4 * 32 * (1024 + 2048) * (192 + 128) * 2
+    assert call.bytes_moved == (tensors if direction == "forward" else 2 * tensors)
+    if backend == "math":  # it does not compute the scores again
+        assert found.useful_flops == pairs * (2 if direction == "forward" else 4) * (192 + 128)
+    else:
+        saved = 1 - call.useful_flops / wide.useful_flops
+        assert found.time_us.mid == pytest.approx(whole.time_us.mid * (1 - 0.3 * saved), rel=1e-6)
+        assert found.terms[-1][2] == found.time_us.mid
+        assert found.floor_us < whole.floor_us and found.kernel_us < whole.kernel_us
+    assert found.time_us.low < whole.time_us.low
+
+
+@pytest.mark.parametrize("value_dim", [0, -1, 65, True, 64.0])
+def test_a_value_dim_that_cannot_be_is_refused(value_dim: Any) -> None:
+    with pytest.raises(InputError):
+        AttentionProblem(**(SIZES | {"value_dim": value_dim}))

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.attention import calls, own, predicted
+from benchmarks.attention import calls, latent, own, predicted
 from benchmarks.silicon import FOLDER
 from tests.gemm.attention_figures import LENGTHS, Figure, figures
 from tracelens.gemm.predict.attention import predict_attention
@@ -117,6 +117,15 @@ def test_whole_tables_of_other_head_geometries_are_met(gpu: str) -> None:
     table = predicted(calls(gpu, judging=True), gpu)
     for key, part in table.groupby(["backend", "causal", "head_dim"]):
         assert abs(math.log(float((part["mid"] / part["time_us"]).median()))) < 0.1, key
+
+
+@pytest.mark.skipif(not (FOLDER / "mla.parquet").exists(), reason="the measured tables are not here")
+@pytest.mark.parametrize("gpu", ["h200_sxm", "b200_sxm", "a100_sxm"])
+def test_latent_attention_is_met(gpu: str) -> None:
+    table = latent(gpu)
+    assert table["time_us"].between(table["low"], table["high"]).mean() > 0.85
+    if gpu != "a100_sxm":  # torch picks a slower kernel there
+        assert abs(math.log(float((table["mid"] / table["time_us"]).median()))) < 0.06
 
 
 @pytest.mark.parametrize("source", WHOLE_SOURCES)

@@ -23,9 +23,11 @@ class ModelFamily:
     ffn_factor: int | None = None  # MLP width / hidden where the file gives none
     head_dim: int | None = None  # where the file gives none and it is not hidden / heads
     experts: bool = False
+    latent: bool = False
 
 
 _GPT = {"gated": False, "rope": False, "tied": True}
+_LATENT_EXPERTS = {"latent": True, "experts": True}
 _ENCODER = {"gated": False, "rope": False, "causal": False, "tied": True}
 
 #: ``model_type`` of config.json -> how it is built.
@@ -115,11 +117,21 @@ FAMILIES: dict[str, ModelFamily] = {
     "qwen3_vl_moe": ModelFamily("Qwen3-VL MoE", experts=True),
     "llama4": ModelFamily("Llama 4", experts=True, head_dim=128),
     "deepseek": ModelFamily("DeepSeek-MoE", experts=True),  # the model's own code on the Hub
+    "deepseek_v2": ModelFamily("DeepSeek-V2", **_LATENT_EXPERTS),
+    "deepseek_v3": ModelFamily("DeepSeek-V3", **_LATENT_EXPERTS),
+    "kimi_k2": ModelFamily("Kimi K2", **_LATENT_EXPERTS),  # DeepSeek-V3's code, on the Hub
+    "glm4_moe_lite": ModelFamily("GLM-4.7-Flash", **_LATENT_EXPERTS),
+    "mistral4": ModelFamily("Mistral 4", **_LATENT_EXPERTS),
+    "sarvam_mla": ModelFamily("Sarvam", **_LATENT_EXPERTS),
+    "axk1": ModelFamily("A.X K1", **_LATENT_EXPERTS),
+    "minicpm3": ModelFamily("MiniCPM3", latent=True),
+    "youtu": ModelFamily("Youtu-LLM", latent=True),
 }
 
 #: Families whose layers hold products that are not modelled here -> what those are.
 NOT_MODELLED: dict[str, str] = {
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "minicpm3"), words.LATENT),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), words.INDEXED),
+    "longcat_flash": words.SHORTCUTS,
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe", "kimi_linear", "olmo_hybrid"), words.DELTA),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba"), words.STATE_SPACE),
     **dict.fromkeys(("zamba", "zamba2", "nemotron_h", "falcon_h1", "granitemoehybrid"), words.STATE_SPACE),

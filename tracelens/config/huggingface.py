@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tracelens.config import words
 from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Given, Layout, finish, whole
 from tracelens.config.families import FAMILIES, NOT_MODELLED, ModelFamily
+from tracelens.config.latent import latent_of
 from tracelens.errors import InputError
 
 #: Where a model of several parts keeps its language model.
@@ -42,15 +44,20 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
     family = _family(table, draft, given.gated)
     for size, keys in _KEYS.items():
         draft.take(size, table, keys)
+    latent = latent_of(draft, table, given) if family.latent else None
     if "head_dim" not in draft.values and family.head_dim is not None:
         draft.put("head_dim", family.head_dim, words.family_default(family.title), key="head_dim")
-    _kv_heads(draft, table, family)
+    if latent is None:
+        _kv_heads(draft, table, family)
     layout_experts = _experts(draft, table, family)
     if not layout_experts:
         _ffn(draft, table, family)
     _sequence(draft, table, given.sizes)
     window, windowed = _window(draft, table, given.sizes)
     _quantization(draft, whole_table)
+    if table.get("num_nextn_predict_layers"):
+        ahead = str(table["num_nextn_predict_layers"])[:12]
+        draft.notes.append(words.not_counted("num_nextn_predict_layers", ahead))
     if part is not None:
         draft.keys = {ours: f"{part}.{key}" for ours, key in draft.keys.items()}
     layout = Layout(
@@ -63,7 +70,7 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
         windowed_frac=windowed,
     )
     share = table.get("tie_word_embeddings")
-    return finish(
+    found = finish(
         draft,
         given,
         layout=layout,
@@ -72,6 +79,7 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
         format="huggingface",
         family=f"{family.title} (Hugging Face {name})",
     )
+    return replace(found, model=replace(found.model, latent=latent)) if latent else found
 
 
 def _language_part(table: Mapping[str, Any], draft: Draft) -> tuple[str | None, Mapping[str, Any]]:
@@ -93,8 +101,8 @@ def _family(table: Mapping[str, Any], draft: Draft, gated: bool | None) -> Model
     if not isinstance(kind, str):
         raise InputError(f"{name} has no model_type, so how its layers are built is not known")
     base = kind.removesuffix("_text")
-    reason = NOT_MODELLED.get(kind, NOT_MODELLED.get(base, _unlike(table)))
     known = FAMILIES.get(base)
+    reason = NOT_MODELLED.get(kind, NOT_MODELLED.get(base, _unlike(table, known)))
     if reason is None and known is None:
         reason = _unlike_by_keys(table)
     if reason is not None:
@@ -113,13 +121,15 @@ def _family(table: Mapping[str, Any], draft: Draft, gated: bool | None) -> Model
     return _plain(table, draft, kind[:40], gated)
 
 
-def _unlike(table: Mapping[str, Any]) -> str | None:
+def _unlike(table: Mapping[str, Any], known: ModelFamily | None) -> str | None:
     """What the file says of any family's layers that these products do not hold; None where nothing."""
     kinds = table.get("layer_types") or table.get("layers_block_type")
     others = {str(kind) for kind in kinds} - set(_LAYER_KINDS) if isinstance(kinds, list) else set()
     if others:
         return words.layers_of_kind(min(others)[:40])
-    if table.get("kv_lora_rank"):
+    if table.get("index_topk"):
+        return words.INDEXED
+    if table.get("kv_lora_rank") and not (known and known.latent):
         return words.LATENT_BY_KEY
     embedded = table.get("word_embed_proj_dim")
     return words.FACTORED if embedded not in (None, table.get("hidden_size")) else None
@@ -204,9 +214,11 @@ def _beside_experts(draft: Draft, table: Mapping[str, Any]) -> None:
         draft.put("shared_ffn", count * draft.values.get("ffn", 0), words.shared_experts(count, draft.name))
     listed = table.get("mlp_only_layers")
     dense = len(listed) if isinstance(listed, list) else 0
+    kinds = table.get("mlp_layer_types")
+    dense = dense or (kinds.count("dense") if isinstance(kinds, list) else 0)
     for key in ("first_k_dense_replace", "moe_layer_start_index"):
         dense = dense or whole(table.get(key) or 0, key, draft.name)
-    _without_experts(draft, table, dense, "intermediate_size")
+    _without_experts(draft, table, min(dense, draft.values.get("layers", dense)), "intermediate_size")
 
 
 def _beside_llama4(draft: Draft, table: Mapping[str, Any]) -> None:

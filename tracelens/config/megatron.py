@@ -6,6 +6,7 @@ Names and defaults follow megatron/training/arguments.py and core/utils: ffn 4h,
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from tracelens.config.configuration import (
     finish,
     whole,
 )
+from tracelens.config.latent import MEGATRON, latent_of
 from tracelens.errors import InputError
 from tracelens.numbers import round_up
 
@@ -35,6 +37,10 @@ _SIZES = {
     "micro_batch": "micro_batch_size",
     "tensor_parallel": "tensor_model_parallel_size",
 }
+#: Defaults of arguments.py and transformer_config.py.
+_LATENT = {"kv_lora_rank": 32, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
+_TOP_K = 2
+_MOST_LAYERS = 2**14
 _ARGUMENT = re.compile(
     r"(?<![\w-])--([a-z][a-z0-9_-]*)(?:[ \t]*=[ \t]*|[ \t]+)?(?=(\"[^\"\n]*\"|'[^'\n]*'|[^\s\\)]+)?)"
 )
@@ -103,31 +109,35 @@ def read_megatron(
     for size, key in _SIZES.items():
         _check_variable(table, key, name)
         draft.take(size, table, (key,))
+    latent = None
     if _on(table, "multi_latent_attention"):
-        raise InputError(f"{name}: --multi-latent-attention is not modelled yet")
-    if table.get("num_experts"):
-        raise InputError(f"{name}: --num-experts is not modelled from Megatron's arguments yet")
-    _kv_heads(draft, table)
+        for key in (*MEGATRON, "q_lora_rank"):
+            _check_variable(table, key, name)
+        latent = latent_of(draft, _LATENT | dict(table), given, names=MEGATRON)
+    else:
+        _kv_heads(draft, table)
     swiglu = _on(table, "swiglu") or _on(table, "gated_linear_unit")
     hidden = overrides.get("hidden") or draft.values.get("hidden")
     if "ffn" not in draft.values and hidden is not None:
         width = int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden
         how = words.GATED_BY_MEGATRON if swiglu else words.UNGATED_BY_MEGATRON
         draft.put("ffn", width, how, key=_SIZES["ffn"])
+    chosen = _experts(draft, table, overrides) if table.get("num_experts") else None
     padded = _vocab(draft, table, overrides)
-    for degree in ("pipeline_model_parallel_size", "context_parallel_size"):
-        if table.get(degree) not in (None, 1, "1"):
-            draft.notes.append(words.not_counted(degree, str(table[degree])[:12]))
+    for key in ("pipeline_model_parallel_size", "context_parallel_size", "mtp_num_layers"):
+        if table.get(key) not in (None, 0, 1, "0", "1") or (key == "mtp_num_layers" and _on(table, key)):
+            draft.notes.append(words.not_counted(key, str(table[key])[:12]))
     untied = _on(table, "untie_embeddings_and_output_weights")
     layout = Layout(
         fused_qkv=True,
         fused_gate=swiglu,
         rope=_on(table, "use_rotary_position_embeddings")
         or str(table.get("position_embedding_type")) == "rope",
+        experts_per_token=chosen,
     )
     if format == "megatron":
         draft.keys = {ours: "--" + key.replace("_", "-") for ours, key in draft.keys.items()}
-    return finish(
+    found = finish(
         draft,
         replace(given, sizes={size: value for size, value in overrides.items() if size != "vocab"}),
         layout=layout,
@@ -137,6 +147,77 @@ def read_megatron(
         family=f"Megatron-LM ({name})",
         padded=padded,
     )
+    return replace(found, model=replace(found.model, latent=latent)) if latent else found
+
+
+def _experts(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> int:
+    """Experts, layers without them, and what stands beside them; gives how many a token goes to.
+
+    ``ffn`` is the width of one expert from here on.
+    """
+    keys = ("num_experts", "moe_ffn_hidden_size", "moe_router_topk", "moe_shared_expert_intermediate_size",
+            "expert_model_parallel_size")  # fmt: skip
+    for key in keys:
+        _check_variable(table, key, draft.name)
+    draft.take("experts", table, ("num_experts",))
+    layers, width = overrides.get("layers") or draft.values.get("layers", 0), draft.values.get("ffn")
+    dense = _dense_layers(table.get("moe_layer_freq", 1), layers, draft.name) if layers else 0
+    if dense and width is not None:
+        draft.put("dense_layers", dense, words.dense_layers(draft.name))
+        draft.put("dense_ffn", width, f"{draft.name}: {_SIZES['ffn']}")
+    if not draft.take("ffn", table, ("moe_ffn_hidden_size",)) and width is not None:
+        draft.put("ffn", width, words.EXPERTS_BY_MEGATRON, key="moe_ffn_hidden_size")
+    draft.take("shared_ffn", table, ("moe_shared_expert_intermediate_size",))
+    ranks = table.get("expert_model_parallel_size")
+    if "tensor_parallel" in draft.values and draft.values["tensor_parallel"] > 1 and ranks is not None:
+        draft.notes.append(words.not_counted("expert_model_parallel_size", str(ranks)[:12]))
+    else:
+        draft.take("expert_parallel", table, ("expert_model_parallel_size",))
+    chosen = whole(table.get("moe_router_topk", _TOP_K), "moe_router_topk", draft.name)
+    if not 0 < chosen <= draft.values["experts"]:
+        raise InputError(f"{draft.name}: moe_router_topk = {chosen} of {draft.values['experts']} experts")
+    return chosen
+
+
+def _dense_layers(frequency: object, layers: int, name: str) -> int:
+    """Layers without experts: one of N layers has them, or a list says which, ``[0]*3+[1]*58``."""
+    text = str(frequency).strip()
+    if "[" not in text:
+        every = whole(frequency, "moe_layer_freq", name)
+        if every < 1:
+            raise InputError(f"{name}: moe_layer_freq = {every} is not how often experts come")
+        return layers - -(-layers // every)
+    found = _pattern(text)
+    if found is None or len(found) != layers or not set(found) <= {0, 1}:
+        raise InputError(
+            f"{name}: moe_layer_freq = {text[:40]} does not say of {layers} layers which have experts"
+        )
+    return found.count(0)
+
+
+def _pattern(text: str) -> list[int] | None:
+    """A list that is written with + and * alone; None for anything else."""
+    text += ")" * (text.count("(") - text.count(")"))  # arguments end at a bracket
+
+    def value(node: ast.AST) -> list[int] | int | None:
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return node.value
+        if isinstance(node, ast.List):
+            items = [found for item in node.elts if isinstance(found := value(item), int)]
+            return items if len(items) == len(node.elts) else None
+        if isinstance(node, ast.BinOp):
+            left, right = value(node.left), value(node.right)
+            if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
+                return left + right
+            if isinstance(node.op, ast.Mult) and isinstance(left, list) and isinstance(right, int):
+                return left * right if len(left) * right <= _MOST_LAYERS else None
+        return None
+
+    try:
+        found = value(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return found if isinstance(found, list) else None
 
 
 def _kv_heads(draft: Draft, table: Mapping[str, Any]) -> None:

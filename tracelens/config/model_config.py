@@ -50,6 +50,28 @@ _LARGEST = 2**31
 
 
 @dataclass(frozen=True, slots=True)
+class Latent:
+    """Latent attention (MLA, arXiv 2405.04434): queries, keys and values are made from short vectors.
+
+    A head's query and key are ``plain`` elements and ``turned`` ones with rotary positions, its value
+    ``value``; all heads share one turned part of the key.
+    """
+
+    keys: int  # width of the vector that keys and values are made from
+    queries: int | None  # the same of queries; None where they are made from the hidden state
+    plain: int
+    turned: int
+    value: int
+
+    def weights(self, hidden: int, heads: int) -> int:
+        """Of the attention of one layer."""
+        head = self.plain + self.turned
+        query = self.queries * (hidden + heads * head) if self.queries else hidden * heads * head
+        made = hidden * (self.keys + self.turned) + self.keys * heads * (self.plain + self.value)
+        return query + made + heads * self.value * hidden
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Hyper-parameters of the whole model (not of one rank's slice). None = not known."""
 
@@ -82,6 +104,7 @@ class ModelConfig:
     shared_ffn: int | None = None  # beside the experts: width of the MLP that every token goes through
     dense_layers: int | None = None  # layers whose MLP has no experts, and its width
     dense_ffn: int | None = None
+    latent: Latent | None = None  # attention of this kind: ``head_dim`` is that of queries and keys
 
     def get(self, name: str) -> int | None:
         """The value of the integer parameter ``name``."""
@@ -134,9 +157,9 @@ class ModelConfig:
     def parameters(self) -> int | None:
         """Weights in the matrices of the model, without biases and norms; None where a size is not known.
 
-        Per layer h*(a + 2*kv)*d + a*d*h for attention and h*f times two (three with a gate) times the
-        experts for the MLP, with a router and what every token goes through beside them; v*h for the
-        embedding, twice unless tied. An unknown ``tied`` counts once.
+        Per layer h*(a + 2*kv)*d + a*d*h for attention (or ``Latent.weights``) and h*f times two (three with a
+        gate) times the experts for the MLP, with a router and what every token goes through beside them;
+        v*h for the embedding, twice unless tied. An unknown ``tied`` counts once.
         """
         h, a, d, f, v, count = self.hidden, self.heads, self.head_dim, self.ffn, self.vocab, self.layers
         if not (h and a and d and f and count):
@@ -144,7 +167,7 @@ class ModelConfig:
         kv = self.kv_heads or a
         experts, matrices, dense = self.experts or 1, 3 if self.gated else 2, self.dense_layers or 0
         mlp = h * matrices * (f * experts + (self.shared_ffn or 0)) + (h * experts if experts > 1 else 0)
-        layers = count * (h * (a + 2 * kv) * d + a * d * h)
+        layers = count * (self.latent.weights(h, a) if self.latent else h * (a + 2 * kv) * d + a * d * h)
         layers += (count - dense) * mlp + dense * h * matrices * (self.dense_ffn or 0)
         parts = self.tp if self.vocab_split else 1
         return layers + (v or 0) * parts * h * (2 if self.tied is False else 1)
@@ -180,7 +203,7 @@ NAMES = tuple(
     one.name
     for one in fields(ModelConfig)
     if one.name not in ("gated", "tied", "dtype", "micro_batches", "vocab_split", "kv_repeated",
-                        "shared_ffn", "dense_layers", "dense_ffn")
+                        "shared_ffn", "dense_layers", "dense_ffn", "latent")
 )  # fmt: skip
 
 
@@ -357,7 +380,7 @@ def _capacity(now: ModelConfig, then: ModelConfig) -> int | None:
 
 def _heads(now: ModelConfig, then: ModelConfig, changes: Mapping[str, int | str]) -> dict[str, int]:
     """heads and head_dim after a change of them or of hidden."""
-    if now.heads is None or now.head_dim is None or now.heads * now.head_dim != now.hidden:
+    if now.heads is None or now.head_dim is None or now.latent or now.heads * now.head_dim != now.hidden:
         return {}  # heads of their own size: nothing ties the three together
     hidden = then.hidden or 0
     if "heads" in changes and "head_dim" in changes:

@@ -15,6 +15,7 @@ NEEDED = {
 }
 NEEDED_FLAGS = {"hidden": "the hidden size", "heads": "how many heads", "layers": "how many layers"}
 ONE_RANK = "1 unless given: --tensor-parallel N"
+LATENT_FOLLOWS = "heads of latent attention are not searched"
 HEAD_DIM_FOLLOWS = "hidden / heads"
 KV_HEADS_FOLLOW = "as many as heads"
 SEQUENCE_ASSUMED = "assumed: give --sequence N"
@@ -28,7 +29,8 @@ TRACE_INSTEAD = "tracelens analyze TRACE --what-if heads=20 predicts what a chan
 #: Layers that are not modelled.
 ENCODER_DECODER = "an encoder and a decoder"
 STATE_SPACE = "state-space layers"
-LATENT = "latent attention (MLA)"
+INDEXED = "attention to the keys that an indexer picks (index_topk)"
+SHORTCUTS = "experts beside two attentions"
 LATENT_BY_KEY = "latent attention (kv_lora_rank)"
 DELTA = "gated delta networks"
 RECURRENT = "recurrent layers"
@@ -46,6 +48,8 @@ LAYERS_DIFFER = "layers that differ from one another"
 
 MLP_OF_NANOGPT = "nanoGPT's model.py fixes the MLP at 4 * n_embd"
 GATED_BY_MEGATRON = "Megatron's default: int(8h/3 / 64) * 64"
+BY_MEGATRON = "Megatron's default"
+EXPERTS_BY_MEGATRON = "Megatron's default: as wide as the MLP of layers without experts"
 UNGATED_BY_MEGATRON = "Megatron's default: 4 * hidden"
 GROUPS_BY_MEGATRON = "Megatron's default of --num-query-groups"
 GROUPS_WITHOUT_EFFECT = "--num-query-groups without --group-query-attention has no effect in Megatron"

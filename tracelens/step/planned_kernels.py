@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tracelens.config.configuration import Layout
-from tracelens.config.model_config import ModelConfig
+from tracelens.config.model_config import Latent, ModelConfig
 from tracelens.errors import InputError
-from tracelens.words import Direction
+from tracelens.words import DIRECTIONS, Direction
 
 if TYPE_CHECKING:
     from tracelens.results.experts import ExpertLayer
@@ -52,6 +52,7 @@ class RankAttention:
     causal: bool
     calls: int
     window: int | None = None  # earlier keys that a query sees
+    value_dim: int | None = None  # of values narrower than ``head_dim``
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ class RankSizes:
 def attention_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, ...]:
     """QKV (one product or three, as the family does) and the output projection."""
     s = RankSizes.of(config)
+    if config.latent is not None:
+        return tuple(_latent_linears(s, config.latent))
     query, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
     output = RankLinear("attention.output", s.tokens, query, s.hidden, 1, s.layers)
     if layout.fused_qkv:
@@ -117,6 +120,17 @@ def attention_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, 
         RankLinear("attention.qkv", s.tokens, s.hidden, keys, 1, 2 * s.layers),
         output,
     )
+
+
+def _latent_linears(s: RankSizes, latent: Latent) -> Iterator[RankLinear]:
+    """To the short vectors, which every rank makes whole, and from them to its heads."""
+    if latent.queries:
+        yield RankLinear("attention.qkv", s.tokens, s.hidden, latent.queries, 1, s.layers)
+    yield RankLinear("attention.qkv", s.tokens, latent.queries or s.hidden, s.heads * s.head_dim, 1, s.layers)
+    yield RankLinear("attention.qkv", s.tokens, s.hidden, latent.keys + latent.turned, 1, s.layers)
+    made = s.heads * (latent.plain + latent.value)
+    yield RankLinear("attention.qkv", s.tokens, latent.keys, made, 1, s.layers)
+    yield RankLinear("attention.output", s.tokens, s.heads * latent.value, s.hidden, 1, s.layers)
 
 
 def mlp_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, ...]:
@@ -172,19 +186,32 @@ def attention_calls(config: ModelConfig, layout: Layout) -> tuple[RankAttention,
     short = layout.window is not None and layout.window < sequence
     windowed = round(layout.windowed_frac * s.layers) if short else 0
     every = (s.layers - windowed, None), (windowed, layout.window)
+    value = config.latent.value if config.latent else None
     return tuple(
-        RankAttention(batch, s.heads, s.kv_heads, sequence, s.head_dim, layout.causal, layers, window)
+        RankAttention(batch, s.heads, s.kv_heads, sequence, s.head_dim, layout.causal, layers, window, value)
         for layers, window in every
         if layers
     )
 
 
 def attention_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
-    """Rotary embeddings: q and k read and written once, or in the five steps of plain PyTorch."""
-    s = RankSizes.of(config)
-    if layout.rope:
+    """Rotary embeddings: q and k read and written once, or in the five steps of plain PyTorch.
+
+    Latent attention turns a part of each head; q and k are put together from both parts, and the short
+    vectors have norms of their own.
+    """
+    s, latent = RankSizes.of(config), config.latent
+    if latent is not None:
+        turned = 2.0 * s.tokens * (s.heads + 1) * latent.turned * s.layers
+        joined = 2.0 * s.tokens * 2 * s.heads * s.head_dim * s.layers
+        short = 2.0 * s.tokens * (latent.keys + (latent.queries or 0)) * s.layers
+        for phase in DIRECTIONS:
+            yield Traffic("attention.rope", phase, "b*s*a*d", 2 * turned + joined, 9 * turned + 2 * joined)
+        yield Traffic("norm", "forward", "b*s*r", 2 * short, 12 * short)
+        yield Traffic("norm", "backward", "b*s*r", 3 * short, 22 * short)
+    elif layout.rope:
         unit = 2.0 * s.tokens * (s.heads + s.kv_heads) * s.head_dim * s.layers
-        for phase in ("forward", "backward"):
+        for phase in DIRECTIONS:
             yield Traffic("attention.rope", phase, "b*s*(a+kv)*d", 2 * unit, 9 * unit)
 
 
@@ -238,6 +265,9 @@ def activation_bytes(config: ModelConfig, layout: Layout) -> float:
     s = RankSizes.of(config)
     kv_heads = s.heads if config.kv_repeated else s.kv_heads
     width = 4 * s.hidden + (2 * s.heads + 2 * kv_heads) * s.head_dim
+    if (latent := config.latent) is not None:  # short vectors before and behind their norms, q, k, v and out
+        width = 4 * s.hidden + 2 * (latent.keys + (latent.queries or 0)) + latent.turned
+        width += 2 * s.heads * (s.head_dim + latent.value)
     mlp = sum(width * layers for width, layers in dense_mlps(config, layout))
     if config.experts and layout.experts_per_token:
         mlp += s.ffn * layout.experts_per_token * (s.layers - (config.dense_layers or 0))

@@ -224,6 +224,7 @@ class Planner:
         parts: list[PlannedPart] = []
         kv = f" kv={call.kv_heads}" if call.kv_heads != call.heads else ""
         shape = f"b={call.batch} a={call.heads}{kv} s={call.sequence} d={call.head_dim}"
+        shape += f" values {call.value_dim}" if call.value_dim not in (None, call.head_dim) else ""
         shape += f" window {call.window}" if call.window is not None else ""
         for direction in DIRECTIONS:
             found = predict_attention(
@@ -238,6 +239,7 @@ class Planner:
                     direction=direction,
                     dtype="fp32" if self.dtype == "tf32" else self.dtype,
                     window=call.window,
+                    value_dim=call.value_dim,
                 ),
                 gpu=self.gpu,
                 measured=self.measured,

@@ -198,7 +198,7 @@ def _heads(now: ModelConfig, hidden: int | None, free: frozenset[str]) -> Iterat
     if not heads_now or not dim_now or hidden is None:
         yield heads_now, dim_now, now.kv_heads
         return
-    tied = heads_now * dim_now == now.hidden
+    tied = heads_now * dim_now == now.hidden and now.latent is None
     width = hidden if tied else heads_now * dim_now
     found: set[tuple[int, int]] = set()
     if width == heads_now * dim_now:

@@ -56,7 +56,7 @@ def nothing_faster(
 def other_heads(step: SearchStep, now: ModelConfig, limits: SearchLimits) -> list[OtherHeads]:
     """Other head counts at this hidden size, for the reader to see where the present one stands."""
     hidden, heads, t = now.hidden or 0, now.heads or 0, now.tp
-    if not hidden or heads * (now.head_dim or 0) != hidden:
+    if not hidden or now.latent or heads * (now.head_dim or 0) != hidden:
         return []
     kept = 1 if limits.any_heads else kept_degree(now)
     rows: list[OtherHeads] = []

@@ -263,9 +263,13 @@ def _rate(amount_ms: float, time: Span) -> Span:
 
 
 def _operations(planner: Planner, config: ModelConfig) -> float:
-    """Of one token, forward and backward, as MFU counts them: experts and keys it goes to, no recompute."""
+    """Of one token, forward and backward, as MFU counts them: experts and keys it goes to, no recompute.
+
+    Heads count with the mean width of keys and values, which differ in latent attention.
+    """
     used = replace(config, tied=True, experts=planner.layout.experts_per_token)
-    width = (config.heads or 0) * (config.head_dim or 0)
+    values = config.latent.value if config.latent else config.head_dim
+    width = (config.heads or 0) * ((config.head_dim or 0) + (values or 0)) / 2
     keys = sum(
         call.calls * min(call.sequence, call.window or call.sequence)
         for call in attention_calls(config, planner.layout)

@@ -9,6 +9,7 @@ it first and 2.5.1 took it back (pull 138522). Otherwise flash, then memory-effi
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ CUDNN_MAX_HEAD_DIM = 128  # above needs a cuDNN after 9.22, which no wheel is kn
 #: (benchmarks/gpu/results/h100-sxm/attention_sweep.json).
 _CUDNN_MAX_ON_HOPPER = 256
 _FLASH_MAX_HEAD_DIM = 256
+#: Queries and values of DeepSeek's latent attention, which cuDNN takes from 9.11 on.
+_LATENT_HEADS = (192, 128)
 #: GPUs whose SMs have 99 KB of shared memory: no flash backward for head dimensions in (192, 224].
 _SMALL_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
 
@@ -37,6 +40,7 @@ def likely_backend(
     head_dim: int,
     dtype: str,
     gpu: Gpu,
+    value_dim: int | None = None,
     causal: bool = False,
     seq_q: int | None = None,
     seq_k: int | None = None,
@@ -45,8 +49,8 @@ def likely_backend(
 ) -> LikelyBackend:
     """What ``scaled_dot_product_attention`` runs without a mask tensor; a recent torch when not told.
 
-    A mask tensor rules out flash. flash_attn called as a library is not torch's choice: pass its backend to
-    ``predict_attention``.
+    ``value_dim``: of values narrower than ``head_dim``. A mask tensor rules out flash. flash_attn called as a
+    library is not torch's choice: pass its backend to ``predict_attention``.
 
     >>> from tracelens.hardware import find_gpu
     >>> h100, a100 = (find_gpu(None, override=name) for name in ("h100-sxm", "a100-sxm-80gb"))
@@ -62,20 +66,25 @@ def likely_backend(
         raise InputError(f"which attention kernel torch picks on {gpu.title} is not known")
     half = dtype == "fp16" or (dtype == "bf16" and capability >= (8, 0))
     square = seq_q == seq_k or not causal
+    step = math.gcd(head_dim, value_dim or head_dim)  # both are multiples of it
     if half and capability >= (8, 0):
         first, widest = _cudnn_first(capability, torch_version), _cudnn_widest(capability, torch_version)
-        if first is not None and head_dim <= widest and head_dim % 8 == 0 and seq_k != 1:
+        if (head_dim, value_dim) == _LATENT_HEADS:
+            widest = max(widest, head_dim)
+        if first is not None and head_dim <= widest and step % 8 == 0 and seq_k != 1:
             return LikelyBackend("cudnn", first)
         small = training and capability in _SMALL_MEMORY and 192 < head_dim <= 224
-        if head_dim <= _FLASH_MAX_HEAD_DIM and square and not small:
+        alike = value_dim in (None, head_dim)
+        if head_dim <= _FLASH_MAX_HEAD_DIM and square and alike and not small:
             why = words.flash_after_cudnn(widest) if first is not None else words.FLASH_FIRST
             return LikelyBackend("flash", why)
     alignment = _efficient_alignment(capability, half=dtype in ("fp16", "bf16"))
-    if (half or dtype == "fp32") and head_dim % alignment == 0:
+    if (half or dtype == "fp32") and step % alignment == 0:
         of_flash = half and capability >= (8, 0)
         why = words.efficient_after_flash(
             dtype=None if of_flash else dtype,
             unequal=of_flash and not square,
+            narrow_values=of_flash and value_dim not in (None, head_dim),
             widest=_FLASH_MAX_HEAD_DIM if head_dim > _FLASH_MAX_HEAD_DIM else None,
         )
         return LikelyBackend("efficient", why)

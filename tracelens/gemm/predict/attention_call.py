@@ -20,6 +20,7 @@ class AttentionProblem:
 
     ``direction`` is "forward" or "backward". ``causal`` aligns the mask at the bottom right where lengths
     differ. ``window``: how many earlier keys (later ones too without ``causal``) a query sees, None = all.
+    ``value_dim``: of values narrower than ``head_dim``, as latent attention has them.
     Raises ``InputError`` that names what is wrong.
     """
 
@@ -33,6 +34,7 @@ class AttentionProblem:
     direction: str
     dtype: str = "bf16"
     window: int | None = None
+    value_dim: int | None = None
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in ("batch", "heads", "kv_heads", "head_dim")}
@@ -53,6 +55,15 @@ class AttentionProblem:
             raise InputError(f"attention window must be None or a whole number from 0 on, not {window!r}")
         if window is not None and window >= max(self.seq_q, self.seq_k):
             object.__setattr__(self, "window", None)  # it leaves nothing out
+        value = self.value_dim
+        if value is not None and not (
+            isinstance(value, int) and not isinstance(value, bool) and 0 < value <= self.head_dim
+        ):
+            raise InputError(
+                f"attention value_dim must be a whole number from 1 to {self.head_dim}, not {value!r}"
+            )
+        if value == self.head_dim:
+            object.__setattr__(self, "value_dim", None)
 
     @property
     def backward(self) -> bool:
@@ -70,13 +81,18 @@ class AttentionProblem:
 
     @property
     def useful_flops(self) -> int:
-        """Operations on scores that are not masked: two products forward, five backward."""
+        """Operations on scores that are not masked: two products forward, five backward.
+
+        One of the two, and two of the five, are as wide as the values.
+        """
         pairs = visible_pairs(self.seq_q, self.seq_k, causal=self.causal, window=self.window)
-        return self.batch * self.heads * pairs * self.head_dim * (10 if self.backward else 4)
+        value = self.value_dim or self.head_dim
+        width = 6 * self.head_dim + 4 * value if self.backward else 2 * self.head_dim + 2 * value
+        return self.batch * self.heads * pairs * width
 
     @property
     def bytes_moved(self) -> float:
         """Each tensor once: q, k, v and out; backward those, grad_out and the three gradients."""
-        q = self.rows * self.head_dim
-        kv = self.batch * self.kv_heads * self.seq_k * self.head_dim
-        return self.element_bytes * (4 * q + 4 * kv if self.backward else 2 * q + 2 * kv)
+        width = self.head_dim + (self.value_dim or self.head_dim)  # q and out, k and v
+        moved = width * (self.rows + self.batch * self.kv_heads * self.seq_k)
+        return self.element_bytes * (2 * moved if self.backward else moved)

@@ -14,6 +14,7 @@ from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_model import BANDWIDTH_FRAC
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.gemm.predict.attention_terms import Derivation, number, rounded_value
+from tracelens.gemm.predict.attention_work import visible_pairs
 from tracelens.gemm.predict.words import attention as words
 from tracelens.gemm.predict.words.gemm import bandwidth_unknown
 from tracelens.hardware import Gpu
@@ -89,14 +90,15 @@ def unfused_prediction(
 def _products(call: AttentionProblem) -> tuple[_Product, ...]:
     """out[M, N] = a[M, K] @ b[K, N] of every head; layouts as torch passes them to cuBLAS."""
     q, k, d = call.seq_q, call.seq_k, call.head_dim
+    v = call.value_dim or d
     if not call.backward:
         return (
             _Product("scores", q, k, d, "TN", "q k^T"),
-            _Product("values", q, d, k, "NN", "p v"),
+            _Product("values", q, v, k, "NN", "p v"),
         )
     return (
-        _Product("grad v", k, d, q, "NT", "p^T grad_out"),
-        _Product("grad p", q, k, d, "TN", "grad_out v^T"),
+        _Product("grad v", k, v, q, "NT", "p^T grad_out"),
+        _Product("grad p", q, k, v, "TN", "grad_out v^T"),
         _Product("grad q", q, d, k, "NN", "grad_scores k"),
         _Product("grad k", k, d, q, "NT", "grad_scores^T q"),
     )
@@ -124,7 +126,8 @@ def _softmax(
 def _prediction(
     call: AttentionProblem, why: str, time_us: Estimate, lines: Derivation, unknown: str | None
 ) -> AttentionPrediction:
-    full = call.batch * call.heads * call.seq_q * call.seq_k * call.head_dim * (8 if call.backward else 4)
+    width = (call.head_dim + (call.value_dim or call.head_dim)) * (4 if call.backward else 2)
+    pairs = visible_pairs(call.seq_q, call.seq_k, causal=call.causal, window=call.window)
     return AttentionPrediction(
         time_us=time_us,
         kernel_us=None,
@@ -136,8 +139,8 @@ def _prediction(
         tiles=None,
         waves=None,
         # Backward, nothing is computed again: four products of the fused kernels' five.
-        useful_flops=call.useful_flops * (0.8 if call.backward else 1.0),
-        computed_flops=float(full),
+        useful_flops=float(call.batch * call.heads * pairs * width),
+        computed_flops=float(call.rows * call.seq_k * width),
         floor_us=None,
         terms=lines.done(),
         notes=(words.SCORES_CROSS_MEMORY,),

@@ -27,11 +27,15 @@ def flash_after_cudnn(widest: int) -> str:
     return f"cuDNN takes head dimensions up to {widest} in steps of 8; flash is next"
 
 
-def efficient_after_flash(*, dtype: str | None, unequal: bool, widest: int | None) -> str:
+def efficient_after_flash(
+    *, dtype: str | None, unequal: bool, narrow_values: bool, widest: int | None
+) -> str:
     """What flash does not take: a ``dtype``, unequal lengths, heads above ``widest``; else something else."""
     lack = f"flash does not take {dtype or 'this'}"
     if unequal:
         lack = "flash does not take is_causal with unequal lengths"
+    elif narrow_values:
+        lack = "flash takes no values that are narrower than the keys"
     elif widest is not None:
         lack = f"flash takes head dimensions up to {widest}"
     return f"{lack}; memory-efficient is next"
@@ -100,6 +104,7 @@ ONE_KERNEL = "the forward is one kernel"
 NO_KERNEL_FASTER = "useful operations at the peak, or each tensor once at the bandwidth: no kernel is faster"
 MIDDLE = "the middle of the range"
 ONE_AFTER_THE_OTHER = "one after the other"
+NARROW_VALUES = "narrower values: from the time with values as wide as the keys"
 
 
 def padded_head_dim(head_dim: int, source: str) -> str:
@@ -137,6 +142,11 @@ def backward_helpers(*, shared_heads: bool) -> str:
     """The small kernels around a backward."""
     shared = "; gradients of k and v summed over the heads that share them" if shared_heads else ""
     return f"out * grad_out summed; the fp32 gradient of q cleared, read and converted{shared}"
+
+
+def narrow_values(value_dim: int) -> str:
+    """What narrower values save."""
+    return f"with values of {value_dim}: what of the operations left out is time"
 
 
 def softmax_passes(passes: int, *, backward: bool, masked: bool) -> str:
