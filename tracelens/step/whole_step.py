@@ -14,7 +14,7 @@ from dataclasses import replace
 from tracelens.config.model_config import ModelConfig
 from tracelens.config.training import Training
 from tracelens.errors import InputError
-from tracelens.hardware.collectives import exchange_us, node_size
+from tracelens.hardware.collectives import exchange_us, linked, node_size
 from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep, WholeStepPart
 from tracelens.step.memory import memory_of
@@ -144,7 +144,7 @@ def _tensor_parallel(planner: Planner, config: ModelConfig, training: Training) 
         return Span.exactly(0.0, "model")
     s = RankSizes.of(config)
     calls = (6 if training.checkpoint == "full" else 4) * s.layers * training.micro_batches
-    in_node = math.gcd(t, node_size(planner.gpu.name))
+    in_node = linked(planner.gpu.name, t)
     took = _exchanged(planner, "all_reduce", t, 2.0 * s.tokens * s.hidden, in_node)
     return Span.exactly(calls * took, "model")
 
@@ -160,7 +160,7 @@ def _to_experts(planner: Planner, config: ModelConfig, training: Training) -> Sp
         config.experts or 1,
         planner.layout.experts_per_token or 1,
     )
-    s, in_node = RankSizes.of(config), math.gcd(ep, node_size(planner.gpu.name))
+    s, in_node = RankSizes.of(config), linked(planner.gpu.name, ep)
     places = ep // in_node if ep > in_node else ep
     none_there = math.comb(experts - experts // places, top_k) / math.comb(experts, top_k)
     calls = (6 if training.checkpoint == "full" else 4) * (s.layers - (config.dense_layers or 0))
@@ -188,7 +188,7 @@ def _data_parallel(planner: Planner, config: ModelConfig, training: Training, ba
     for ranks, apart, weights in parts:
         if ranks == 1 or not weights:
             continue
-        in_node = math.gcd(ranks, max(1, node_size(planner.gpu.name) // apart))
+        in_node = linked(planner.gpu.name, ranks, apart=apart)
         if training.strategy == "fsdp":
             size = 2.0 * weights / layers
             each = 2 * _exchanged(planner, "all_gather", ranks, size, in_node)
