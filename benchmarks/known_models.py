@@ -66,7 +66,7 @@ def configuration(name: str) -> Configuration:
 
 def contradictions(found: Suggestions) -> Iterator[str]:
     """What a published measurement, or a constraint that all of them keep, speaks against."""
-    sizes = {name: one.value or 0 for name, one in found.sizes.items()}
+    sizes = {"vocab": 0} | {name: one.value or 0 for name, one in found.sizes.items()}
     for pick in found.picks:
         then = sizes | {name: pair[1] or 0 for name, pair in pick.change.items()}
         low, mid, high = (

@@ -143,7 +143,7 @@ def test_products_of_a_rank(sizes: dict[str, int], gated: bool, fused: bool, sha
     linears = [
         *planned_kernels.attention_linears(model, layout),
         *planned_kernels.mlp_linears(model, layout),
-        planned_kernels.logits_linear(model),
+        *planned_kernels.logits_linear(model),
     ]
     told = []
     for one in linears:

@@ -41,6 +41,7 @@ class Layout:
     experts_per_token: int | None = None
     window: int | None = None  # sliding: earlier keys that a query sees, in this share of the layers
     windowed_frac: float = 0.0
+    patches: bool = False  # tokens are patches of images: there is no vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,8 @@ def finish(
     for name, value in overrides.items():
         draft.put(name, value, words.COMMAND_LINE, key=draft.keys.get(name), origin="written")
     for name, what in words.NEEDED.items():
-        draft.need(name, what)
+        if name != "vocab" or not layout.patches:
+            draft.need(name, what)
     values = draft.values
     _head_sizes(draft)
     if gated is None:
@@ -173,6 +175,8 @@ def finish(
             raise UsageError(f"{name} = {values[name]} does not divide over {t} tensor-parallel ranks")
     if values["kv_heads"] % t and t % values["kv_heads"]:
         raise UsageError(f"kv_heads = {values['kv_heads']} does not divide over {t} tensor-parallel ranks")
+    if layout.patches:
+        values["vocab"] = 0
     if values["vocab"] % t:
         raise UsageError(f"vocab = {values['vocab']} does not divide over {t} tensor-parallel ranks")
     _experts_share(values)

@@ -24,9 +24,11 @@ class ModelFamily:
     head_dim: int | None = None  # where the file gives none and it is not hidden / heads
     experts: bool = False
     latent: bool = False
+    patches: int | None = None  # tokens beside those that are patches of an image: no vocabulary then
 
 
 _GPT = {"gated": False, "rope": False, "tied": True}
+_IMAGES = {"gated": False, "rope": False, "causal": False}
 _LATENT_EXPERTS = {"latent": True, "experts": True}
 _ENCODER = {"gated": False, "rope": False, "causal": False, "tied": True}
 
@@ -100,6 +102,16 @@ FAMILIES: dict[str, ModelFamily] = {
     "eurobert": ModelFamily("EuroBERT", causal=False),
     "nomic_bert": ModelFamily("Nomic BERT", causal=False, tied=True),
     "modernbert": ModelFamily("ModernBERT", fused_qkv=True, fused_gate=True, causal=False, tied=True),
+    "vit": ModelFamily("ViT", patches=1, **_IMAGES),
+    "vit_msn": ModelFamily("ViT-MSN", patches=1, **_IMAGES),
+    "deit": ModelFamily("DeiT", patches=2, **_IMAGES),
+    "ijepa": ModelFamily("I-JEPA", patches=0, **_IMAGES),
+    "dinov2": ModelFamily("DINOv2", patches=1, **_IMAGES),
+    "dinov2_with_registers": ModelFamily("DINOv2", patches=1, **_IMAGES),
+    "dinov3_vit": ModelFamily("DINOv3", patches=1, **_IMAGES | {"rope": True}),
+    "clip_vision_model": ModelFamily("CLIP's vision tower", patches=1, **_IMAGES),
+    "siglip_vision_model": ModelFamily("SigLIP's vision tower", patches=0, **_IMAGES),
+    "siglip2_vision_model": ModelFamily("SigLIP 2's vision tower", patches=0, **_IMAGES),
     "mixtral": ModelFamily("Mixtral", experts=True),
     "qwen3_moe": ModelFamily("Qwen3 MoE", experts=True),
     "olmoe": ModelFamily("OLMoE", experts=True),
@@ -143,8 +155,9 @@ NOT_MODELLED: dict[str, str] = {
     **dict.fromkeys(("whisper", "marian", "m2m_100", "t5gemma"), words.ENCODER_DECODER),
     **dict.fromkeys(("deberta", "deberta-v2", "xlnet"), words.RELATIVE_POSITIONS),
     **dict.fromkeys(("longformer", "big_bird", "led", "reformer"), words.BLOCKS),
-    **dict.fromkeys(("vit", "deit", "beit", "dinov2", "swin", "clip", "siglip"), words.IMAGES),
-    **dict.fromkeys(("clip_vision_model", "siglip_vision_model"), words.IMAGES),
+    **dict.fromkeys(("beit", "data2vec-vision"), words.RELATIVE_POSITIONS),
+    **dict.fromkeys(("swin", "swinv2", "hiera", "pvt_v2"), words.STAGES),
+    **dict.fromkeys(("clip", "siglip", "siglip2", "metaclip_2"), words.TOWERS),
     **dict.fromkeys(("wav2vec2", "hubert"), words.SOUND),
     **dict.fromkeys(("electra", "rembert"), words.FACTORED),
     "mllama": words.CROSS_ATTENTION,

@@ -10,6 +10,7 @@ from typing import Any
 from tracelens.config import words
 from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Given, Layout, finish, whole
 from tracelens.config.families import FAMILIES, NOT_MODELLED, ModelFamily
+from tracelens.config.images import patched
 from tracelens.config.latent import latent_of
 from tracelens.errors import InputError
 
@@ -50,7 +51,9 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
     if latent is None:
         _kv_heads(draft, table, family)
     layout_experts = _experts(draft, table, family)
-    if not layout_experts:
+    if family.patches is not None:
+        family = patched(draft, table, family, given.sizes)
+    elif not layout_experts:
         _ffn(draft, table, family)
     _sequence(draft, table, given.sizes)
     window, windowed = _window(draft, table, given.sizes)
@@ -68,6 +71,7 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
         experts_per_token=layout_experts,
         window=window,
         windowed_frac=windowed,
+        patches=family.patches is not None,
     )
     share = table.get("tie_word_embeddings")
     found = finish(

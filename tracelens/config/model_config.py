@@ -80,7 +80,7 @@ class ModelConfig:
     kv_heads: int | None = None
     head_dim: int | None = None
     ffn: int | None = None
-    vocab: int | None = None
+    vocab: int | None = None  # 0: images have none
     layers: int | None = None
     sequence: int | None = None
     micro_batch: int | None = None

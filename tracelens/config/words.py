@@ -16,6 +16,7 @@ NEEDED = {
 NEEDED_FLAGS = {"hidden": "the hidden size", "heads": "how many heads", "layers": "how many layers"}
 ONE_RANK = "1 unless given: --tensor-parallel N"
 LATENT_FOLLOWS = "heads of latent attention are not searched"
+TWO_THIRDS = "two thirds of mlp_ratio * hidden, up to a multiple of 8"
 HEAD_DIM_FOLLOWS = "hidden / heads"
 KV_HEADS_FOLLOW = "as many as heads"
 SEQUENCE_ASSUMED = "assumed: give --sequence N"
@@ -27,6 +28,7 @@ KNOWN_FILES = (
 TRACE_INSTEAD = "tracelens analyze TRACE --what-if heads=20 predicts what a change of it saves"
 
 #: Layers that are not modelled.
+NO_PATCHES_COUNTED = "the patches' embedding and the head are not counted: 2 % of the GEMMs or less"
 ENCODER_DECODER = "an encoder and a decoder"
 STATE_SPACE = "state-space layers"
 INDEXED = "attention to the keys that an indexer picks (index_topk)"
@@ -39,6 +41,8 @@ LINEAR_ATTENTION = "linear attention"
 SIZES_BY_LAYER = "embeddings and sizes of each layer by itself"
 RELATIVE_POSITIONS = "attention with GEMMs for relative positions"
 BLOCKS = "attention in blocks of its own kind"
+STAGES = "stages of changing width"
+TOWERS = "a tower of text and one of images, each with a config of its own"
 IMAGES = "patches of images and one result for each image in place of a vocabulary"
 SOUND = "frames of sound in place of a vocabulary"
 FACTORED = "a factored embedding"
@@ -48,7 +52,6 @@ LAYERS_DIFFER = "layers that differ from one another"
 
 MLP_OF_NANOGPT = "nanoGPT's model.py fixes the MLP at 4 * n_embd"
 GATED_BY_MEGATRON = "Megatron's default: int(8h/3 / 64) * 64"
-BY_MEGATRON = "Megatron's default"
 EXPERTS_BY_MEGATRON = "Megatron's default: as wide as the MLP of layers without experts"
 UNGATED_BY_MEGATRON = "Megatron's default: 4 * hidden"
 GROUPS_BY_MEGATRON = "Megatron's default of --num-query-groups"

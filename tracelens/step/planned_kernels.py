@@ -173,10 +173,10 @@ def expert_layer(config: ModelConfig, layout: Layout) -> ExpertLayer | None:
     )  # fmt: skip
 
 
-def logits_linear(config: ModelConfig) -> RankLinear:
-    """The product with the vocabulary, of every token."""
+def logits_linear(config: ModelConfig) -> tuple[RankLinear, ...]:
+    """The product with the vocabulary, of every token; none where there is no vocabulary."""
     s = RankSizes.of(config)
-    return RankLinear("logits", s.tokens, s.hidden, s.vocab, 1, 1)
+    return (RankLinear("logits", s.tokens, s.hidden, s.vocab, 1, 1),) if s.vocab else ()
 
 
 def attention_calls(config: ModelConfig, layout: Layout) -> tuple[RankAttention, ...]:
@@ -245,6 +245,8 @@ def vocab_traffic(config: ModelConfig) -> Iterator[Traffic]:
     """Cross-entropy over the vocabulary: read and written in 16 bits, or in fp32 copies."""
     s = RankSizes.of(config)
     logits = float(s.tokens) * s.vocab
+    if not logits:
+        return
     yield Traffic("loss", "forward", "b*s*v", 2 * logits, 14 * logits)
     yield Traffic("loss", "backward", "b*s*v", 4 * logits, 22 * logits)
 

@@ -140,8 +140,10 @@ class Planner:
 
     def vocab(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden and vocab."""
-        linear = kernels.logits_linear(config)
-        return (*self._linears((linear,)), *self._moved(kernels.vocab_traffic(config)))
+        return (
+            *self._linears(kernels.logits_linear(config)),
+            *self._moved(kernels.vocab_traffic(config)),
+        )
 
     def vocab_ranks(self, now: ModelConfig) -> int:
         """GPUs that share the vocabulary: that of a configuration is the whole one."""

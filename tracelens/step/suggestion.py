@@ -132,7 +132,9 @@ def _suggestions(
         heads=other_heads(planner, now, limits),
         front=front_of(now, found),
         tried=found.tried,
-        searched=[name for name in SEARCHED if name in limits.free and name not in config.fixed],
+        searched=[
+            name for name in SEARCHED if name in limits.free and name not in config.fixed and now.get(name)
+        ],
         parameters_limit_frac=limits.parameters_frac,
         not_included=list(NOT_IN_KERNELS),
         notes=notes,
