@@ -317,11 +317,11 @@ def test_an_unknown_family_gets_no_mask_and_no_rotary_embeddings_by_assumption(
     said(found.notes)
 
 
-def test_encoders_see_both_ways_and_images_are_refused(tmp_path: Path, said: Listener) -> None:
+def test_encoders_see_both_ways_and_two_towers_are_refused(tmp_path: Path, said: Listener) -> None:
     for name in ("bert", "roberta", "modernbert"):
         assert not read(tmp_path, configs.BERT_BASE | {"model_type": name}).layout.causal
     with pytest.raises(InputError) as caught:
-        read_config(written(tmp_path, configs.BERT_BASE | {"model_type": "vit"}), gated=False)
+        read_config(written(tmp_path, configs.BERT_BASE | {"model_type": "clip"}), gated=False)
     said(caught.value)
 
 
