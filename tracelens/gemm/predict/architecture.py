@@ -111,6 +111,8 @@ class Architecture:
     shares: Mapping[str, Mapping[str, Shares]] = field(
         hash=False
     )  # type, or "narrow" -> key of gpus.toml -> figures
+    #: Type -> layout -> share of the multiply rate of TN that it reaches.
+    layouts: Mapping[str, Mapping[str, float]] = field(hash=False, default_factory=dict)
 
     def named(self, dtype: str) -> tuple[Tile, ...]:
         """Tiles that the names of public traces show."""
@@ -207,8 +209,9 @@ def _read(data: Mapping[str, Any]) -> Architecture:
     family = Family.of(longest, pairs) if longest else None
     like = data.get("like", {})
     return Architecture(
-        data["title"], data["reference"], like, tiles, rates, dispatched, family, narrow, shares
-    )
+        data["title"], data["reference"], like, tiles, rates, dispatched, family, narrow, shares,
+        data.get("layouts", {}),
+    )  # fmt: skip
 
 
 def _shares(figures: Mapping[str, Any]) -> Shares:

@@ -224,7 +224,7 @@ def _predict(question: _Question, kernel: KernelName | None, fit: Fit | None) ->
     rates = (
         fit.rates
         if fit is not None
-        else _model_rates(gpu, asked.math_dtype, question.cast, asked.aligned >= _GRID_BYTES)
+        else _model_rates(gpu, asked.math_dtype, asked.layout, question.cast, asked.aligned >= _GRID_BYTES)
     )
     if isinstance(rates, str):
         return asked.answer(Estimate(asked.floor_us or None, None, None, "model"), step, unknown=rates)
@@ -289,9 +289,15 @@ def _ask(question: _Question) -> _Asked:
 
 
 @lru_cache(maxsize=256)
-def _model_rates(gpu: Gpu, math_dtype: str, cast: bool, aligned: bool) -> Rates | str:
+def _model_rates(gpu: Gpu, math_dtype: str, layout: str, cast: bool, aligned: bool) -> Rates | str:
     rates = model_rates(gpu, math_dtype, aligned=aligned)
-    return rates if cast or isinstance(rates, str) else replace(rates, casts=())
+    if isinstance(rates, str):
+        return rates
+    frac = architecture(gpu.compute_capability).layouts.get(math_dtype, {}).get(layout)
+    if frac is not None:
+        source = words.of_layout(rates.source, math_dtype, layout, frac)
+        rates = replace(rates, multiply_tflops=rates.multiply_tflops * frac, source=source)
+    return rates if cast else replace(rates, casts=())
 
 
 @lru_cache(maxsize=256)

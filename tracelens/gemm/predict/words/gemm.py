@@ -102,6 +102,11 @@ def steps_of_k(step: int) -> str:
     return f"K in steps of {step}"
 
 
+def of_layout(source: str, dtype: str, layout: str, frac: float) -> str:
+    """A layout whose operands the tensor cores do not read as they lie."""
+    return f"{source}; {layout} of {dtype} reaches {frac:g} of TN's on an H100"
+
+
 def multiply_rate(tflops: str, source: str, aligned: int, aligned_source: str) -> str:
     """The rate of the K loop, with what it and the alignment's cost rest on."""
     return (
