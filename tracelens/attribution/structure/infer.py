@@ -31,6 +31,7 @@ from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
+from tracelens.attribution.structure.late import label_late
 from tracelens.attribution.structure.layers import number_layers
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout, until_cut
 from tracelens.attribution.structure.local import (
@@ -195,6 +196,8 @@ def infer(
     for rest in rests:
         rest.give_back()
         label_adapters(rest.whole)
+    for run, forward in _with_forward(twins):
+        label_late(run, forward)
     label_repeats(units, distinct)
     for run in distinct:
         for core in run.cores:  # product, softmax, product is attention in any model

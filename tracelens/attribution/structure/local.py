@@ -31,6 +31,7 @@ from tracelens.attribution.structure.part_grammars import (
     DROP_PATH_FLOORED,
     DROPOUT,
     GATED_MLP,
+    HALVED_MLP,
     HEAD,
     INNER_MLP,
     INNER_MLP_OF_THREE,
@@ -128,7 +129,7 @@ def label_local(run: Run, *, attends: bool) -> None:
     for found in matches(run, DROP_PATH):
         for at, part in found.components.items():
             run.labels.setdefault(at, Label(part, evidence="local"))
-    mlps = (LONE_MLP, GATED_MLP, MESSAGE_MLP)
+    mlps = (LONE_MLP, GATED_MLP, HALVED_MLP, MESSAGE_MLP)
     lone = (*mlps, RESIDUAL_BLOCK, SCALED_BACK, WEIGHED_STREAMS) if run.cores else ()
     for grammars in (MIXTURES, SHARED_EXPERTS, _READ_AT_PLACES, (ADDITIVE, SEPARABLE, TO_KEYS), lone):
         # what makes values that are read at places can look like a head's first layer

@@ -21,7 +21,7 @@ from tracelens.attribution.structure.grammar import (
 from tracelens.attribution.structure.grammars import first
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.units import CUTS, VIEWS
-from tracelens.attribution.structure.walk import loses
+from tracelens.attribution.structure.walk import activates, loses
 
 # MLPs that no attention is beside: of blocks of convolutions, of positions, before and between the layers.
 # Two linear layers up and back with an activation between, whose result is added to what they were made of,
@@ -69,6 +69,26 @@ GATED_MLP = Grammar(
         one("mlp.down", what("gemm"), _IN_MLP, m="tokens", k="inner"),
     ),
     _gates,
+    shaped=True,
+)
+
+
+# The same whose layer up makes both halves, which one kernel of torch.compile bends and multiplies.
+
+
+def _halves(it: Match) -> bool:
+    """Is half of what it makes the other's, and wider than what it takes?"""
+    return it["both"] == 2 * it["inner"] > 2 * it["hidden"]
+
+
+HALVED_MLP = Grammar(
+    "MLP with its gate in the layer up",
+    (
+        one("mlp.up", what("gemm"), m="tokens", n="both", k="hidden"),
+        one("mlp.activation", activates),
+        one("mlp.down", what("gemm"), m="tokens", n="hidden", k="inner"),
+    ),
+    _halves,
     shaped=True,
 )
 
