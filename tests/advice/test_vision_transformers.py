@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from tests.said import Listener
 from tracelens.config import Configuration, read_config
 from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
+from tracelens.hardware import find_gpu
+from tracelens.step.planned_step import Planner, total
 from tracelens.suggestions import suggest
 
 VIT: dict[str, Any] = {
@@ -84,6 +88,42 @@ def test_what_cannot_be_read_is_said(
     with pytest.raises(error) as caught:
         _read(tmp_path, table, **sizes)
     said(str(caught.value))
+
+
+#: huggingface/pytorch-image-models aa4b5850, results/benchmark-infer-amp-nchw-pt240-cu124-rtx3090.csv,
+#: -pt291-cu128-4090 and -pt291-cu130-5090: ms of a forward in fp16, PyTorch 2.4 and 2.9, by batch; hidden,
+#: heads, layers, MLP, pixels and patch. Nothing is fitted to it.
+_TIMM: list[tuple[tuple[int, ...], dict[str, tuple[int, float]]]] = [
+    ((384, 6, 12, 1536, 224, 16), {"rtx-3090": (1024, 223.3), "rtx-4090": (1024, 124.6),
+     "rtx-5090": (1024, 93.3)}),
+    ((768, 12, 12, 3072, 224, 16), {"rtx-3090": (1024, 651.9), "rtx-4090": (1024, 342.1),
+     "rtx-5090": (1024, 261.5)}),
+    ((768, 12, 12, 3072, 384, 16), {"rtx-3090": (1024, 2008), "rtx-4090": (1024, 1059),
+     "rtx-5090": (1024, 869.5)}),
+    ((1024, 16, 24, 4096, 224, 16), {"rtx-3090": (1024, 2104), "rtx-4090": (1024, 1073),
+     "rtx-5090": (1024, 924.1)}),
+    ((1024, 16, 24, 4096, 384, 16), {"rtx-3090": (768, 4820), "rtx-4090": (1024, 3277),
+     "rtx-5090": (1024, 2841)}),
+    ((1280, 16, 32, 5120, 224, 14), {"rtx-3090": (1024, 5567), "rtx-4090": (1024, 2762),
+     "rtx-5090": (1024, 2430)}),
+    ((1024, 16, 24, 4096, 518, 14), {"rtx-3090": (384, 6526), "rtx-4090": (384, 3352),
+     "rtx-5090": (512, 3756)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpu", "most"), [("rtx-3090", 0.06), ("rtx-4090", 0.06), ("rtx-5090", 0.25)])
+def test_forwards_as_timm_measured_them(tmp_path: Path, gpu: str, most: float) -> None:
+    errors = []
+    for (hidden, heads, layers, ffn, pixels, patch), measured in _TIMM:
+        batch, took = measured[gpu]
+        sizes = {"hidden_size": hidden, "num_attention_heads": heads, "num_hidden_layers": layers}
+        table = VIT | sizes | {"intermediate_size": ffn, "image_size": pixels, "patch_size": patch}
+        config = _read(tmp_path, table, micro_batch=batch)
+        planner = Planner(config.layout, gpu=find_gpu(None, override=gpu), dtype="fp16")
+        time = total(part.time_ms for part in planner.step(config.model).parts if part.role == "forward")
+        assert time.low < took < time.high, (gpu, table)
+        errors.append(abs(math.log(time.mid / took)))
+    assert statistics.median(errors) < most
 
 
 def test_a_given_length_needs_no_image(tmp_path: Path) -> None:
