@@ -27,7 +27,7 @@ from tracelens.gemm.predict.cost import (
 )
 from tracelens.gemm.predict.derivation import Chosen, Term, derive
 from tracelens.gemm.predict.neighbours import Nearest
-from tracelens.gemm.predict.rates import Rates, model_rates, most_l2_mb, peak_of
+from tracelens.gemm.predict.rates import Rates, layout_frac, model_rates, most_l2_mb, peak_of
 from tracelens.gemm.predict.tiles import tiles_of_kernel
 from tracelens.gemm.predict.words import gemm as words
 from tracelens.hardware import Gpu
@@ -293,8 +293,8 @@ def _model_rates(gpu: Gpu, math_dtype: str, layout: str, cast: bool, aligned: bo
     rates = model_rates(gpu, math_dtype, aligned=aligned)
     if isinstance(rates, str):
         return rates
-    frac = architecture(gpu.compute_capability).layouts.get(math_dtype, {}).get(layout)
-    if frac is not None:
+    frac = layout_frac(gpu, math_dtype, layout)
+    if frac < 1:
         source = words.of_layout(rates.source, math_dtype, layout, frac)
         rates = replace(rates, multiply_tflops=rates.multiply_tflops * frac, source=source)
     return rates if cast else replace(rates, casts=())

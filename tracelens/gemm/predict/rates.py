@@ -100,6 +100,19 @@ def model_rates(gpu: Gpu, math_dtype: str, *, aligned: bool = True) -> Rates | s
     return rates_of(shares, gpu, math_dtype)
 
 
+@lru_cache(maxsize=256)
+def layout_frac(gpu: Gpu, math_dtype: str, layout: str) -> float:
+    """Share of the multiply rate of TN that a layout reaches.
+
+    What holds it back is beside the tensor cores: a GPU with slower ones loses less than the reference.
+    """
+    known = architecture(gpu.compute_capability)
+    frac = known.layouts.get(math_dtype, {}).get(layout, 1.0)
+    reference = next(one for one in list_gpus() if one.name == known.reference)
+    own, other = ((one.peak(math_dtype) or 0.0) / one.sms if one.sms else 0.0 for one in (gpu, reference))
+    return min(1.0, frac * other / own) if frac < 1 and own and other else frac
+
+
 def peak_of(gpu: Gpu, math_dtype: str) -> float | None:
     """The peak that a type's share is of: that of fp8 where the values of a type are scaled in blocks."""
     return gpu.peak("fp8" if math_dtype in BLOCK_SCALED else math_dtype)
