@@ -118,6 +118,18 @@ def test_of_two_biases_summed_in_one_kernel_nothing_tells_which() -> None:
     assert _between(UP, OUTPUT, first, second) == ["norm", "unattributed"]
 
 
+def test_gradients_of_experts_that_are_put_into_one_are_of_what_made_them() -> None:
+    """Eight products of one expert each, summed into the stack of their weights (JetMoE)."""
+    weight = (HIDDEN, INNER)
+    stacked = _fused("poi_fused_add_select_backward", (8, *weight), *[weight] * 8)
+    pair = _fused("poi_fused_add_select_backward", (8, *weight), weight)
+    for kind, found in ((stacked, DOWN), (pair, "")):
+        run = _run("backward", _gemm(HIDDEN, INNER, TOKENS), kind, DGRADS[OUTPUT])
+        run.labels = {0: Label(DOWN, 0, role="wgrad"), 2: Label(OUTPUT, 0, role="dgrad")}
+        label_gradients(run, _forward(), {HIDDEN}, None)
+        assert (run.labels[1].component if 1 in run.labels else "") == found
+
+
 def test_a_product_summed_over_samples_and_rows_is_of_no_bias() -> None:
     heads, statistic = (4, 4, 64, 16), (4, 64, 1)
     kernel = _fused("red_fused__to_copy_mul_sum_view", ROWS, heads, statistic, SUMS[1])

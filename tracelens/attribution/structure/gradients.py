@@ -165,10 +165,13 @@ class _Between:
         return Label("embedding")
 
     def _of_weight(self, at: int) -> Label | None:
-        """Work on a weight or its gradient alone (casts, transposes): part of the product that uses it."""
+        """Work on a weight or its gradient alone (casts, transposes, those of experts put into one): part of
+        the product that uses it."""
         kind = self.run.kinds[at]
-        shapes: set[Dims] = {t for t in kind.tensors if len(t) == 2}
-        if not shapes or any(t not in self.weights for t in kind.tensors if len(t) >= 2):
+        flat: Counter[Dims] = Counter(t for t in kind.tensors if len(t) == 2)
+        shapes: set[Dims] = {*flat}
+        rest = [t for t in kind.tensors if len(t) > 2 and flat[t[1:]] < 2]
+        if not shapes or rest or any(t not in self.weights for t in shapes):
             return None
         near = self._nearest_product(at, shapes)
         if near is not None:
