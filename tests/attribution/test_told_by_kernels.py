@@ -97,6 +97,8 @@ def test_what_counts_places_between_lookups_is_of_the_embeddings(tmp_path: Path)
     [
         ("triton_red_fused__native_batch_norm_legit_functional_add_relu_threshold_backward_34", "norm"),
         ("triton_poi_fused_native_group_norm_silu_5", "norm"),
+        ("triton_poi_fused_add_native_batch_norm_backward_squeeze_27", "norm"),
+        ("triton_poi_fused_add_embedding_dense_backward_native_batch_norm_backward_27", None),  # into a table
         ("triton_per_fused__to_copy_native_layer_norm_3", "norm"),
         ("triton_per_fused_add_native_layer_norm_3", "norm"),  # a residual, too
         ("triton_per_fused_add_native_dropout_native_layer_norm_3", None),

@@ -363,7 +363,8 @@ def listed(name: str) -> str | None:
     # pointwise, a sum is named after the gradient that it reads
     sums = set() if fused.kind == "pointwise" else {"add"}
     normal = bool(fused.tags & _NORMS) and fused.tags <= _NORMS | {"bias"} | sums and not fused.unknown
-    if normal or any("batch_norm" in op or "group_norm" in op for op in fused.ops):
+    over_map = any("batch_norm" in op or "group_norm" in op for op in fused.ops)
+    if normal or (over_map and "embedding_backward" not in fused.tags):  # that takes longer, into its table
         return "norm"
     pools = {op for op in fused.ops if "pool2d" in op}
     bare = {*fused.ops} <= CONVOLUTION | LAYOUT | CAST | pools
