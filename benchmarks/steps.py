@@ -57,6 +57,7 @@ class Row:
     training: Training
     tokens_per_s: float
     mfu: float
+    dtype: str = "bf16"
 
     @property
     def step_ms(self) -> float:
@@ -66,10 +67,10 @@ class Row:
     @property
     def pace(self) -> Pace:
         """The project's."""
-        return pace_of(_planner(self.config, self.gpu).gpu)
+        return pace_of(find_gpu(None, override=GPUS[self.gpu]), low=self.dtype == "fp8")
 
     def step(self, pace: Pace | None = None) -> WholeStep:
-        planner = _planner(self.config, self.gpu)
+        planner = _planner(self.gpu, self.config.layout, self.dtype)
         return whole_step(planner, self.config.model, self.training, pace=pace)
 
     def terms(self) -> npt.NDArray[np.float64]:
@@ -83,20 +84,16 @@ class Row:
 
 
 @cache
-def _planner_of(gpu: str, layout: Layout) -> Planner:
-    return Planner(layout, gpu=find_gpu(None, override=GPUS[gpu]))
+def _planner(gpu: str, layout: Layout, dtype: str) -> Planner:
+    return Planner(layout, gpu=find_gpu(None, override=GPUS[gpu]), dtype=dtype)
 
 
-def _planner(config: Configuration, gpu: str) -> Planner:
-    return _planner_of(gpu, config.layout)
-
-
-def rows() -> list[Row]:
-    """All bf16 rows; fp8 steps are not predicted."""
+def rows(dtype: str = "bf16") -> list[Row]:
+    """All rows in bf16, or in fp8, to which nothing is fitted."""
     found = []
     with (FOLDER / "mpt_steps.csv").open(encoding="utf-8") as file:
         for one in csv.DictReader(file):
-            if "fp8" in one["precision"]:
+            if ("fp8" in one["precision"]) != (dtype == "fp8"):
                 continue
             training = Training(
                 gpus=int(one["gpus"]),
@@ -105,7 +102,7 @@ def rows() -> list[Row]:
             )
             config = config_from_flags({name: int(one[name]) for name in _SIZES})
             speed, mfu = float(one["tokens_per_s_per_gpu"]), float(one["mfu"]) / 100
-            found.append(Row(one["model"], one["gpu"], config, training, speed, mfu))
+            found.append(Row(one["model"], one["gpu"], config, training, speed, mfu, dtype))
     return found
 
 
@@ -192,6 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 left.errors + found.errors, left.inside + found.inside, left.ordered + found.ordered
             )
         print(f"{kind} each left out in turn | {left.line()}")
+        if low := [row for row in rows("fp8") if row.gpu in gpus]:
+            print(f"{kind} in fp8, nothing fitted | {judge(low).line()}")
         for row in some if given.verbose else ():
             step = row.step()
             shares = " ".join(f"{part.name.split()[0][:6]} {part.frac:.2f}" for part in step.parts)

@@ -23,8 +23,10 @@ from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Basis, Estimate, Span, weakest
 from tracelens.step import planned_kernels as kernels
+from tracelens.step.casts import cast_ms
 from tracelens.step.planned_experts import expert_parts
 from tracelens.step.planned_kernels import RankAttention, RankLinear, Traffic
+from tracelens.step.predicted import CONVERTED, LOW_PRECISION
 from tracelens.step.predicted_attention import ATTENTION_ERROR
 from tracelens.step.reasons import PlannedPart, in_ms, why
 from tracelens.step.step import Change, PartChange
@@ -77,7 +79,8 @@ def _basis(weighted: Sequence[tuple[float, Basis]]) -> Basis:
 class Planner:
     """Predicts the steps of one configuration's family on one GPU; each part is predicted once.
 
-    ``backend`` of attention: that of ``predict_attention``, None for torch's choice.
+    ``backend`` of attention: that of ``predict_attention``, None for torch's choice. ``dtype`` fp8: of linear
+    layers with sizes that it takes, with the casts of their operands; all else is in bf16.
     Raises ``InputError`` for a GPU or type whose products cannot be predicted.
     """
 
@@ -95,10 +98,13 @@ class Planner:
         self.dtype = dtype
         self.measured = measured
         self.backend = backend
+        self.wide = "bf16" if dtype in LOW_PRECISION else dtype
         probe = predict_gemm(4096, 4096, 4096, gpu=gpu, dtype=dtype, measured=measured)
         if probe.unknown is not None:
             raise InputError(f"{probe.unknown}: no step can be predicted")
-        self._ladder: AlignmentLadder = alignment_ladder(gpu=gpu, dtype=dtype, measured=measured)
+        self._ladders: dict[str, AlignmentLadder] = {
+            one: alignment_ladder(gpu=gpu, dtype=one, measured=measured) for one in (dtype, self.wide)
+        }
         self._linear = lru_cache(maxsize=None)(self._predict_linear)
         self._attention = lru_cache(maxsize=None)(self._predict_attention)
         self._sums: dict[tuple[object, ...], float] = {}
@@ -190,12 +196,15 @@ class Planner:
         return tuple(self._product(linear, role) for role in ROLES)
 
     def _product(self, linear: RankLinear, role: Role) -> PlannedPart:
-        m, n, k, layout = linear.shape(role)
+        (m, n, k, layout), dtype = linear.shape(role), self._type_of(linear)
+        layout = "TN" if dtype in LOW_PRECISION else layout  # the only one of fp8 on Hopper (cuBLAS)
         found = predict_gemm(
-            m, n, k, batch=linear.batch, gpu=self.gpu, dtype=self.dtype, layout=layout, measured=self.measured
+            m, n, k, batch=linear.batch, gpu=self.gpu, dtype=dtype, layout=layout, measured=self.measured
         )
         cannot = found.unknown or words.no_time("GEMMs", self.gpu.title)
         time_ms = in_ms(found.time_us, linear.calls, cannot)
+        if dtype in LOW_PRECISION:
+            time_ms = total((time_ms, cast_ms(float(linear.calls * (m * k + k * n)), self.gpu)))
         shape = f"{m} x {n} x {k}" if linear.batch == 1 else f"{linear.batch} x ({m} x {n} x {k})"
         alignment = min((value for value in found.alignment.values() if value is not None), default=128)
         return PlannedPart(
@@ -204,6 +213,22 @@ class Planner:
             flops=2.0 * m * n * k * linear.batch * linear.calls, unknown=found.unknown, note=_tiles(found),
             pad_ms=self._pad_ms(found) * linear.calls,
         )  # fmt: skip
+
+    def _type_of(self, linear: RankLinear) -> str:
+        """What a linear layer is computed in: recipes of low precision leave out logits and the router."""
+        block = LOW_PRECISION.get(self.dtype, 1)
+        taken = linear.component in CONVERTED and not (linear.into % block or linear.out % block)
+        return self.dtype if taken else self.wide
+
+    def left_wide(self, config: ModelConfig) -> list[str]:
+        """Components whose sizes a type of low precision does not take, though recipes convert them."""
+        linears = [
+            *kernels.attention_linears(config, self.layout),
+            *kernels.mlp_linears(config, self.layout),
+        ]
+        left = [one.component for one in linears if one.component in CONVERTED]
+        taken = [one.component for one in linears if self._type_of(one) in LOW_PRECISION]
+        return [one for one in dict.fromkeys(left) if one not in taken] if self.dtype != self.wide else []
 
     def _pad_ms(self, found: Prediction) -> float:
         """What torch.compile copies to pad a product: each misaligned operand, read and written."""
@@ -215,7 +240,7 @@ class Planner:
 
     def _open(self, found: Prediction) -> tuple[float, float]:
         """How far the ladder leaves open what this alignment costs, in logs of time: faster, slower."""
-        step = self._ladder.step_of(found.alignment)
+        step = self._ladders[found.dtype].step_of(found.alignment)
         frac = found.alignment_frac
         if not frac or found.time_us.mid is None:
             low, high = found.time_us.low or 1.0, found.time_us.high or found.time_us.low or 1.0
@@ -239,7 +264,7 @@ class Planner:
                     head_dim=call.head_dim,
                     causal=call.causal,
                     direction=direction,
-                    dtype="fp32" if self.dtype == "tf32" else self.dtype,
+                    dtype="fp32" if self.wide == "tf32" else self.wide,
                     window=call.window,
                     value_dim=call.value_dim,
                 ),

@@ -17,6 +17,7 @@ from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, Suggestions
 from tracelens.step.memory import memory_of, would_fit
 from tracelens.step.planned_step import PlannedStep, Planner, total
+from tracelens.step.predicted import LOW_PRECISION
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
 from tracelens.step.shape_search import front_of, nothing_faster, other_heads, picks_of
@@ -51,6 +52,8 @@ def suggest(
     padded = _padded_by_compile(planner.step(known.model))
     if padded:
         notes.append(words.padded_by_compile(padded))
+    if left := planner.left_wide(known.model):
+        notes.append(words.stays_wide(left, dtype, LOW_PRECISION[dtype]))
     notes += [words.stays(name, why) for name, why in known.fixed.items() if name in limits.free]
     whole = whole_step(planner, known.model, training) if training is not None else None
     how = replace(training, gpus=whole.gpus) if training and whole else Training(strategy="ddp")

@@ -21,6 +21,7 @@ from tracelens.step.memory import memory_of
 from tracelens.step.paces import FITTED, NODES_FRAC, Pace, pace_of
 from tracelens.step.planned_kernels import RankSizes, attention_calls
 from tracelens.step.planned_step import PlannedStep, Planner, total
+from tracelens.step.predicted import LOW_PRECISION
 from tracelens.step.reasons import PlannedPart
 from tracelens.step.traffic import BANDWIDTH_FRAC
 from tracelens.step.words import planned as words
@@ -53,7 +54,8 @@ def whole_step(
     """
     asked = training.gpus
     training = replace(training, gpus=asked or _usual_gpus(planner.gpu.name, config)).checked()
-    pace, present = pace or pace_of(planner.gpu), planner.step(config)
+    low = planner.dtype in LOW_PRECISION
+    pace, present = pace or pace_of(planner.gpu, low=low), planner.step(config)
     data, t = training.data_ranks(config), config.tp
     parts = dict(_kernels(present, pace, training))
     backward = sum(part.time_ms.mid for part in present.parts if part.role != "forward")
@@ -69,7 +71,7 @@ def whole_step(
     parts = {name: _within(time, pace.error) for name, time in parts.items()}
     parts |= _as_fast_as_kernels(parts, present, training)
     parts |= _waits(parts, _launches(present, training), nodes=_nodes(planner.gpu.name, training))
-    fitted = planner.gpu.name in FITTED and not planner.layout.experts_per_token
+    fitted = planner.gpu.name in FITTED and not planner.layout.experts_per_token and not low
     step_ms = replace(total(parts.values()), basis="model" if fitted else "heuristic")
     tokens = training.micro_batches * (config.token_count or 0) / t
     memory = memory_of(config, planner.layout, training)
@@ -291,6 +293,8 @@ def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed
     published = planner.gpu.name in FITTED
     yield words.AS_PUBLISHED if published else words.gpu_unpublished(planner.gpu.title)
     yield words.FAST_END
+    if planner.dtype in LOW_PRECISION:
+        yield words.low_precision_unfitted(planner.dtype)
     if training.strategy != "fsdp" and (training.gpus or 1) > 1:
         yield words.strategy_unfitted(training.strategy)
     if planner.layout.experts_per_token:

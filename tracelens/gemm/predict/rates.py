@@ -25,6 +25,13 @@ SMALL = 1024
 FEW, SHORT_US = 64, 10.0
 
 
+#: Type -> the first compute capability and architecture with it, and what older ones run.
+_CAME_WITH = {
+    "bf16": ((8, 0), "Ampere", "fp16"), "tf32": ((8, 0), "Ampere", "fp16"),
+    "fp8": ((8, 9), "Ada and Hopper", "16 bits"), "fp8-block": ((8, 9), "Ada and Hopper", "16 bits"),
+}  # fmt: skip
+
+
 class Cast(NamedTuple):
     """How a framework casts activations: one block of threads takes a row, or a part of a large one."""
 
@@ -86,8 +93,9 @@ def model_rates(gpu: Gpu, math_dtype: str, *, aligned: bool = True) -> Rates | s
     peak, bandwidth = peak_of(gpu, math_dtype), gpu.bandwidth_gbps
     if gpu.vendor != "nvidia":
         return words.other_vendor(gpu.title)
-    if peak is None and math_dtype in ("bf16", "tf32") and (gpu.compute_capability or (8, 0)) < (8, 0):
-        return words.type_before_ampere(gpu.title, math_dtype)
+    first, came_with, instead = _CAME_WITH.get(math_dtype, ((0, 0), "", ""))
+    if peak is None and (gpu.compute_capability or first) < first:
+        return words.type_before(gpu.title, math_dtype, came_with, instead)
     if peak is None:
         return words.peak_unknown(gpu.title, math_dtype)
     if bandwidth is None:

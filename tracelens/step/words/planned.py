@@ -22,6 +22,14 @@ FULL_RECOMPUTE = "full recompute"
 MORE_BYTES = "more bytes"
 
 
+def low_precision_unfitted(dtype: str) -> str:
+    """A type of which no step was there to fit."""
+    return (
+        f"no step in {dtype} was there to fit: linear layers with casts of their operands, logits and"
+        f" attention in 16 bits; MFU is of the {dtype} peak"
+    )
+
+
 def gpus_assumed(gpus: int | None) -> str:
     """Nobody said how many GPUs there are."""
     return f"{gpus} GPUs are assumed: --gpus N"

@@ -211,6 +211,11 @@ def stays(name: str, why: str) -> str:
     return f"{name} stays: {why}"
 
 
+def stays_wide(components: Sequence[str], dtype: str, block: int) -> str:
+    """Linear layers that a type of low precision does not take."""
+    return f"{', '.join(components)}: in bf16, for {dtype} takes widths in multiples of {block}"
+
+
 def at_its_least(component: str, why: str) -> str:
     """A part of the step without a prediction."""
     return f"{component}: {why}; taken at its least, so savings are at least these"

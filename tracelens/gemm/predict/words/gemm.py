@@ -14,9 +14,9 @@ def other_vendor(gpu: str) -> str:
     return f"predictions know NVIDIA's libraries only, not those of {gpu}"
 
 
-def type_before_ampere(gpu: str, dtype: str) -> str:
+def type_before(gpu: str, dtype: str, came_with: str, instead: str) -> str:
     """Tensor cores older than the type."""
-    return f"the tensor cores of {gpu} have no {dtype}, which came with Ampere: use fp16"
+    return f"the tensor cores of {gpu} have no {dtype}, which came with {came_with}: use {instead}"
 
 
 def peak_unknown(gpu: str, dtype: str) -> str:
