@@ -67,7 +67,7 @@ class Row:
     @property
     def pace(self) -> Pace:
         """The project's."""
-        return pace_of(find_gpu(None, override=GPUS[self.gpu]), low=self.dtype == "fp8")
+        return pace_of(find_gpu(None, override=GPUS[self.gpu]), unlike=self.dtype == "fp8")
 
     def step(self, pace: Pace | None = None) -> WholeStep:
         planner = _planner(self.gpu, self.config.layout, self.dtype)

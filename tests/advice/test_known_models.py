@@ -107,7 +107,7 @@ def test_there_are_eighty_models_and_eight_gpus() -> None:
         ({"model_type": "whisper", "d_model": 512}, "an encoder and a decoder"),
         ({"model_type": "mamba", "hidden_size": 768}, "state-space layers"),
         ({"model_type": "swin", "embed_dim": 96}, "stages of changing width"),
-        ({"model_type": "clip", "text_config": {}}, "a tower of text and one of images"),
+        ({"model_type": "clip", "text_config": {"model_type": "clip_text_model"}}, "a tower of text and one"),
         ({"model_type": "albert", "hidden_size": 768}, "share weights"),
         # Types that are not known here, by what such layers have in the file.
         ({"model_type": "plamo2", "hidden_size": 4096, "mamba_d_state": 64}, "state-space layers"),

@@ -65,6 +65,7 @@ def test_attention_has_narrower_values_and_mfu_counts_them(tmp_path: Path) -> No
     assert (call.heads, call.kv_heads, call.head_dim, call.value_dim) == (16, 16, 192, 128)
     planner = Planner(config.layout, gpu=find_gpu(None, override="h100-sxm"))
     step = whole_step(planner, config.model, Training(gpus=8))
+    assert step.step_ms.basis == "heuristic" and any("latent attention" in note for note in step.notes)
     used = replace(config.model, tied=True, experts=6).parameters or 0
     per_token = 6 * used + 6 * HEADS * (192 + 128) * 4096 * LAYERS
     assert step.mfu_frac.mid == pytest.approx(step.tokens_per_s_per_gpu.mid * per_token / 989e12, rel=1e-6)

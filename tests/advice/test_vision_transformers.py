@@ -68,7 +68,8 @@ def test_a_step_has_no_logits_and_no_loss(tmp_path: Path, said: Listener) -> Non
     assert not {"logits", "loss"} & {one.component for one in found.components}
     assert "vocab" not in found.searched and "vocab" not in found.sizes
     assert found.step is not None and 0.1 < (found.step.mfu_frac.mid or 0) < 0.6
-    said(found.notes)
+    assert found.step.step_ms.basis == "heuristic"  # every published step is of a decoder
+    said([*found.notes, *found.step.notes])
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ def is_huggingface(table: Mapping[str, Any]) -> bool:
 def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Configuration:
     """Sizes and layers of a config.json already decoded."""
     draft, whole_table = Draft(name), table
+    if (reason := NOT_MODELLED.get(str(table.get("model_type")))) is not None:
+        raise InputError(f"{name}: {table['model_type']} has {reason}, which is not modelled yet")
     part, table = _language_part(table, draft)
     family = _family(table, draft, given.gated)
     for size, keys in _KEYS.items():

@@ -169,7 +169,8 @@ def _experts(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int
         draft.put("ffn", width, words.EXPERTS_BY_MEGATRON, key="moe_ffn_hidden_size")
     draft.take("shared_ffn", table, ("moe_shared_expert_intermediate_size",))
     ranks = table.get("expert_model_parallel_size")
-    if "tensor_parallel" in draft.values and draft.values["tensor_parallel"] > 1 and ranks is not None:
+    split = overrides.get("tensor_parallel") or draft.values.get("tensor_parallel", 1)
+    if split > 1 and ranks is not None:
         draft.notes.append(words.not_counted("expert_model_parallel_size", str(ranks)[:12]))
     else:
         draft.take("expert_parallel", table, ("expert_model_parallel_size",))

@@ -20,6 +20,7 @@ TWO_THIRDS = "two thirds of mlp_ratio * hidden, on the next multiple of 8"
 HEAD_DIM_FOLLOWS = "hidden / heads"
 KV_HEADS_FOLLOW = "as many as heads"
 SEQUENCE_ASSUMED = "assumed: give --sequence N"
+NO_PATCHES_COUNTED = "the patches' embedding and the head are not counted: 2 % of the GEMMs or less"
 TAKEN_FOR_GPT = "taken for a GPT: a causal mask, an MLP without a gate; say --gated for SwiGLU"
 TAKEN_FOR_LLAMA = "taken for a Llama: a causal mask and rotary embeddings"
 KNOWN_FILES = (
@@ -28,7 +29,6 @@ KNOWN_FILES = (
 TRACE_INSTEAD = "tracelens analyze TRACE --what-if heads=20 predicts what a change of it saves"
 
 #: Layers that are not modelled.
-NO_PATCHES_COUNTED = "the patches' embedding and the head are not counted: 2 % of the GEMMs or less"
 ENCODER_DECODER = "an encoder and a decoder"
 STATE_SPACE = "state-space layers"
 INDEXED = "attention to the keys that an indexer picks (index_topk)"

@@ -33,10 +33,11 @@ _UNFITTED_ERROR = 0.30
 NODES_FRAC = 0.012
 
 
-def pace_of(gpu: Gpu, *, low: bool = False) -> Pace:
-    """The pace of its generation; H100's from compute capability 9.0 on. ``low``: of a step in fp8."""
+def pace_of(gpu: Gpu, *, unlike: bool = False) -> Pace:
+    """The pace of its generation; H100's from compute capability 9.0 on. ``unlike``: of another kind of step
+    than those published."""
     found = FITTED.get(gpu.name)
-    if found is not None and not low:
+    if found is not None and not unlike:
         return found
     near = _HOPPER if (gpu.compute_capability or (0, 0)) >= (9, 0) else _AMPERE
     return Pace(near.products, near.attention, near.moved, near.exchange, _UNFITTED_ERROR)

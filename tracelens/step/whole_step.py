@@ -54,8 +54,8 @@ def whole_step(
     """
     asked = training.gpus
     training = replace(training, gpus=asked or _usual_gpus(planner.gpu.name, config)).checked()
-    low = planner.dtype in LOW_PRECISION
-    pace, present = pace or pace_of(planner.gpu, low=low), planner.step(config)
+    unlike = _unlike(planner, config)
+    pace, present = pace or pace_of(planner.gpu, unlike=bool(unlike)), planner.step(config)
     data, t = training.data_ranks(config), config.tp
     parts = dict(_kernels(present, pace, training))
     backward = sum(part.time_ms.mid for part in present.parts if part.role != "forward")
@@ -71,7 +71,7 @@ def whole_step(
     parts = {name: _within(time, pace.error) for name, time in parts.items()}
     parts |= _as_fast_as_kernels(parts, present, training)
     parts |= _waits(parts, _launches(present, training), nodes=_nodes(planner.gpu.name, training))
-    fitted = planner.gpu.name in FITTED and not planner.layout.experts_per_token and not low
+    fitted = planner.gpu.name in FITTED and not planner.layout.experts_per_token and not unlike
     step_ms = replace(total(parts.values()), basis="model" if fitted else "heuristic")
     tokens = training.micro_batches * (config.token_count or 0) / t
     memory = memory_of(config, planner.layout, training)
@@ -287,14 +287,20 @@ def _peak(planner: Planner) -> float:
     return peak
 
 
+def _unlike(planner: Planner, config: ModelConfig) -> list[str]:
+    """What sets a dense step apart from those that were published: decoders in bf16."""
+    found = [words.low_precision_unfitted(planner.dtype)] if planner.dtype in LOW_PRECISION else []
+    found += [words.PATCHES_UNFITTED] if planner.layout.patches else []
+    return found + ([words.LATENT_UNFITTED] if config.latent else [])
+
+
 def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed: bool) -> Iterator[str]:
     if assumed:
         yield words.gpus_assumed(training.gpus)
     published = planner.gpu.name in FITTED
     yield words.AS_PUBLISHED if published else words.gpu_unpublished(planner.gpu.title)
     yield words.FAST_END
-    if planner.dtype in LOW_PRECISION:
-        yield words.low_precision_unfitted(planner.dtype)
+    yield from _unlike(planner, config)
     if training.strategy != "fsdp" and (training.gpus or 1) > 1:
         yield words.strategy_unfitted(training.strategy)
     if planner.layout.experts_per_token:

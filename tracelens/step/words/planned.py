@@ -15,6 +15,8 @@ FAST_END = "the fast end has today's attention kernels; torch.compile gains furt
 EXPERTS_UNFITTED = (
     "no step of a mixture of experts was there to fit: theirs is the time of tuned grouped GEMMs"
 )
+PATCHES_UNFITTED = "no step of a vision transformer was there to fit"
+LATENT_UNFITTED = "no step with latent attention was there to fit"
 NO_EXPERT_PARALLELISM = "expert parallelism is not in it, each GPU has all experts: --expert-parallel N"
 EVEN_CHOICE = "experts are taken to be chosen evenly: else all wait for the GPU of the fullest ones"
 ALL_TO_ALL = "their all-to-all is NCCL's, a copy of a token for each expert; the range holds DeepEP's"
