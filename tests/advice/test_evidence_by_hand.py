@@ -335,7 +335,7 @@ def test_attention_in_the_memory_efficient_kernel_by_size_and_mask(said: Listene
         assert kept_of(step, masked)[0].can_change is can
     wide = [replace(found[0], attention=replace(sized, head_dim=288))]
     (kept,) = kept_of(step, wide)
-    likely = likely_backend(head_dim=288, dtype="bf16", gpu=H100_GPU, seq_q=2048, seq_k=2048, training=True)
+    likely = likely_backend(head_dim=288, dtype="bf16", gpu=H100_GPU, lengths=(2048, 2048), training=True)
     assert kept.why == likely.why != "" and not kept.can_change
     values = [replace(found[0], attention=replace(sized, value_dim=288))]
     assert kept_of(step, values)[0].why == likely.why

@@ -50,7 +50,7 @@ def predict_attention(
     if backend is None:
         name, why = likely_backend(
             head_dim=call.head_dim, value_dim=call.value_dim, dtype=call.dtype, gpu=gpu, causal=call.causal,
-            seq_q=call.seq_q, seq_k=call.seq_k, torch_version=torch_version,
+            lengths=(call.seq_q, call.seq_k), torch_version=torch_version,
         )  # fmt: skip
     else:
         name, why = backend_name(backend), words.ASKED_FOR

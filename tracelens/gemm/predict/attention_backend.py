@@ -42,15 +42,15 @@ def likely_backend(
     gpu: Gpu,
     value_dim: int | None = None,
     causal: bool = False,
-    seq_q: int | None = None,
-    seq_k: int | None = None,
+    lengths: tuple[int | None, int | None] = (None, None),
     training: bool = True,
     torch_version: str | None = None,
 ) -> LikelyBackend:
     """What ``scaled_dot_product_attention`` runs without a mask tensor; a recent torch when not told.
 
-    ``value_dim``: of values narrower than ``head_dim``. A mask tensor rules out flash. flash_attn called as a
-    library is not torch's choice: pass its backend to ``predict_attention``.
+    ``value_dim``: of values narrower than ``head_dim``; ``lengths``: of queries and keys. A mask tensor rules
+    out flash. flash_attn called as a library is not torch's choice: pass its backend to
+    ``predict_attention``.
 
     >>> from tracelens.hardware import find_gpu
     >>> h100, a100 = (find_gpu(None, override=name) for name in ("h100-sxm", "a100-sxm-80gb"))
@@ -65,6 +65,7 @@ def likely_backend(
     if gpu.vendor != "nvidia" or capability is None:
         raise InputError(f"which attention kernel torch picks on {gpu.title} is not known")
     half = dtype == "fp16" or (dtype == "bf16" and capability >= (8, 0))
+    seq_q, seq_k = lengths
     square = seq_q == seq_k or not causal
     step = math.gcd(head_dim, value_dim or head_dim)  # both are multiples of it
     if half and capability >= (8, 0):

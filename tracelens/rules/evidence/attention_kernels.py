@@ -76,7 +76,7 @@ def _why(facts: StepFacts, row: GemmRow) -> str:
     try:
         likely = likely_backend(
             head_dim=max(noted.head_dim, noted.value_dim or 0), dtype=row.dtype or "bf16", gpu=facts.step.gpu,
-            seq_q=noted.seq_q, seq_k=noted.seq_k, training=facts.trains,
+            lengths=(noted.seq_q, noted.seq_k), training=facts.trains,
         )  # fmt: skip
     except InputError as error:
         return str(error)

@@ -151,8 +151,7 @@ def _backends(core: CoreCalls, mask: Mask, *, gpu: Gpu) -> list[str] | str:
         dtype=core.dtype,
         gpu=gpu,
         causal=mask.causal,
-        seq_q=core.seq_q,
-        seq_k=core.seq_k,
+        lengths=(core.seq_q, core.seq_k),
         training=core.backward_calls > 0,
     )
     if likely.name == "math":
