@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import steps
 from benchmarks.silicon import FOLDER
-from tests.advice.configs import GPT_OSS_20B, MIXTRAL_8X7B, gpt3_2_7b, read
+from tests.advice.configs import MIXTRAL_8X7B, gpt3_2_7b, read
 from tests.said import Listener
 from tracelens.config import config_from_flags
 from tracelens.config.configuration import Layout
@@ -183,30 +183,6 @@ def test_steps_of_tensor_parallel_ranks_under_fsdp(
     found = _step(Training(gpus, checkpoint=checkpoint), "h100-sxm", split).tokens_per_s_per_gpu
     assert (found.low or 0) < speed < (found.high or 0)
     assert _mid(found) == pytest.approx(speed, rel=0.1)
-
-
-#: NVIDIA-NeMo/Megatron-Bridge 067f987d, docs/performance-summary-archive.md, 26.04.01: gpt-oss 120B in bf16
-#: on 64 GPUs without pipeline, 1280 sequences of 4096 in micro-batches of 4; expert-parallel ranks, tokens/s
-#: and GPU.
-_MIXTURES = [("gb300", 64, 19200.0), ("gb200", 64, 16640.0), ("b300", 8, 15232.0), ("b200", 8, 13568.0)]
-
-
-def _gpt_oss_120b(folder: Path, gpu: str, expert_parallel: int) -> WholeStep:
-    table = GPT_OSS_20B | {"num_hidden_layers": 36, "num_local_experts": 128}
-    table["layer_types"] = ["sliding_attention", "full_attention"] * 18
-    config = read(folder, table, sequence=4096, micro_batch=4, expert_parallel=expert_parallel)
-    planner = Planner(config.layout, gpu=find_gpu(None, override=gpu))
-    return whole_step(planner, config.model, Training(64, strategy="ddp", micro_batches=5))
-
-
-def test_steps_of_a_mixture_on_blackwell_are_in_range_and_in_order(tmp_path: Path) -> None:
-    predicted = []
-    for gpu, expert_parallel, speed in _MIXTURES:
-        found = _gpt_oss_120b(tmp_path, gpu, expert_parallel).tokens_per_s_per_gpu
-        assert (found.low or 0) < speed < (found.high or 0), gpu
-        assert _mid(found) == pytest.approx(speed, rel=0.3), gpu
-        predicted.append(_mid(found))
-    assert predicted == sorted(predicted, reverse=True)
 
 
 #: arXiv 2104.04473, table 1 (A100 80GB, full recompute): sizes, GPUs, micro-batches of 4 and TFLOP/s of a

@@ -7,7 +7,7 @@ attention with ALiBi, on A100 40 and 80 GB and on H100 SXM. Models go to the fit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens.hardware import Gpu
 
@@ -27,17 +27,25 @@ class Pace:
 _AMPERE = Pace(products=1.0, attention=1.91, moved=3.59, exchange=0.93, error=0.12)
 _HOPPER = Pace(products=1.0, attention=3.53, moved=3.61, exchange=1.08, error=0.12)
 FITTED = {"a100-sxm-40gb": _AMPERE, "a100-sxm-80gb": _AMPERE, "h100-sxm": _HOPPER}
-#: Of GPUs without a published step: the pace of their generation is assumed.
+#: Of GPUs without a step to fit: the pace of their generation is assumed.
 _UNFITTED_ERROR = 0.30
+#: On Blackwell the attention kernel of those steps does not run: it has the one that a recent PyTorch picks.
+_BLACKWELL = Pace(_HOPPER.products, 1.0, _HOPPER.moved, _HOPPER.exchange, _UNFITTED_ERROR)
 #: A doubling of the nodes makes a step longer by so much, as all wait for the slowest (same fit).
 NODES_FRAC = 0.012
 
 
 def pace_of(gpu: Gpu, *, unlike: bool = False) -> Pace:
-    """The pace of its generation; H100's from compute capability 9.0 on. ``unlike``: of another kind of step
-    than those published."""
+    """The pace of its generation. ``unlike``: of another kind of step than those that were fitted."""
     found = FITTED.get(gpu.name)
     if found is not None and not unlike:
         return found
+    if is_blackwell(gpu):
+        return _BLACKWELL
     near = _HOPPER if (gpu.compute_capability or (0, 0)) >= (9, 0) else _AMPERE
-    return Pace(near.products, near.attention, near.moved, near.exchange, _UNFITTED_ERROR)
+    return replace(near, error=_UNFITTED_ERROR)
+
+
+def is_blackwell(gpu: Gpu) -> bool:
+    """Compute capability 10.0 or later."""
+    return (gpu.compute_capability or (0, 0)) >= (10, 0)

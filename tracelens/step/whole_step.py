@@ -18,7 +18,7 @@ from tracelens.hardware.collectives import exchange_us, linked, node_size
 from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep, WholeStepPart
 from tracelens.step.memory import memory_of
-from tracelens.step.paces import FITTED, NODES_FRAC, Pace, pace_of
+from tracelens.step.paces import FITTED, NODES_FRAC, Pace, is_blackwell, pace_of
 from tracelens.step.planned_kernels import RankSizes, attention_calls
 from tracelens.step.planned_step import PlannedStep, Planner, total
 from tracelens.step.predicted import LOW_PRECISION
@@ -124,7 +124,7 @@ def _as_fast_as_kernels(parts: dict[str, Span], present: PlannedStep, training: 
 def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Span:
     """Their time in a step. Attention at its low end is the kernel that a recent PyTorch picks.
 
-    No step with experts was published: theirs is that of their layer alone, with its range.
+    No step with experts was there to fit: theirs is that of their layer alone, with its range.
     """
     low = mid = high = 0.0
     for part in parts:
@@ -198,8 +198,10 @@ def _data_parallel(planner: Planner, config: ModelConfig, training: Training, ba
             took += each * layers * training.micro_batches
         else:
             took += _exchanged(planner, "all_reduce", ranks, _DDP_BYTES * weights, in_node)
-    if training.strategy == "fsdp" or not took:
-        return Span.exactly(took, "model")
+    if training.strategy == "fsdp":
+        # it is made to hide its exchanges: in the steps that were fitted it hid none
+        hides = backward_ms * training.micro_batches if is_blackwell(planner.gpu) else 0.0
+        return Span(max(0.0, took - hides), took, took, "model")
     least = max(0.0, took - backward_ms)
     return Span(least, 0.5 * (least + took), took, "heuristic")
 
@@ -288,7 +290,7 @@ def _peak(planner: Planner) -> float:
 
 
 def _unlike(planner: Planner, config: ModelConfig) -> list[str]:
-    """What sets a dense step apart from those that were published: decoders in bf16."""
+    """What sets a dense step apart from those that were fitted: decoders in bf16."""
     found = [words.low_precision_unfitted(planner.dtype)] if planner.dtype in LOW_PRECISION else []
     found += [words.PATCHES_UNFITTED] if planner.layout.patches else []
     return found + ([words.LATENT_UNFITTED] if config.latent else [])
@@ -297,9 +299,12 @@ def _unlike(planner: Planner, config: ModelConfig) -> list[str]:
 def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed: bool) -> Iterator[str]:
     if assumed:
         yield words.gpus_assumed(training.gpus)
-    published = planner.gpu.name in FITTED
-    yield words.AS_PUBLISHED if published else words.gpu_unpublished(planner.gpu.title)
-    yield words.FAST_END
+    if is_blackwell(planner.gpu):
+        yield words.blackwell_unfitted(planner.gpu.title)
+    else:
+        fitted = planner.gpu.name in FITTED
+        yield words.AS_PUBLISHED if fitted else words.gpu_unfitted(planner.gpu.title)
+        yield words.FAST_END
     yield from _unlike(planner, config)
     if training.strategy != "fsdp" and (training.gpus or 1) > 1:
         yield words.strategy_unfitted(training.strategy)

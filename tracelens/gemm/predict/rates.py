@@ -116,7 +116,7 @@ def layout_frac(gpu: Gpu, math_dtype: str, layout: str) -> float:
     """
     known = architecture(gpu.compute_capability)
     frac = known.layouts.get(math_dtype, {}).get(layout, 1.0)
-    reference = next(one for one in list_gpus() if one.name == known.reference)
+    reference = next((one for one in list_gpus() if one.name == known.reference), gpu)
     own, other = ((one.peak(math_dtype) or 0.0) / one.sms if one.sms else 0.0 for one in (gpu, reference))
     return min(1.0, frac * other / own) if frac < 1 and own and other else frac
 

@@ -37,9 +37,17 @@ def gpus_assumed(gpus: int | None) -> str:
     return f"{gpus} GPUs are assumed: --gpus N"
 
 
-def gpu_unpublished(gpu: str) -> str:
+def gpu_unfitted(gpu: str) -> str:
     """A GPU of which no step was there to fit."""
-    return f"no step on the {gpu} was published: it is taken to run as its generation does"
+    return f"no step on the {gpu} was there to fit: it is taken to run as its generation does"
+
+
+def blackwell_unfitted(gpu: str) -> str:
+    """The same of one on which the attention kernels of the fitted steps do not run."""
+    return (
+        f"no step on the {gpu} was there to fit: it is taken to run as an H100 does, with today's attention"
+        " kernels; the fast end hides exchanges behind kernels; torch.compile gains further"
+    )
 
 
 def strategy_unfitted(strategy: str) -> str:
