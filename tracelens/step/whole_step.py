@@ -301,6 +301,8 @@ def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed
         yield words.gpus_assumed(training.gpus)
     if is_blackwell(planner.gpu):
         yield words.blackwell_unfitted(planner.gpu.title)
+        if (training.gpus or 1) > 1:
+            yield words.FAST_END_HIDES
     else:
         fitted = planner.gpu.name in FITTED
         yield words.AS_PUBLISHED if fitted else words.gpu_unfitted(planner.gpu.title)

@@ -12,6 +12,7 @@ NOT_IN_KERNELS = (
 NOT_IN_STEP = "data loading, checkpoints written to disk, evaluation and pipeline parallelism are not in it"
 AS_PUBLISHED = "runs as published steps of MPT did: FSDP in plain PyTorch 2.0 and 2.1 with Triton attention"
 FAST_END = "the fast end has today's attention kernels; torch.compile gains further"
+FAST_END_HIDES = "the fast end hides exchanges behind kernels; torch.compile gains further"
 EXPERTS_UNFITTED = (
     "no step of a mixture of experts was there to fit: theirs is the time of tuned grouped GEMMs"
 )
@@ -46,7 +47,7 @@ def blackwell_unfitted(gpu: str) -> str:
     """The same of one on which the attention kernels of the fitted steps do not run."""
     return (
         f"no step on the {gpu} was there to fit: it is taken to run as an H100 does, with today's attention"
-        " kernels; the fast end hides exchanges behind kernels; torch.compile gains further"
+        " kernels"
     )
 
 
