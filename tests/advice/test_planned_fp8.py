@@ -85,6 +85,14 @@ def test_steps_of_torchtitan_are_in_range(
     assert found.step_ms.basis == "heuristic"
 
 
+def test_a_step_with_today_s_attention_lies_towards_the_fast_end() -> None:
+    """Megatron-Bridge 00b7660b, docs/performance-summary.md, 25.11: Llama 3 8B on 8 H100, FSDP."""
+    config = _config(LLAMA_8B, micro_batch=1)
+    planner = Planner(config.layout, gpu=H100, dtype="fp8")
+    rate = whole_step(planner, config.model, Training(8, micro_batches=16)).tokens_per_s_per_gpu
+    assert (rate.mid or 0) < 14451 < (rate.high or 0)
+
+
 @pytest.mark.skipif(
     not (FOLDER / "mpt_steps.csv").exists(), reason="published steps are not beside the checkout"
 )
