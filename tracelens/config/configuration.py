@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tracelens.config import words
-from tracelens.config.model_config import ModelConfig
+from tracelens.config.model_config import Latent, ModelConfig
 from tracelens.errors import InputError, UsageError
 
 #: Beyond any model: a search around such sizes would not end. Numbers above LARGEST are none at all.
@@ -89,6 +89,7 @@ class Draft:
     fixed: dict[str, str] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    latent: Latent | None = None
 
     def put(
         self, name: str, value: int, source: str, *, key: str | None = None, origin: Origin = "follows"
@@ -180,7 +181,7 @@ def finish(
     if values["vocab"] % t:
         raise UsageError(f"vocab = {values['vocab']} does not divide over {t} tensor-parallel ranks")
     _experts_share(values)
-    config = replace(ModelConfig(gated=gated, tied=tied), **values)  # type: ignore[arg-type]
+    config = replace(ModelConfig(gated=gated, tied=tied, latent=draft.latent), **values)  # type: ignore[arg-type]
     assumed, written = (
         frozenset(name for name, one in draft.origins.items() if one == origin)
         for origin in ("assumed", "written")

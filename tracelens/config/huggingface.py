@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from tracelens.config import words
 from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Given, Layout, finish, whole
 from tracelens.config.families import FAMILIES, NOT_MODELLED, ModelFamily
 from tracelens.config.images import patched
-from tracelens.config.latent import latent_of
+from tracelens.config.latent import take_latent
 from tracelens.errors import InputError
 
 #: Where a model of several parts keeps its language model.
@@ -47,10 +46,11 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
     family = _family(table, draft, given.gated)
     for size, keys in _KEYS.items():
         draft.take(size, table, keys)
-    latent = latent_of(draft, table, given) if family.latent else None
     if "head_dim" not in draft.values and family.head_dim is not None:
         draft.put("head_dim", family.head_dim, words.family_default(family.title), key="head_dim")
-    if latent is None:
+    if family.latent:
+        take_latent(draft, table, given)
+    else:
         _kv_heads(draft, table, family)
     layout_experts = _experts(draft, table, family)
     if family.patches is not None:
@@ -76,7 +76,7 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
         patches=family.patches is not None,
     )
     share = table.get("tie_word_embeddings")
-    found = finish(
+    return finish(
         draft,
         given,
         layout=layout,
@@ -85,7 +85,6 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
         format="huggingface",
         family=f"{family.title} (Hugging Face {name})",
     )
-    return replace(found, model=replace(found.model, latent=latent)) if latent else found
 
 
 def _language_part(table: Mapping[str, Any], draft: Draft) -> tuple[str | None, Mapping[str, Any]]:

@@ -15,10 +15,10 @@ MEGATRON = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 _WIDEST = 2**14
 
 
-def latent_of(
+def take_latent(
     draft: Draft, table: Mapping[str, object], given: Given, *, names: tuple[str, ...] = HUGGINGFACE
-) -> Latent:
-    """The widths of latent attention; sets ``head_dim``, and keeps the search off the heads.
+) -> None:
+    """Set the widths of latent attention and ``head_dim``, and keep the search off the heads.
 
     Raises InputError where one is missing, and UsageError where the user gives what follows from them.
     """
@@ -33,9 +33,8 @@ def latent_of(
     draft.put("head_dim", plain + turned, follows, key=names[1])
     for name in ("heads", "kv_heads", "head_dim"):
         draft.fixed[name] = words.LATENT_FOLLOWS
-    return Latent(
-        keys, None if rank is None else _width(rank, "q_lora_rank", draft.name), plain, turned, value
-    )
+    queries = None if rank is None else _width(rank, "q_lora_rank", draft.name)
+    draft.latent = Latent(keys, queries, plain, turned, value)
 
 
 def _width(found: object, key: str, name: str) -> int:

@@ -23,7 +23,7 @@ from tracelens.config.configuration import (
     finish,
     whole,
 )
-from tracelens.config.latent import MEGATRON, latent_of
+from tracelens.config.latent import MEGATRON, take_latent
 from tracelens.errors import InputError
 from tracelens.numbers import round_up
 
@@ -109,11 +109,10 @@ def read_megatron(
     for size, key in _SIZES.items():
         _check_variable(table, key, name)
         draft.take(size, table, (key,))
-    latent = None
     if _on(table, "multi_latent_attention"):
         for key in (*MEGATRON, "q_lora_rank"):
             _check_variable(table, key, name)
-        latent = latent_of(draft, _LATENT | dict(table), given, names=MEGATRON)
+        take_latent(draft, _LATENT | dict(table), given, names=MEGATRON)
     else:
         _kv_heads(draft, table)
     swiglu = _on(table, "swiglu") or _on(table, "gated_linear_unit")
@@ -137,7 +136,7 @@ def read_megatron(
     )
     if format == "megatron":
         draft.keys = {ours: "--" + key.replace("_", "-") for ours, key in draft.keys.items()}
-    found = finish(
+    return finish(
         draft,
         replace(given, sizes={size: value for size, value in overrides.items() if size != "vocab"}),
         layout=layout,
@@ -147,7 +146,6 @@ def read_megatron(
         family=f"Megatron-LM ({name})",
         padded=padded,
     )
-    return replace(found, model=replace(found.model, latent=latent)) if latent else found
 
 
 def _experts(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> int:

@@ -198,6 +198,8 @@ def _data_parallel(planner: Planner, config: ModelConfig, training: Training, ba
             took += each * layers * training.micro_batches
         else:
             took += _exchanged(planner, "all_reduce", ranks, _DDP_BYTES * weights, in_node)
+    if not took:
+        return Span.exactly(took, "model")
     if training.strategy == "fsdp":
         # it is made to hide its exchanges: in the steps that were fitted it hid none
         hides = backward_ms * training.micro_batches if is_blackwell(planner.gpu) else 0.0

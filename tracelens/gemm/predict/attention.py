@@ -99,9 +99,9 @@ _NARROW_FRAC = 0.3
 
 def _narrower(call: AttentionProblem, alike: AttentionPrediction) -> AttentionPrediction:
     """``call``, whose values are narrower than its keys, from one whose values are as wide."""
-    low, mid = alike.time_us.low, alike.time_us.mid
-    work = call.useful_flops / replace(call, value_dim=None).useful_flops
-    least = min(work, call.bytes_moved / replace(call, value_dim=None).bytes_moved)
+    low, mid, wide = alike.time_us.low, alike.time_us.mid, replace(call, value_dim=None)
+    work = call.useful_flops / wide.useful_flops
+    least = min(work, call.bytes_moved / wide.bytes_moved)
     found = replace(
         alike,
         useful_flops=float(call.useful_flops),
