@@ -61,7 +61,7 @@ class Row:
 
     @property
     def step_ms(self) -> float:
-        tokens = self.training.micro_batches * (self.config.model.token_count or 0)
+        tokens = self.training.batches * (self.config.model.token_count or 0)
         return 1e3 * tokens / self.tokens_per_s
 
     @property

@@ -18,7 +18,7 @@ from tracelens.rules.advise import advise
 from tracelens.rules.engine.diffs import config_diffs
 from tracelens.rules.engine.effects import STATES, effects_of
 from tracelens.rules.engine.sizes import sizes_of
-from tracelens.step.planned_kernels import memory_bytes
+from tracelens.step.planned_kernels import activation_bytes
 
 SHAPE = Shape(2560, 32, 10240, 50257, layers=4)
 
@@ -75,7 +75,7 @@ def test_settings_of_the_run_leave_the_weights_alone(facts: StepFacts, said: Lis
     assert twice.flops.frac == pytest.approx(1.0)
     config = facts.step.now if facts.step else None
     assert config is not None and twice.memory.states == 0
-    kept = memory_bytes(config, Layout()) - 16 * (config.parameters or 0)
+    kept = activation_bytes(config, Layout())
     assert twice.memory.activations == pytest.approx(kept)
     said(of(facts, {"sequence": [2048, 4096]}).checkpoint_how)
 

@@ -93,11 +93,12 @@ def ways(
 
 
 def numbers(found: list[str]) -> list[str]:
-    """Each way as a letter of its kind and its number: r, bN, tN, fN, and FN with full recompute."""
+    """Each way as a letter of its kind and its number: r, s, bN, tN, fN, and FN with full recompute."""
     short = []
     for way in found:
         digits = "".join(one for one in way if one.isdigit())
-        letter = "b" if "micro-batch" in way else "t" if "tensor" in way else "f" if "FSDP" in way else "r"
+        letters = {"micro-batch": "b", "tensor": "t", "FSDP": "f", "sequence": "s", "recompute": "r"}
+        letter = next(letter for word, letter in letters.items() if word in way)
         short.append((letter.upper() if letter == "f" and "recompute" in way else letter) + digits)
     return short
 
@@ -135,13 +136,16 @@ def test_the_least_of_each_kind_that_fits(room_gb: float, training: Training, fo
 
 #: On two tensor-parallel ranks: states 2.835; layers gathered 0.0295; activations
 #: 2 * 4096 * (24 * 10 * 1024 + 3 * 25600) = 2.642; with full recompute
-#: 2 * 4096 * (33 * 1024 + 76800) = 0.906.
+#: 2 * 4096 * (33 * 1024 + 76800) = 0.906; with sequence parallelism
+#: 2 * 4096 * (24 * 8 * 1024 + 76800) = 2.240.
 @pytest.mark.parametrize(
     ("room_gb", "training", "found"),
     [
         (3.10, Training(2, "tp"), ["t8", "f8"]),  # 2.835 / 8 + 0.030 + 2.642 = 3.026
         (3.02, Training(2, "tp"), ["t8", "f16"]),
-        (3.02, Training(32, "fsdp"), ["r", "b3", "t8", "f32"]),  # 16 groups share already
+        (3.02, Training(32, "fsdp"), ["r", "s", "b3", "t8", "f32"]),  # 16 groups share already
+        (2.45, Training(32, "fsdp"), ["r", "s", "b3", "t8", "F32"]),  # 2.835 / 16 + 0.0295 + 2.240 = 2.447
+        (2.44, Training(32, "fsdp"), ["r", "b3", "t8", "F32"]),
         (2.64, Training(2, "tp"), ["t8", "F2"]),
         (3.80, Training(2, "tp"), ["r", "b1", "t4", "f4"]),  # 2.835 + 0.906 = 3.741
         (3.70, Training(2, "tp"), ["b1", "t4", "f4"]),  # one sequence of four: 2.835 + 0.661 = 3.496

@@ -15,7 +15,7 @@ from tracelens.config.model_config import changed
 from tracelens.errors import InputError
 from tracelens.gemm.predict.experts import ExpertLayer, predict_experts
 from tracelens.hardware import Gpu, find_gpu, list_gpus
-from tracelens.step.planned_kernels import memory_bytes
+from tracelens.step.planned_kernels import activation_bytes
 from tracelens.step.planned_step import PlannedStep, Planner, compare
 from tracelens.step.step import Change
 
@@ -253,5 +253,5 @@ def test_memory_of_a_known_case() -> None:
     """16 bytes a weight (ZeRO: 2 + 2 + 12), and 34 bytes of activations for s*b*h of each layer."""
     config = gpt3_2_7b(vocab=64)
     x, layout = config.model, config.layout
-    activations = memory_bytes(x, layout) - 16 * (x.parameters or 0)
+    activations = activation_bytes(x, layout)
     assert activations == pytest.approx(34 * 8192 * 2560 * 32, rel=0.07)

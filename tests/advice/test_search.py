@@ -13,7 +13,6 @@ from tracelens.config import Configuration, config_from_flags
 from tracelens.config.model_config import changed
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
-from tracelens.step.planned_kernels import memory_bytes
 from tracelens.step.planned_step import Planner, compare
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits, Space, kept_degree
@@ -110,7 +109,7 @@ def test_picks_keep_every_constraint_and_are_surely_faster(sizes: dict[str, int]
         assert abs((then.parameters or 0) / (now.parameters or 1) - 1) <= 0.01
         assert then.vocab >= (now.vocab or 0)
         assert (then.layers, then.sequence, then.micro_batch) == (now.layers, now.sequence, now.micro_batch)
-        assert memory_bytes(then, planner.layout) <= 1.01 * memory_bytes(now, planner.layout)
+        assert planner.memory(then) <= 1.01 * planner.memory(now)
         assert (pick.saving_frac.low or 0) > 0
         assert pick.shape_gain_frac >= 0.01
         again = compare(present, planner.step(then))  # each pick is simulated as a whole
@@ -197,7 +196,7 @@ def test_a_micro_batch_needs_to_know_the_memory() -> None:
     config = gpt3_2_7b(micro_batch=1)
     planner, found = _search(config, free=BY_DEFAULT | {"micro_batch"}, memory_gb=60)
     for candidate in found.front:
-        assert memory_bytes(candidate.model, planner.layout) <= 60e9
+        assert planner.memory(candidate.model) <= 60e9
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,11 @@ _FLAGS = {
     "sequence": "Tokens of a sequence.",
     "micro_batch": "Sequences of a micro-batch, on one GPU.",
     "tensor_parallel": "GPUs that share each layer.",
+    "pipeline_parallel": "Stages of layers, each on GPUs of its own.",
+    "virtual_stages": "Parts of its layers that a stage takes turns with (interleaved).",
     "expert_parallel": "GPUs that share the experts, each with its own tokens.",
 }
-_TRAINING = ("gpus", "strategy", "checkpoint", "micro_batches")
+_TRAINING = ("gpus", "strategy", "sequence_parallel", "checkpoint", "micro_batches")
 
 
 def _sizes(command: click.decorators.FC) -> click.decorators.FC:
@@ -64,12 +66,15 @@ _GROUPS = {
 @click.option("--memory-gb", type=float, metavar="GB", help="Memory of one GPU, to search the micro-batch.")
 @click.option("--step", "whole", is_flag=True, help="Predict a whole step, tokens/s and MFU.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs of the step.  [default: one node]")
-@click.option("--strategy", type=click.Choice(["fsdp", "ddp", "tp"]),
-              help="How GPUs share the step.  [default: fsdp]")  # fmt: skip
+@click.option("--strategy", type=click.Choice(["fsdp", "ddp", "zero1", "tp"]),
+              help="How GPUs share the step.  [default: the file's, or fsdp]")  # fmt: skip
+@click.option("--sequence-parallel", is_flag=True, default=None,
+              help="Tensor-parallel ranks share what is between their GEMMs, too (memory).")  # fmt: skip
 @click.option("--checkpoint", type=click.Choice(["full", "none"]),
-              help="Activations computed again in the backward.  [default: none]")  # fmt: skip
+              help="Activations computed again in the backward.  [default: the file's, or none]")  # fmt: skip
 @click.option("--micro-batches", type=click.IntRange(1), metavar="N",
-              help="Micro-batches of a step (gradient accumulation).  [default: 1]")  # fmt: skip
+              help="Micro-batches of a step (gradient accumulation).  [default: the file's, or 1]",
+)  # fmt: skip
 @click.option("--json", "json_path", metavar="FILE", help="Everything as JSON ('-': standard output).")
 def suggest(
     source: str | None,

@@ -9,13 +9,14 @@ from typing import Literal
 from tracelens.config import words
 from tracelens.config.model_config import Latent, ModelConfig
 from tracelens.errors import InputError, UsageError
+from tracelens.results.suggestions import Strategy
 
 #: Beyond any model: a search around such sizes would not end. Numbers above LARGEST are none at all.
 LARGEST = 2**31
 _MOST = {
     "hidden": 2**20, "heads": 2**14, "kv_heads": 2**14, "head_dim": 2**14, "ffn": 2**23, "vocab": 2**25,
     "layers": 2**14, "experts": 2**14, "sequence": 2**24, "micro_batch": 2**16, "tensor_parallel": 2**12,
-    "expert_parallel": 2**12,
+    "expert_parallel": 2**12, "pipeline_parallel": 2**12, "virtual_stages": 2**12,
     "shared_ffn": 2**23, "dense_layers": 2**14, "dense_ffn": 2**23,
 }  # fmt: skip
 #: Tokens of a micro-batch where no configuration says how many: enough rows to fill a GPU.
@@ -53,6 +54,16 @@ class PaddedVocab:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """How a step is run, where a configuration says it: Megatron's arguments do."""
+
+    global_batch: int | None = None  # sequences of one optimizer step, on all GPUs
+    full_recompute: bool = False
+    strategy: Strategy = "fsdp"
+    sequence_parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """One configuration read. Sizes are of the whole model."""
 
@@ -67,6 +78,7 @@ class Configuration:
     assumed: frozenset[str] = frozenset()  # sizes that nothing in the input says
     written: frozenset[str] = frozenset()  # sizes that the input itself, or the user, sets
     padded: PaddedVocab | None = None  # where the framework pads the tokenizer's to model.vocab
+    run: Run = Run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +193,7 @@ def finish(
     if values["vocab"] % t:
         raise UsageError(f"vocab = {values['vocab']} does not divide over {t} tensor-parallel ranks")
     _experts_share(values)
+    _stages_share(values)
     config = replace(ModelConfig(gated=gated, tied=tied, latent=draft.latent), **values)  # type: ignore[arg-type]
     assumed, written = (
         frozenset(name for name, one in draft.origins.items() if one == origin)
@@ -204,6 +217,16 @@ def _experts_share(values: Mapping[str, int]) -> None:
             "expert parallelism together with tensor parallelism is not predicted: which tokens a rank sends"
             " then depends on the framework"
         )
+
+
+def _stages_share(values: Mapping[str, int]) -> None:
+    """UsageError where there are not as many layers as stages and turns."""
+    stages, turns = values.get("pipeline_parallel", 1), values.get("virtual_stages", 1)
+    if stages == 1 and turns > 1:
+        raise UsageError(f"{turns} virtual stages: there is one pipeline stage; add --pipeline-parallel N")
+    if stages * turns > values["layers"]:
+        each = f" with {turns} turns each" if turns > 1 else ""
+        raise UsageError(f"{values['layers']} layers are too few for {stages} pipeline stages{each}")
 
 
 def _head_sizes(draft: Draft) -> None:

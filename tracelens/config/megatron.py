@@ -20,12 +20,14 @@ from tracelens.config.configuration import (
     Given,
     Layout,
     PaddedVocab,
+    Run,
     finish,
     whole,
 )
 from tracelens.config.latent import MEGATRON, take_latent
 from tracelens.errors import InputError
 from tracelens.numbers import round_up
+from tracelens.results.suggestions import Strategy
 
 _SIZES = {
     "hidden": "hidden_size",
@@ -40,6 +42,7 @@ _SIZES = {
 #: Defaults of arguments.py and transformer_config.py.
 _LATENT = {"kv_lora_rank": 32, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
 _TOP_K = 2
+_SHARDED = ("use_megatron_fsdp", "use_custom_fsdp", "use_torch_fsdp2")
 _MOST_LAYERS = 2**14
 _ARGUMENT = re.compile(
     r"(?<![\w-])--([a-z][a-z0-9_-]*)(?:[ \t]*=[ \t]*|[ \t]+)?(?=(\"[^\"\n]*\"|'[^'\n]*'|[^\s\\)]+)?)"
@@ -123,7 +126,8 @@ def read_megatron(
         draft.put("ffn", width, how, key=_SIZES["ffn"])
     chosen = _experts(draft, table, overrides) if table.get("num_experts") else None
     padded = _vocab(draft, table, overrides)
-    for key in ("pipeline_model_parallel_size", "context_parallel_size", "mtp_num_layers"):
+    _stages(draft, table, overrides)
+    for key in ("context_parallel_size", "mtp_num_layers"):
         if table.get(key) not in (None, 0, 1, "0", "1") or (key == "mtp_num_layers" and _on(table, key)):
             draft.notes.append(words.not_counted(key, str(table[key])[:12]))
     untied = _on(table, "untie_embeddings_and_output_weights")
@@ -136,7 +140,7 @@ def read_megatron(
     )
     if format == "megatron":
         draft.keys = {ours: "--" + key.replace("_", "-") for ours, key in draft.keys.items()}
-    return finish(
+    found = finish(
         draft,
         replace(given, sizes={size: value for size, value in overrides.items() if size != "vocab"}),
         layout=layout,
@@ -146,6 +150,7 @@ def read_megatron(
         family=f"Megatron-LM ({name})",
         padded=padded,
     )
+    return replace(found, run=_run(table, name))
 
 
 def _experts(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> int:
@@ -217,6 +222,38 @@ def _pattern(text: str) -> list[int] | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return found if isinstance(found, list) else None
+
+
+def _stages(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> None:
+    """Pipeline stages, and the parts of its layers that each takes turns with."""
+    turns = ("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage")
+    for key in ("pipeline_model_parallel_size", *turns):
+        _check_variable(table, key, draft.name)
+    draft.take("pipeline_parallel", table, ("pipeline_model_parallel_size",))
+    stages = overrides.get("pipeline_parallel") or draft.values.get("pipeline_parallel", 1)
+    if stages == 1 or draft.take("virtual_stages", table, turns[:1]) or table.get(turns[1]) is None:
+        return
+    layers = overrides.get("layers") or draft.values.get("layers", 0)
+    each = whole(table[turns[1]], turns[1], draft.name)
+    if each < 1 or layers % (stages * each):
+        raise InputError(
+            f"{draft.name}: {turns[1]} = {each} does not divide {layers} layers over {stages} stages"
+        )
+    draft.put("virtual_stages", layers // stages // each, f"{draft.name}: {turns[1]}", origin="written")
+
+
+def _run(table: Mapping[str, Any], name: str) -> Run:
+    """How a step is run; a batch that is a variable of somewhere else is not known."""
+    batch = table.get("global_batch_size")
+    known = batch is not None and not (isinstance(batch, str) and "$" in batch)
+    strategy: Strategy = "zero1" if _on(table, "use_distributed_optimizer") else "ddp"
+    return Run(
+        whole(batch, "global_batch_size", name) if known else None,
+        # its name before 2022 stands in examples/academic_paper_scripts
+        table.get("recompute_granularity") == "full" or _on(table, "activations_checkpoint_method"),
+        "fsdp" if any(_on(table, key) for key in _SHARDED) else strategy,
+        _on(table, "sequence_parallel"),
+    )
 
 
 def _kv_heads(draft: Draft, table: Mapping[str, Any]) -> None:

@@ -90,6 +90,7 @@ class ModelConfig:
     gated: bool | None = None  # the MLP has a gate (SwiGLU): three matrices and not two
     tied: bool | None = None  # logits share the embedding's weight
     pipeline_parallel: int | None = None  # stages, each with layers / stages layers
+    virtual_stages: int | None = None  # parts of its layers that a stage takes turns with (interleaved 1F1B)
     expert_parallel: int | None = None  # ranks that share the experts, each with experts / ranks of them
     top_k: int | None = None  # experts that each token goes to
     capacity: int | None = None  # rows of one expert's product: the mean where loads differ
@@ -203,7 +204,7 @@ NAMES = tuple(
     one.name
     for one in fields(ModelConfig)
     if one.name not in ("gated", "tied", "dtype", "micro_batches", "vocab_split", "kv_repeated",
-                        "shared_ffn", "dense_layers", "dense_ffn", "latent")
+                        "shared_ffn", "dense_layers", "dense_ffn", "latent", "virtual_stages")
 )  # fmt: skip
 
 

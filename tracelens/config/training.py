@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
+from tracelens.config.configuration import Run
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import UsageError
 from tracelens.results.suggestions import Checkpoint, Strategy
@@ -19,14 +20,17 @@ class Training:
     """GPUs, how they share a step, and what of the activations is computed again.
 
     fsdp: weights, gradients and optimizer are shared among the data-parallel GPUs. ddp: each GPU has all
-    of them. tp: all GPUs, or as many as ``tensor_parallel`` says, share each layer; ddp among the rest.
-    ``gpus`` None: one node, where its collectives were published, else one GPU.
+    of them. zero1: all but the optimizer, as Megatron-LM's distributed one. tp: all GPUs, or as many as
+    ``tensor_parallel`` says, share each layer; ddp among the rest. ``gpus`` None: one node, where its
+    collectives were published, else one GPU. ``strategy``, ``checkpoint`` and ``micro_batches`` None: as the
+    configuration says, else fsdp, none and one.
     """
 
     gpus: int | None = None
-    strategy: Strategy = "fsdp"
-    checkpoint: Checkpoint = "none"
-    micro_batches: int = 1  # of one optimizer step
+    strategy: Strategy | None = None
+    checkpoint: Checkpoint | None = None
+    micro_batches: int | None = None  # of one optimizer step, on each data-parallel GPU
+    sequence_parallel: bool = False  # tensor-parallel ranks share what is between their GEMMs, too
 
     def checked(self) -> Training:
         """UsageError where it makes no sense."""
@@ -34,12 +38,37 @@ class Training:
             ("strategy", self.strategy, STRATEGIES),
             ("checkpoint", self.checkpoint, CHECKPOINTS),
         ):
-            if value not in known:
+            if value is not None and value not in known:
                 raise UsageError(f"{name} {value!r:.40} is not known: {', '.join(known)}")
-        for name, number in (("gpus", self.gpus or 1), ("micro_batches", self.micro_batches)):
-            if not 0 < number <= _MOST:
+        for name, number in (("gpus", self.gpus), ("micro_batches", self.micro_batches)):
+            if number is not None and not 0 < number <= _MOST:
                 raise UsageError(f"{name} = {number} is no number of them")
         return self
+
+    @property
+    def batches(self) -> int:
+        """Micro-batches, one where nothing says how many."""
+        return self.micro_batches or 1
+
+    def as_run(self, run: Run, config: ModelConfig) -> Training:
+        """With what the configuration says of a step; UsageError where its batch does not divide so."""
+        batches = self.micro_batches
+        if batches is None and run.global_batch is not None:
+            at_once = (config.micro_batch or 1) * self.data_ranks(config)
+            if run.global_batch % at_once:
+                raise UsageError(
+                    f"a global batch of {run.global_batch} does not divide into micro-batches of"
+                    f" {config.micro_batch} on {self.data_ranks(config)} data-parallel GPUs: give"
+                    " --micro-batches N"
+                )
+            batches = run.global_batch // at_once
+        return replace(
+            self,
+            strategy=self.strategy or run.strategy,
+            checkpoint=self.checkpoint or ("full" if run.full_recompute else "none"),
+            micro_batches=batches or 1,
+            sequence_parallel=self.sequence_parallel or run.sequence_parallel,
+        )
 
     def expert_groups(self, config: ModelConfig) -> int:
         """Groups of data-parallel GPUs with all experts each; UsageError where they do not divide so."""
@@ -51,8 +80,10 @@ class Training:
         return data // ep
 
     def data_ranks(self, config: ModelConfig) -> int:
-        """GPUs that train on different data; UsageError where tensor-parallel ranks do not divide them."""
-        gpus, t = self.gpus or 1, config.tp
-        if gpus % t:
-            raise UsageError(f"{gpus} GPUs do not divide into groups of {t} tensor-parallel ranks")
-        return gpus // t
+        """GPUs that train on different data; UsageError where those that share a model do not divide them."""
+        gpus, shared = self.gpus or 1, config.model_ranks
+        if gpus % shared:
+            kind = "tensor-parallel ranks" if config.pp == 1 else f"{config.pp} stages of {config.tp} ranks"
+            count = f"{shared} {kind}" if config.pp == 1 else kind
+            raise UsageError(f"{gpus} GPUs do not divide into groups of {count}")
+        return gpus // shared

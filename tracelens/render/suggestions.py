@@ -16,7 +16,10 @@ _COMPONENTS = 8
 #: Changes below half of the last digit shown.
 _ROUND = 0.00005
 _SIZES = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "experts", "sequence",
-          "micro_batch", "tensor_parallel", "expert_parallel")  # fmt: skip
+          "micro_batch", "tensor_parallel", "pipeline_parallel", "virtual_stages",
+          "expert_parallel")  # fmt: skip
+#: Not shown where they are one.
+_DEGREES = frozenset({"tensor_parallel", "pipeline_parallel", "virtual_stages", "expert_parallel"})
 
 _TIME_OF: dict[TimeIs, str] = {
     "kernels": "GEMMs, attention and memory-bound kernels of one micro-batch",
@@ -45,7 +48,7 @@ def _head(out: Out, found: Suggestions) -> None:
         for name in _SIZES
         if name in found.sizes
         and found.sizes[name].value is not None
-        and not (name in ("tensor_parallel", "expert_parallel") and found.sizes[name].value == 1)
+        and not (name in _DEGREES and found.sizes[name].value == 1)
     ]
     out.line(" ".join(sizes))
     facts = ["weights not known"]
@@ -78,6 +81,9 @@ def _whole_step(out: Out, step: WholeStep) -> None:
         run.append(f"{'ddp' if step.strategy == 'tp' else step.strategy} over {step.data_parallel}")
     if step.tensor_parallel > 1:
         run.append(f"tensor parallel {step.tensor_parallel}")
+    if step.pipeline_parallel > 1:
+        turns = f" of {step.virtual_stages} virtual" if step.virtual_stages > 1 else ""
+        run.append(f"{step.pipeline_parallel} pipeline stages{turns}")
     if step.expert_parallel > 1:
         run.append(f"expert parallel {step.expert_parallel}")
     run.append("full recompute" if step.checkpoint == "full" else "no recompute")

@@ -15,7 +15,7 @@ SuggestedFrom = Literal["config", "trace", "report"]
 #: What ``time_ms`` is. kernels: matrix products, attention and kernels that only move bytes, of one
 #: micro-batch's forward and backward, added up. step: a step that was measured.
 TimeIs = Literal["kernels", "step", "recording"]
-Strategy = Literal["fsdp", "ddp", "tp"]
+Strategy = Literal["fsdp", "ddp", "zero1", "tp"]
 Checkpoint = Literal["none", "full"]
 
 
@@ -67,6 +67,8 @@ class WholeStep:
     memory_gb: Annotated[float, says("estimate, of one GPU")]
     notes: list[str]
     expert_parallel: Annotated[int, says("of the data-parallel GPUs, those that share the experts")] = 1
+    pipeline_parallel: Annotated[int, says("stages, each on GPUs of its own")] = 1
+    virtual_stages: Annotated[int, says("parts of its layers that a stage takes turns with")] = 1
 
 
 @dataclass(frozen=True, slots=True)

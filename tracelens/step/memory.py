@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
 from tracelens.config.training import Training
-from tracelens.step.planned_kernels import activation_bytes
+from tracelens.step.planned_kernels import activation_bytes, busiest_stage
 from tracelens.step.words import planned as words
 
 #: bf16 weights and gradients, and Adam's fp32 master weights and two moments (ZeRO, arXiv 1910.02054).
 STATE_BYTES = 16.0
+_OPTIMIZER_BYTES = 12.0
 #: Degrees that are tried for what would fit.
 _TENSOR = (2, 4, 8)
 _SHARDED = tuple(2**n for n in range(1, 11))
@@ -30,19 +31,47 @@ class Memory:
 
 
 def memory_of(config: ModelConfig, layout: Layout, training: Training) -> Memory:
-    """An estimate, of one GPU. Full checkpointing keeps each layer's input, and one layer whole."""
-    weights = (config.parameters or 0) / config.tp
-    ranks = training.data_ranks(config) if training.gpus else 1
-    states = STATE_BYTES * config.held_parameters
-    if training.strategy == "fsdp" and ranks > 1:
-        # Two layers are there whole, in 16 bits: the one computed and the one gathered ahead of it.
-        states = STATE_BYTES * weights / ranks + 2 * 2.0 * config.held_parameters / (config.layers or 1)
-    kept = activation_bytes(config, layout)
-    if training.checkpoint == "full":
-        tokens, layers = config.token_count or 0, config.layers or 1
-        kept = activation_bytes(replace(config, layers=1, dense_layers=None), layout)
-        kept += 2.0 * tokens * (config.hidden or 0) * (layers - 1)
-    return Memory(states, kept)
+    """An estimate, of one GPU. Full checkpointing keeps each layer's input, and one layer whole.
+
+    Of pipeline stages the first, which keeps as many micro-batches as there are stages (more where they
+    are interleaved), or the last, with the logits.
+    """
+    stage = busiest_stage(config)
+    states = _states(stage, training, training.data_ranks(config) if training.gpus else 1)
+    first = replace(stage, vocab=0) if config.pp > 1 else stage
+    ahead = _kept(first, layout, training, _in_flight(config, training))
+    return Memory(states, max(ahead, _kept(stage, layout, training, 1.0)))
+
+
+def _states(stage: ModelConfig, training: Training, ranks: int) -> float:
+    """Weights, gradients and optimizer of one GPU; ``ranks`` of data-parallel GPUs can share them."""
+    held, shared = stage.held_parameters, (stage.parameters or 0) / stage.tp / ranks
+    if ranks == 1 or training.strategy in ("ddp", "tp"):
+        return STATE_BYTES * held
+    if training.strategy == "zero1":
+        return (STATE_BYTES - _OPTIMIZER_BYTES) * held + _OPTIMIZER_BYTES * shared
+    # Two layers are there whole, in 16 bits: the one computed and the one gathered ahead of it; beside
+    # pipeline stages all, and their gradients, until the step ends.
+    layers, bytes_each = (stage.layers or 1, 2.0) if training.gpus == ranks * stage.tp else (2, 4.0)
+    return STATE_BYTES * shared + 2 * bytes_each * held / layers
+
+
+def _in_flight(config: ModelConfig, training: Training) -> float:
+    """Micro-batches whose activations the first stage keeps (1F1B; interleaved: arXiv 2205.05198)."""
+    p, turns = config.pp, config.virtual_stages or 1
+    most = p * (1 + (p - 1) / (p * turns)) if turns > 1 else float(p)
+    return min(most, training.micro_batches or most)
+
+
+def _kept(stage: ModelConfig, layout: Layout, training: Training, batches: float) -> float:
+    """Activations of ``batches`` micro-batches on one GPU."""
+    split = training.sequence_parallel
+    if training.checkpoint != "full":
+        return batches * activation_bytes(stage, layout, sequence_parallel=split)
+    inputs = 2.0 * (stage.token_count or 0) * (stage.hidden or 0) * (stage.layers or 1)
+    inputs /= stage.tp if split else 1
+    one = activation_bytes(replace(stage, layers=1, dense_layers=None), layout, sequence_parallel=split)
+    return one + batches * inputs - inputs / (stage.layers or 1)
 
 
 def would_fit(config: ModelConfig, layout: Layout, training: Training, room_gb: float) -> list[str]:
@@ -54,6 +83,8 @@ def would_fit(config: ModelConfig, layout: Layout, training: Training, room_gb: 
     t, recompute = config.tp, replace(training, checkpoint="full")
     ep = config.ep
     found = [words.FULL_RECOMPUTE] if fits(config, recompute) else []
+    split = replace(training, sequence_parallel=True)
+    found += [words.SEQUENCE_PARALLEL] if split != training and t > 1 and fits(config, split) else []
     smaller = range((config.micro_batch or 1) - 1, 0, -1)
     found += [words.micro_batch_of(n) for n in smaller if fits(replace(config, micro_batch=n), training)][:1]
     wider = [n for n in _TENSOR if ep == 1 and n > t and _divides(config, n)]
@@ -61,12 +92,14 @@ def would_fit(config: ModelConfig, layout: Layout, training: Training, room_gb: 
     found += [
         words.tensor_parallelism_over(n) for n in wider if fits(replace(config, tensor_parallel=n), alone)
     ][:1]
-    now = (training.gpus or 1) // t if training.strategy == "fsdp" else 1
+    now = (training.gpus or 1) // config.model_ranks if training.strategy == "fsdp" else 1
     sharded = [
         words.fsdp_over(n, recompute=how is recompute)
         for how in (training, recompute)
         for n in _SHARDED
-        if n > now and n % ep == 0 and fits(config, replace(how, strategy="fsdp", gpus=n * t))
+        if n > now
+        and n % ep == 0
+        and fits(config, replace(how, strategy="fsdp", gpus=n * config.model_ranks))
     ]
     return found + sharded[:1]
 

@@ -21,6 +21,7 @@ class Pace:
     moved: float  # over reading and writing each tensor once: plain PyTorch has several kernels for each
     exchange: float  # of FSDP's collectives, over NCCL alone; hidden where it is below one
     error: float  # log: 9 in 10 of the steps left out are within it
+    least_moved: float | None = None  # of ``moved`` at the fast end, where that is another
 
 
 #: Constants by benchmarks/steps.py.

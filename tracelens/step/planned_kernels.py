@@ -251,24 +251,30 @@ def vocab_traffic(config: ModelConfig) -> Iterator[Traffic]:
     yield Traffic("loss", "backward", "b*s*v", 4 * logits, 22 * logits)
 
 
-def memory_bytes(config: ModelConfig, layout: Layout) -> float:
-    """Estimate of a rank's memory: 16 bytes a weight, and the activations kept for the backward.
+def busiest_stage(config: ModelConfig) -> ModelConfig:
+    """What the last pipeline stage has, which sets the pace: its layers, and the vocabulary once."""
+    if config.pp == 1:
+        return config
+    layers = config.stage_layers
+    dense = (config.dense_layers or 0) + (layers or 0) - (config.layers or 0)
+    return replace(
+        config, layers=layers, dense_layers=max(0, dense) or None, tied=True,
+        pipeline_parallel=None, virtual_stages=None,
+    )  # fmt: skip
 
-    Weights and gradients in 16 bits, master weights and Adam's two moments in fp32 (ZeRO, arXiv 1910.02054).
-    """
-    return 16.0 * config.held_parameters + activation_bytes(config, layout)
 
-
-def activation_bytes(config: ModelConfig, layout: Layout) -> float:
+def activation_bytes(config: ModelConfig, layout: Layout, *, sequence_parallel: bool = False) -> float:
     """Activations of one micro-batch that a rank keeps for the backward of ``layers`` layers, in 16 bits.
 
-    As in Korthikanti et al. (arXiv 2205.05198), with fused attention and no recompute.
+    As in Korthikanti et al. (arXiv 2205.05198), with fused attention and no recompute; ``sequence_parallel``:
+    each rank keeps its part of what is as wide as the stream.
     """
     s = RankSizes.of(config)
     kv_heads = s.heads if config.kv_repeated else s.kv_heads
-    width = 4 * s.hidden + (2 * s.heads + 2 * kv_heads) * s.head_dim
+    stream = 4 * s.hidden / (config.tp if sequence_parallel else 1)
+    width = stream + (2 * s.heads + 2 * kv_heads) * s.head_dim
     if (latent := config.latent) is not None:  # short vectors before and behind their norms, q, k, v and out
-        width = 4 * s.hidden + 2 * (latent.keys + (latent.queries or 0)) + latent.turned
+        width = stream + 2 * (latent.keys + (latent.queries or 0)) + latent.turned
         width += 2 * s.heads * (s.head_dim + latent.value)
     mlp = sum(width * layers for width, layers in dense_mlps(config, layout))
     if config.experts and layout.experts_per_token:
@@ -277,7 +283,7 @@ def activation_bytes(config: ModelConfig, layout: Layout) -> float:
 
 
 def memory_of_trace(config: ModelConfig) -> float | None:
-    """Estimate of a rank's memory in bytes for a model read off a trace: weights as in ``memory_bytes``.
+    """Estimate of a rank's memory in bytes for a model read off a trace: weights as in ``memory_of``.
 
     None where a size is not known, or experts share the tokens. What data-parallel ranks share (ZeRO, FSDP),
     and activations that are computed again, make it less.

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
+from tracelens.config.training import Training
 from tracelens.errors import InputError
 from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder
@@ -24,6 +25,7 @@ from tracelens.hardware.measurements import Measurements
 from tracelens.results import Basis, Estimate, Span, weakest
 from tracelens.step import planned_kernels as kernels
 from tracelens.step.casts import cast_ms
+from tracelens.step.memory import memory_of
 from tracelens.step.planned_experts import expert_parts
 from tracelens.step.planned_kernels import RankAttention, RankLinear, Traffic
 from tracelens.step.predicted import CONVERTED, LOW_PRECISION
@@ -175,7 +177,7 @@ class Planner:
 
     def memory(self, then: ModelConfig) -> float:
         """Estimate of a GPU's memory in bytes."""
-        return kernels.memory_bytes(then, self.layout)
+        return memory_of(then, self.layout, Training(strategy="ddp")).whole
 
     def _sum(
         self,

@@ -55,8 +55,10 @@ def suggest(
     if left := planner.left_wide(known.model):
         notes.append(words.stays_wide(left, dtype, LOW_PRECISION[dtype]))
     notes += [words.stays(name, why) for name, why in known.fixed.items() if name in limits.free]
-    whole = whole_step(planner, known.model, training) if training is not None else None
-    how = replace(training, gpus=whole.gpus) if training and whole else Training(strategy="ddp")
+    whole = whole_step(planner, known.model, training, run=known.run) if training is not None else None
+    how = Training(strategy="ddp")
+    if training and whole:
+        how = replace(training, gpus=whole.gpus).as_run(known.run, known.model)
     room = limits.memory_gb or hardware.memory_gb
     fitting = _would_fit(known, how, room)
     said = [*known.notes, *notes, *found.notes]

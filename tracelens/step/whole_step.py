@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from tracelens.config.configuration import Run
 from tracelens.config.model_config import ModelConfig
 from tracelens.config.training import Training
 from tracelens.errors import InputError
@@ -19,7 +20,7 @@ from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep, WholeStepPart
 from tracelens.step.memory import memory_of
 from tracelens.step.paces import FITTED, NODES_FRAC, Pace, is_blackwell, pace_of
-from tracelens.step.planned_kernels import RankSizes, attention_calls
+from tracelens.step.planned_kernels import RankSizes, attention_calls, busiest_stage
 from tracelens.step.planned_step import PlannedStep, Planner, total
 from tracelens.step.predicted import LOW_PRECISION
 from tracelens.step.reasons import PlannedPart
@@ -45,43 +46,52 @@ _DDP_BYTES = 4.0
 
 
 def whole_step(
-    planner: Planner, config: ModelConfig, training: Training, *, pace: Pace | None = None
+    planner: Planner,
+    config: ModelConfig,
+    training: Training,
+    *,
+    pace: Pace | None = None,
+    run: Run | None = None,
 ) -> WholeStep:
     """The step of ``config`` as ``training`` says, in ms, tokens per second and GPU, and MFU.
 
-    ``pace`` stands in for that of the GPU: ``benchmarks/steps.py`` fits it so.
+    ``pace`` stands in for that of the GPU: ``benchmarks/steps.py`` fits it so. ``run`` is what the
+    configuration says of a step where ``training`` does not.
     Raises InputError where what these GPUs take to exchange data was not published, or the peak is not known.
     """
     asked = training.gpus
     training = replace(training, gpus=asked or _usual_gpus(planner.gpu.name, config)).checked()
+    training = training.as_run(run or Run(), config)
     unlike = _unlike(planner, config)
-    pace, present = pace or pace_of(planner.gpu, unlike=bool(unlike)), planner.step(config)
-    data, t = training.data_ranks(config), config.tp
-    parts = dict(_kernels(present, pace, training))
+    pace, stage = pace or pace_of(planner.gpu, unlike=bool(unlike)), busiest_stage(config)
+    if config.model_ranks > 1:  # who shares layers has fused kernels, as Megatron-LM does, or plain ones
+        pace = replace(pace, least_moved=1.0)
+    present, groups, data = planner.step(stage), training.expert_groups(config), training.data_ranks(config)
+    parts = _busy(planner, stage, training, pace)
     backward = sum(part.time_ms.mid for part in present.parts if part.role != "forward")
-    shared, sent = (
-        _tensor_parallel(planner, config, training),
-        _data_parallel(planner, config, training, backward),
-    )
+    sent = _data_parallel(planner, stage, training, groups, backward)
     if (training.gpus or 1) > 1:
-        parts["communication"] = shared.joined(sent * pace.exchange if training.strategy == "fsdp" else sent)
-    if config.ep > 1:
-        parts["experts' all-to-all"] = _to_experts(planner, config, training)
-    parts["optimizer"] = _optimizer(planner, config, training)
+        sent = sent * pace.exchange if training.strategy == "fsdp" else sent
+        parts["communication"] = _tensor_parallel(planner, stage, training).joined(sent)
+    if config.pp > 1:
+        parts["communication"] = parts["communication"].joined(_to_stages(planner, config, training, data))
+        parts["pipeline bubble"] = _bubble(planner, config, training, pace)
+    parts["optimizer"] = _optimizer(planner, stage, training, data)
     parts = {name: _within(time, pace.error) for name, time in parts.items()}
     parts |= _as_fast_as_kernels(parts, present, training)
     parts |= _waits(parts, _launches(present, training), nodes=_nodes(planner.gpu.name, training))
     fitted = planner.gpu.name in FITTED and not planner.layout.experts_per_token and not unlike
+    fitted = fitted and config.pp == 1
     step_ms = replace(total(parts.values()), basis="model" if fitted else "heuristic")
-    tokens = training.micro_batches * (config.token_count or 0) / t
+    tokens = training.batches * (config.token_count or 0) / config.model_ranks
     memory = memory_of(config, planner.layout, training)
     return WholeStep(
         gpus=training.gpus or 1,
         data_parallel=data,
-        tensor_parallel=t,
-        strategy=training.strategy,
-        checkpoint=training.checkpoint,
-        micro_batches=training.micro_batches,
+        tensor_parallel=config.tp,
+        strategy=training.strategy or "fsdp",
+        checkpoint=training.checkpoint or "none",
+        micro_batches=training.batches,
         step_ms=step_ms,
         tokens_per_s_per_gpu=_rate(tokens * 1e3, step_ms),
         mfu_frac=_rate(tokens * _operations(planner, config) / (_peak(planner) * 1e9), step_ms),
@@ -89,17 +99,19 @@ def whole_step(
         memory_gb=memory.whole / 1e9,
         notes=list(_notes(planner, config, training, assumed=asked is None)),
         expert_parallel=config.ep,
+        pipeline_parallel=config.pp,
+        virtual_stages=config.virtual_stages or 1,
     )
 
 
 def _usual_gpus(gpu: str, config: ModelConfig) -> int:
     """One node where its collectives were published; else the ranks that share a layer, which are refused."""
-    return max(node_size(gpu), config.tp, config.ep)
+    return max(node_size(gpu), config.tp * config.pp * config.ep)
 
 
 def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[tuple[str, Span]]:
     """Products, attention and memory-bound kernels of all micro-batches, and what is computed again."""
-    count = training.micro_batches
+    count = training.batches
     for name, kind in (
         ("GEMMs", "product"),
         ("attention", "attention"),
@@ -114,11 +126,44 @@ def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[t
         yield "recompute", _as_run(again, pace) * count
 
 
+def _busy(planner: Planner, stage: ModelConfig, training: Training, pace: Pace) -> dict[str, Span]:
+    """What every micro-batch takes on a stage."""
+    found = dict(_kernels(planner.step(stage), pace, training))
+    if stage.ep > 1:
+        found["experts' all-to-all"] = _to_experts(planner, stage, training)
+    return found
+
+
+def _bubble(planner: Planner, config: ModelConfig, training: Training, pace: Pace) -> Span:
+    """What a stage waits for: the first micro-batch's way through the others, and the last one's way back.
+
+    (stages - 1) / micro-batches of the work in 1F1B, over the turns where stages are interleaved (arXiv
+    2104.04473, 2.2). The last stage has the vocabulary besides, which the others wait for each time.
+    """
+    one, stage = replace(training, micro_batches=1), busiest_stage(config)
+    whole, here = (
+        total((*_busy(planner, x, one, pace).values(), _tensor_parallel(planner, x, one)))
+        for x in (replace(config, pipeline_parallel=None), stage)
+    )
+    turns = config.virtual_stages or 1
+    low, mid, high = ((getattr(whole, end) - getattr(here, end)) / turns for end in ("low", "mid", "high"))
+    return Span(low, mid, high, whole.basis)
+
+
+def _to_stages(planner: Planner, config: ModelConfig, training: Training, data: int) -> Span:
+    """Activations to the next stage and their gradients back, each rank its part; hidden, or none of it."""
+    s, t = RankSizes.of(config), config.tp
+    in_node = linked(planner.gpu.name, 2, apart=t * data)
+    took = _exchanged(planner, "all_gather", 2, 2 * 2.0 * s.tokens * s.hidden / t, in_node)
+    shown = 2 * (config.virtual_stages or 1) * training.batches * took
+    return Span(0.0, shown, shown, "heuristic")
+
+
 def _as_fast_as_kernels(parts: dict[str, Span], present: PlannedStep, training: Training) -> dict[str, Span]:
     """The products at no less than the low end of their own prediction, however little of a step is known."""
     least = sum(part.time_ms.low for part in present.parts if part.kind == "product")
     found = parts["GEMMs"]
-    return {"GEMMs": replace(found, low=max(found.low, least * training.micro_batches))}
+    return {"GEMMs": replace(found, low=max(found.low, least * training.batches))}
 
 
 def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Span:
@@ -135,20 +180,22 @@ def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Span:
         alone = part.time_ms.low if part.kind == "bytes" else part.time_ms.mid
         factor = {"product": pace.products, "attention": pace.attention, "bytes": pace.moved}[part.kind]
         mid, high = mid + factor * alone, high + factor * alone
+        if part.kind == "bytes" and pace.least_moved is not None:
+            factor = pace.least_moved
         low += (1.0 if part.kind == "attention" else factor) * alone
     return Span(low, mid, high, "model")
 
 
 def _tensor_parallel(planner: Planner, config: ModelConfig, training: Training) -> Span:
-    """Two all-reduces of the activations forward and two backward in each layer, which nothing hides."""
+    """Two all-reduces of the activations forward and two backward in each layer, hidden or none of it."""
     t = config.tp
     if t == 1:
         return Span.exactly(0.0, "model")
     s = RankSizes.of(config)
-    calls = (6 if training.checkpoint == "full" else 4) * s.layers * training.micro_batches
+    calls = (6 if training.checkpoint == "full" else 4) * s.layers * training.batches
     in_node = linked(planner.gpu.name, t)
     took = _exchanged(planner, "all_reduce", t, 2.0 * s.tokens * s.hidden, in_node)
-    return Span.exactly(calls * took, "model")
+    return Span(0.0, calls * took, calls * took, "model")
 
 
 def _to_experts(planner: Planner, config: ModelConfig, training: Training) -> Span:
@@ -167,42 +214,50 @@ def _to_experts(planner: Planner, config: ModelConfig, training: Training) -> Sp
     none_there = math.comb(experts - experts // places, top_k) / math.comb(experts, top_k)
     calls = (6 if training.checkpoint == "full" else 4) * (s.layers - (config.dense_layers or 0))
     low, high = (
-        calls * training.micro_batches
+        calls * training.batches
         * _exchanged(planner, "all_to_all", ep, 2.0 * s.tokens * s.hidden * copies, in_node)
         for copies in (places * (1 - none_there), float(top_k))
     )  # fmt: skip
     return Span(low, high, _DEEPEP_FRAC * high, "heuristic")
 
 
-def _data_parallel(planner: Planner, config: ModelConfig, training: Training, backward_ms: float) -> Span:
+def _data_parallel(
+    planner: Planner, config: ModelConfig, training: Training, groups: int, backward_ms: float
+) -> Span:
     """FSDP gathers each layer forward and backward and scatters its gradients, for every micro-batch.
 
-    DDP reduces all gradients once, behind the last micro-batch's backward: between all of it shows and
-    only what is longer than that.
+    Beside pipeline stages it gathers once a step and keeps what it has, as torchtitan does. DDP reduces all
+    gradients once, behind the last micro-batch's backward: between all of it shows and only what is longer
+    than that.
     """
     t, ep = config.tp, config.ep
     experts = config.expert_parameters if ep > 1 else 0  # each of their GPUs exchanges its own with its like
     parts = [
-        (training.data_ranks(config), t, ((config.parameters or 0) - experts) / t),
-        (training.expert_groups(config), ep, experts / ep),
+        (groups * ep, t, ((config.parameters or 0) - experts) / t),
+        (groups, ep, experts / ep),
     ]
     took, layers = 0.0, config.layers or 1
+    staged = training.gpus != groups * ep * t
+    gathers, times = (1, 1) if staged else (2, training.batches)
     for ranks, apart, weights in parts:
         if ranks == 1 or not weights:
             continue
         in_node = linked(planner.gpu.name, ranks, apart=apart)
         if training.strategy == "fsdp":
             size = 2.0 * weights / layers
-            each = 2 * _exchanged(planner, "all_gather", ranks, size, in_node)
+            each = gathers * _exchanged(planner, "all_gather", ranks, size, in_node)
             each += _exchanged(planner, "reduce_scatter", ranks, size, in_node)
-            took += each * layers * training.micro_batches
+            took += each * layers * times
+        elif training.strategy == "zero1":
+            took += _exchanged(planner, "reduce_scatter", ranks, _DDP_BYTES * weights, in_node)
+            took += _exchanged(planner, "all_gather", ranks, 2.0 * weights, in_node)
         else:
             took += _exchanged(planner, "all_reduce", ranks, _DDP_BYTES * weights, in_node)
     if not took:
         return Span.exactly(took, "model")
     if training.strategy == "fsdp":
         # it is made to hide its exchanges: in the steps that were fitted it hid none
-        hides = backward_ms * training.micro_batches if is_blackwell(planner.gpu) else 0.0
+        hides = backward_ms * training.batches if is_blackwell(planner.gpu) else 0.0
         return Span(max(0.0, took - hides), took, took, "model")
     least = max(0.0, took - backward_ms)
     return Span(least, 0.5 * (least + took), took, "heuristic")
@@ -219,11 +274,11 @@ def _exchanged(planner: Planner, collective: str, ranks: int, size: float, in_no
     return took / 1e3
 
 
-def _optimizer(planner: Planner, config: ModelConfig, training: Training) -> Span:
+def _optimizer(planner: Planner, config: ModelConfig, training: Training, data: int) -> Span:
     """Each weight's states read and written once a step, by the GPU that holds them."""
     held = config.held_parameters
-    if training.strategy == "fsdp":
-        held = (config.parameters or 0) / config.tp / training.data_ranks(config)
+    if training.strategy in ("fsdp", "zero1"):
+        held = (config.parameters or 0) / config.tp / data
     bandwidth = (planner.gpu.bandwidth_gbps or math.inf) * BANDWIDTH_FRAC
     return Span.exactly(_OPTIMIZER_BYTES * held / bandwidth / 1e6, "model")
 
@@ -240,7 +295,7 @@ def _launches(present: PlannedStep, training: Training) -> float:
             many = _EXPERT_KERNELS * part.calls
         again = training.checkpoint == "full" and part.role == "forward" and part.component not in _OUTSIDE
         found += many * (2 if again else 1)
-    return found * training.micro_batches
+    return found * training.batches
 
 
 def _waits(parts: dict[str, Span], launches: float, *, nodes: int) -> dict[str, Span]:
@@ -310,7 +365,7 @@ def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed
         yield words.AS_PUBLISHED if fitted else words.gpu_unfitted(planner.gpu.title)
         yield words.FAST_END
     yield from _unlike(planner, config)
-    if training.strategy != "fsdp" and (training.gpus or 1) > 1:
+    if training.strategy is not None and training.strategy != "fsdp" and (training.gpus or 1) > 1:
         yield words.strategy_unfitted(training.strategy)
     if planner.layout.experts_per_token:
         yield words.EXPERTS_UNFITTED
@@ -319,4 +374,6 @@ def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed
         else:
             yield words.EVEN_CHOICE
             yield words.ALL_TO_ALL
+    if config.pp > 1:
+        yield words.PIPELINE
     yield words.NOT_IN_STEP

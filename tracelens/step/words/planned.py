@@ -9,7 +9,8 @@ NOT_IN_KERNELS = (
     "the optimizer and gradient clipping",
     "activation recompute, dropout, biases and the cost of data loading",
 )
-NOT_IN_STEP = "data loading, checkpoints written to disk, evaluation and pipeline parallelism are not in it"
+NOT_IN_STEP = "data loading, checkpoints written to disk and evaluation are not in it"
+PIPELINE = "no step of pipeline stages was there to fit: the schedule is 1F1B, the last stage has the logits"
 AS_PUBLISHED = "runs as published steps of MPT did: FSDP in plain PyTorch 2.0 and 2.1 with Triton attention"
 FAST_END = "the fast end has today's attention kernels; torch.compile gains further"
 FAST_END_HIDES = "the fast end hides exchanges behind kernels; torch.compile gains further"
@@ -22,6 +23,7 @@ NO_EXPERT_PARALLELISM = "expert parallelism is not in it, each GPU has all exper
 EVEN_CHOICE = "experts are taken to be chosen evenly: else all wait for the GPU of the fullest ones"
 ALL_TO_ALL = "their all-to-all is NCCL's, a copy of a token for each expert; the range holds DeepEP's"
 FULL_RECOMPUTE = "full recompute"
+SEQUENCE_PARALLEL = "sequence parallelism"
 MORE_BYTES = "more bytes"
 
 
