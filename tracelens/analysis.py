@@ -29,6 +29,7 @@ from tracelens.accounting.padding import with_padding
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import StepTimes, step_times
+from tracelens.accounting.words.model import layers_of_a_part
 from tracelens.attribution import Attribution, Calls, attribute, find_calls, open_functions
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
@@ -38,7 +39,7 @@ from tracelens.files import cannot_read, write_bytes
 from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
-from tracelens.results import SCHEMA_VERSION, ComponentRow, Explorer, OtherRow, Report
+from tracelens.results import SCHEMA_VERSION, ComponentRow, Explorer, Known, OtherRow, Report
 from tracelens.results.json import from_json, to_json
 from tracelens.results.step import Step
 from tracelens.results.waiting import busy_frac, mean_ms
@@ -343,6 +344,8 @@ def _measured_report(
         operands=operands_of(trace),
     )
     dims = with_messages(dims, trace, attribution, communication)
+    if times.cut and dims.layers.value is not None:
+        dims = replace(dims, layers=Known(None, layers_of_a_part(dims.layers.value)))
     dims = with_captured(dims, trace, shapes=shows_shapes(attribution, calls))
     around = surroundings(trace, attribution, calls)
     gemms, calls = gemm_rows(

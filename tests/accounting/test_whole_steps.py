@@ -22,6 +22,7 @@ from tracelens.errors import UsageError
 from tracelens.render.html import render_html
 from tracelens.render.markdown import render_report_markdown
 from tracelens.render.terminal import render_terminal
+from tracelens.render.verdict import with_verdict
 from tracelens.results import Report, Step
 from tracelens.results.json import from_json, to_json
 
@@ -216,6 +217,20 @@ def test_where_no_step_is_whole_the_cut_one_stays_and_says_so(tmp_path: Path) ->
     assert [(step.index, step.lacks) for step in report.steps] == [(6, "cut_at_end")]
     assert report.left_out == []
     assert from_json(to_json(report)) == report
+
+
+def test_of_a_step_that_is_cut_nothing_is_claimed_that_what_lacks_can_change(
+    tmp_path: Path, said: Listener
+) -> None:
+    """Idle time, MFU and the number of layers: kernels that are not there take time and have layers."""
+    events = _events()
+    whole = _report(tmp_path, events, (6, 6))
+    cut = _report(tmp_path, _ended_earlier(events, _within(_ranges(events)[6], 0.4), 6), (6, 6))
+    assert whole.summary.steps_marked and whole.model.layers.value == 2
+    assert not cut.summary.steps_marked and cut.summary.limited_by == ""
+    assert cut.summary.mfu_is_bound and cut.model.layers.value is None
+    told = with_verdict(cut).summary
+    said(told.verdict, told.verdict_to_try, cut.summary.mfu_why, cut.model.layers.source)
 
 
 def test_steps_asked_for_that_have_no_gpu_work_are_refused_by_name(tmp_path: Path, said: Listener) -> None:

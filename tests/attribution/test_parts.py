@@ -305,3 +305,10 @@ def test_a_product_behind_convolutions_of_the_last_layers_result_is_of_no_mlp(tm
     layer = [*ATTENTION, ADD, *MLP, ADD]
     smaller = [_row("other", "convolution", STREAM, [WIDTH, WIDTH, 3, 3]), OUTSIDE]
     _found(tmp_path, [*3 * layer, *smaller, *3 * layer], shapes=False)
+
+
+def test_the_last_product_of_a_file_that_ends_within_a_layer_is_no_head(tmp_path: Path) -> None:
+    open_ = _row("", "gelu", [BATCH, LENGTH, 4 * WIDTH])
+    words = _row("embedding", "embedding", [1000, WIDTH], [BATCH, LENGTH])
+    layer = [*ATTENTION, ADD, *MLP, ADD]
+    _found(tmp_path, [words, *3 * layer, *ATTENTION, ADD, NORM, UP, open_])

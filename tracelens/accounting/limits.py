@@ -126,6 +126,7 @@ class StepPicture:
     at_stake: Estimate | None = None  # of all findings together
     open_ms: float = 0.0  # beside a prediction: what the findings without one save at most
     graph_frac: float = 0.0  # of GPU time, in kernels that CUDA graphs launch
+    cut: bool = False  # steps are marked, and none of them is whole
 
     @property
     def padding(self) -> Sequence[Finding]:
@@ -192,7 +193,7 @@ class StepPicture:
 
     @property
     def marked(self) -> bool:
-        """Is there a step, and not only a trace taken for one?"""
+        """Is there a whole step, and not only a trace, or a part of a step, taken for one?"""
         return self.summary.steps_marked
 
 
@@ -207,6 +208,7 @@ def picture_of(report: Report) -> StepPicture:
         model=report.model,
         coverage=report.coverage,
         gpu=report.gpu,
+        cut=any(step.lacks is not None for step in report.steps),
         components=report.components,
         gemms=report.gemms,
         communication=report.communication,

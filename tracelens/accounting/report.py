@@ -74,6 +74,8 @@ def summarize(
     in_step = attribution.step >= 0
     length = float((times.end_ns - times.start_ns).sum())
     work, dtype, why = _work(trace, calls, attribution, covered)
+    if times.cut and work is not None:
+        why = words.joined(words.CUT, why)
     bound = work is not None and why is not None
     peak = gpu.peak(dtype)
     achieved = work / length / 1e3 if work is not None and length else None

@@ -33,13 +33,18 @@ class StepTimes:
     busy_ns: IntArray  # some GPU event runs
     exposed_ns: IntArray  # communication runs and no compute kernel (attribution.communication)
     source: str
-    marked: bool  # each is a ProfilerStep range, a training step that is
+    marked: bool  # each is a ProfilerStep range, a training step that is, and whole
     lacks: list[NotWhole | None]  # of each; other than None only where no step is whole
     left_out: list[LeftOut]  # of the steps asked for, those that are in no figure
 
     @property
     def count(self) -> int:
         return len(self.positions)
+
+    @property
+    def cut(self) -> bool:
+        """Is none of them whole?"""
+        return bool(self.lacks) and None not in self.lacks
 
     def time(self) -> StepTime:
         return _spread((self.end_ns - self.start_ns) / 1e6)
@@ -87,7 +92,7 @@ def step_times(
         covered(kernels.ts_ns, kernels.ts_ns + kernels.dur_ns, start, stop),
         exposed_within(trace, attribution, start, stop),
         cut.source,
-        links.steps.marked,
+        links.steps.marked and None in [cut.lacks[at] for at in positions],
         [cut.lacks[at] for at in positions],
         _left_out(links, cut.lacks, positions, wanted),
     )

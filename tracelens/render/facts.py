@@ -119,7 +119,7 @@ def _of_rank(dim: Known) -> str:
 
 def steps_text(report: Report) -> str:
     """Say which steps were read."""
-    if not report.summary.steps_marked or not report.steps:
+    if not report.steps or not (report.summary.steps_marked or cut_words(report)):
         return "whole trace, no step marked"
     runs = f.integers([step.index for step in report.steps])
     return f"step {runs}" if len(report.steps) == 1 else f"steps {runs} ({len(report.steps)})"

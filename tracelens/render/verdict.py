@@ -50,6 +50,7 @@ _SHARES = ((0.99, "All of it"), (0.5, "Most of it"), (0.0, "The largest part of 
 _MORE = ", more than any shape change would save."
 _PROFILED = "The profiler slows the CPU: tracelens capture also times steps without it."
 _MARK = f"{TO_TRY} call prof.step() after each step, or record with tracelens capture."
+_WHOLE = f"{TO_TRY} the whole file, or a recording that ends after the step."
 
 
 def with_verdict(report: Report) -> Report:
@@ -100,7 +101,7 @@ def _verdict(seen: StepPicture) -> Verdict:
         shapes = shapes if seen.findings else ""
     idle = seen.summary.gpu_busy_frac < 1 - LARGE
     if idle and not seen.marked:
-        return Verdict(_unmarked(seen), _MARK, _joined(remark, shapes))
+        return Verdict(_unmarked(seen), _WHOLE if seen.cut else _MARK, _joined(remark, shapes))
     if idle and (why := _profiler(seen)) is not None:
         return Verdict(why, "", _joined(remark, shapes, others))
     first = _first(seen, found, alone=bool(remark))
@@ -356,14 +357,17 @@ def _busy(seen: StepPicture) -> str:
 
 
 def _unmarked(seen: StepPicture) -> str:
-    """A trace without step ranges also holds what comes before and after: its idle time says nothing."""
+    """A trace without step ranges also holds what comes before and after, and of a step that is cut some is
+    not there: its idle time says nothing.
+    """
     whole_ms = seen.summary.step_ms.median
     work_ms, exposed_ms = seen.summary.gpu_busy_frac * whole_ms, seen.summary.exposed_communication_ms
     waits = ""
     if exposed_ms >= LARGE * work_ms > 0:
         waits = f", {ms(exposed_ms)} of them ({pct(exposed_ms / work_ms)}) in exposed communication"
+    state = "whole" if seen.cut else "marked"
     return (
-        "No step is marked in this trace, so what limits one is not known: the GPU works"
+        f"No step is {state} in this trace, so what limits one is not known: the GPU works"
         f" {ms(work_ms)} of the {ms(whole_ms)} recorded{waits}."
     )
 
@@ -403,7 +407,7 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
             return f"{changes} {does} {step} by 0 to {ms(stake.high)} ({share}): {title}.{more}"
         if waits == "unknown":
             does = "cuts" if count == 1 else "together cut"
-            gains = "what a step gains is not known, as none is marked"
+            gains = f"what a step gains is not known, as none is {'whole' if seen.cut else 'marked'}"
             share = f"{pct(time_ms / found.step_ms)}{how}"
             return f"{changes} {does} GPU work by {time} {of} {step} ({share}); {gains}: {title}.{more}"
         if time_ms < LITTLE * found.step_ms:

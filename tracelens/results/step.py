@@ -104,7 +104,7 @@ class Summary:
         SavingOf, says("what shape_waste_ms is of; gpu_work: the step gains 0 to its high end")
     ] = "step"
     steps_marked: Annotated[
-        bool, says("False: the whole trace taken as one step, so nothing is known per step")
+        bool, says("False: no step is marked, or none whole, so nothing is known per step")
     ] = True
     gemm_frac_is_bound: Annotated[
         bool, says("gemm_frac is a lower bound: too much GPU time could not be told apart")

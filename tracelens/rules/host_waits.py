@@ -66,7 +66,7 @@ class HostWaits(Rule):
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Name what the CPU does while the GPU waits."""
         if not facts.marked:
-            raise not_applicable("No steps are marked, and what runs between steps is no part of one.")
+            raise not_applicable("No whole step is marked, and what runs between steps is no part of one.")
         if not facts.host_waits:
             raise not_applicable("No compilation, graph break, DataLoader or pageable copy is in the steps.")
         return [_make(wait, facts) for wait in facts.host_waits], ""

@@ -9,7 +9,10 @@ MARKED_STEPS = "ProfilerStep ranges, on the GPU's clock"
 NO_TRAINING_STEP = "no ProfilerStep range: the whole trace is no training step"
 NO_LAYER = "no kernel is tied to one: module names (with_stack=True) or a transformer's order tell them"
 
-NO_STEP_MARKED = "no step is marked in the trace (ProfilerStep ranges), so what 1000 steps cost is not known"
+NO_STEP_MARKED = (
+    "no whole step is marked in the trace (ProfilerStep ranges): what 1000 steps cost is not known"
+)
+CUT = "of the step only a part is in the trace"
 NO_STEP_TIME = "no step time is known"
 WORLD_SIZE = "the world size in the trace, one GPU a rank"
 ONE_GPU = "how many GPUs the job has is not in the trace, so one is counted"

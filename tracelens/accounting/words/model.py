@@ -95,6 +95,11 @@ def layers_behind_others(layers: int) -> str:
     return f"{layers} layers are counted, behind GEMMs that are in none"
 
 
+def layers_of_a_part(layers: int) -> str:
+    """Of a step that is not whole."""
+    return f"{layers} layers are counted, in the part of a step that is in the trace"
+
+
 def layers_of_several(each: Sequence[int]) -> str:
     """Of models, or parts of one, with so many layers."""
     counts = " and ".join(map(str, each))

@@ -328,6 +328,9 @@ class BlockWalk(Walk):
         if last.k != self.hidden and not before:  # of a decoder of another width, by its own table
             run.labels |= {products[-1]: Label("logits")} if self._onto_words(products[-1], last) else {}
             return
+        if not before and (part := self._cut_layer(products[-1])) is not None:
+            run.labels[products[-1]] = part
+            return
         if not before and not self._scores(products[-1], vocab):
             taken = (kind.name for kind in run.kinds[products[-1] + 1 :] if kind.what != "copy")
             pools = last.n == last.k and next(taken, "") == "tanh"  # BERT's
@@ -369,6 +372,13 @@ class BlockWalk(Walk):
     @cached_property
     def _made_widths(self) -> set[int]:
         return {shape.n for at in self.run.products() if (shape := self.run.shape(at)) is not None}
+
+    def _cut_layer(self, at: int) -> Label | None:
+        """The last product as the layers call theirs of its sizes, where the run ends in an MLP: a cut file."""
+        run, behind = self.run, self.run.kinds[at + 1 :]
+        alike = [label for before, label in run.labels.items() if run.shape(before) == run.shape(at)]
+        inside = {label.component for label in alike} == {"mlp.up"} and not any(map(_joins, behind))
+        return alike[-1] if inside else None
 
     def _scores(self, at: int, vocab: int) -> bool:
         """Without a loss: is the product one onto the words of an embedding, or are its results compared?"""
