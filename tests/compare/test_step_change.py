@@ -8,6 +8,8 @@ import pytest
 
 from tests.said import Listener
 from tracelens.comparison.step_change import mixed_otherwise, spread, step_change
+from tracelens.render.compare_figures import difference
+from tracelens.render.compare_words import left_open, step_verdict
 from tracelens.results import StepTime
 from tracelens.results.comparison import StepChange
 
@@ -151,6 +153,10 @@ def test_where_too_few_were_recorded_the_steps_without_the_profiler_are_tested()
     assert step.unprofiled_steps == (5, 4) and "without the profiler" in step.test
     assert (step.before.median, step.after.median, step.diff_ms) == (101.0, 61.0, -40.0)
     assert -43.0 <= step.shift_low_ms < step.shift_high_ms <= -36.0
+    recorded = judged([100.0, 101.0, 102.0, 103.0], [60.0, 61.0, 62.0, 63.0])
+    for one, said in ((step, True), (recorded, False)):
+        texts = (step_verdict(one), difference(one), left_open(one))
+        assert {"without the profiler" in text for text in texts} == {said}
 
 
 @pytest.mark.parametrize(

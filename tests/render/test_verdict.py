@@ -15,6 +15,7 @@ from tracelens.numbers import ms, ms_range
 from tracelens.render import verdict as words
 from tracelens.render.verdict import with_verdict
 from tracelens.results import (
+    Check,
     CommunicationRow,
     ComponentRow,
     Estimate,
@@ -243,6 +244,18 @@ def test_bytes_that_move_are_named_by_component_without_the_products_in_them(sai
     said(text)
 
 
+def test_what_is_fused_already_is_not_to_be_fused() -> None:
+    """The optimizer moves the most bytes, and its check has seen no Adam of separate operations."""
+    parts = [component("optimizer", 8.0), component("norm", 6.0)]
+    checks = [Check("TL129", "", "passed", ""), Check("TL131", "", "found", "")]
+    open_, fused = (
+        verdict(picture(components=parts, gain=GAIN, checks=given))[1] for given in ([], checks)
+    )
+    assert "fused=True" in open_ and "fused=True" not in fused and "norm" in fused
+    alone = picture(components=[component("optimizer", 12.0)], gain=GAIN, checks=checks)
+    assert limits(alone).first == "memory" and TO_TRY not in verdict(alone)[1]
+
+
 def test_products_bound_by_memory_or_latency_count_as_such(said: Listener) -> None:
     rows = [
         gemm(1, 64, 64, 64, time_us=7000.0, bound="latency"),
@@ -256,6 +269,13 @@ def test_products_bound_by_memory_or_latency_count_as_such(said: Listener) -> No
 def test_what_else_is_large_stands_in_the_second_sentence(said: Listener) -> None:
     _, detail = verdict(picture(gain=Estimate(4, 5, 6, "model"), busy=0.9, exposed_ms=1.5))
     said(detail)
+
+
+def test_idle_time_without_the_profiler_is_a_share_of_a_step_without_it() -> None:
+    """Of 20 ms the GPU works 12; a step without the profiler takes 16: 4 ms are a quarter of that."""
+    norms = [component("norm", 11.0)]
+    _, detail = verdict(picture(busy=0.6, unprofiled_ms=16.0, components=norms, gain=GAIN))
+    assert "25.0%" in detail and "without the profiler" in detail
 
 
 def test_idle_that_only_the_profiler_makes_is_not_the_hosts_pace(said: Listener) -> None:

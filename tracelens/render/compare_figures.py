@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens import numbers as f
-from tracelens.comparison.spelling import arrow_ms, arrow_pct, p_said, p_value, signed_ms, signed_pct, span_ms
+from tracelens.comparison.spelling import arrow_ms, arrow_pct, p_said, p_value, signed_ms, signed_pct
 from tracelens.comparison.steps import LEVEL
-from tracelens.render.compare_words import level_why
+from tracelens.render.compare_words import interval, level_why
 from tracelens.render.facts import Number
 from tracelens.render.groups import GROUPS, group_of
 from tracelens.render.svg import Tick, round_step
@@ -62,8 +62,7 @@ def difference(step: StepChange) -> str:
     said = f"{signed_ms(step.diff_ms)}{share}"
     if step.p is None:
         return f"{said}; not tested"
-    interval = span_ms(step.shift_low_ms, step.shift_high_ms)
-    return f"{said}; {step.shift_level:.0%} interval {interval}; {p_said(step.p)}"
+    return f"{said}; {interval(step)}; {p_said(step.p)}"
 
 
 def _busy(found: Found) -> Number:

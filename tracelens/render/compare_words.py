@@ -105,15 +105,25 @@ def step_verdict(step: StepChange, *, name: str = "step", what: str = "steps") -
         few = f"{step.before.n} and {step.after.n} {what} are too few for a test, record 4 on each side"
         return f"Inconclusive: {seen}; {few}."
     if step.state == "no_change":
-        return f"No measurable change: {seen} ({p_said(step.p)}); more than {PRACTICAL:.0%} is excluded."
+        return f"No measurable change: {seen} ({_p(step)}); more than {PRACTICAL:.0%} is excluded."
     if step.state == "inconclusive":
         return f"Inconclusive: {seen} ({p_said(step.p)}); {interval(step)}."
-    return f"{step.state.capitalize()}: {seen} ({p_said(step.p)})."
+    return f"{step.state.capitalize()}: {seen} ({_p(step)})."
+
+
+def tested_without(step: StepChange) -> str:
+    """Say that the test is of the steps without the profiler, and not of those the medians are of."""
+    return "" if step.unprofiled_steps is None else " without the profiler"
+
+
+def _p(step: StepChange) -> str:
+    return p_said(step.p) + tested_without(step)
 
 
 def interval(step: StepChange) -> str:
     """Say between what the difference lies."""
-    return f"{step.shift_level:.0%} interval {span_ms(step.shift_low_ms, step.shift_high_ms)}"
+    span = span_ms(step.shift_low_ms, step.shift_high_ms)
+    return f"{step.shift_level:.0%} interval{tested_without(step)} {span}"
 
 
 def p_in_words(step: StepChange, what: str = "steps") -> str:
@@ -149,7 +159,8 @@ def left_open(step: StepChange, what: str = "steps") -> str:
     """Say which differences the test does not exclude."""
     span = span_ms(step.shift_low_ms, step.shift_high_ms)
     why = f": {level_why(step, what)}" if level_why(step, what) else ""
-    return f"the {what} leave open a difference from {span} ({step.shift_level:.0%} interval{why})"
+    of = f"{what}{tested_without(step)}"
+    return f"the {of} leave open a difference from {span} ({step.shift_level:.0%} interval{why})"
 
 
 def level_why(step: StepChange, what: str = "steps") -> str:

@@ -168,7 +168,8 @@ def _memory(report: Report) -> Card:
     saw = [f"{name}: {f.ms(time)}." for name, time in times if time > 0]
     if found.slow_ms > 0:
         saw.append(f"GEMMs limited by memory or by a kernel's fixed cost: {f.ms(found.slow_ms)}.")
-    todo = [f"Replace them: {remedies.fusing([name for name, time in times if time > 0])}."]
+    fused = remedies.fusing([name for name, time in times if time > 0], seen.checks)
+    todo = [f"Replace them: {fused}."] if fused else []
     if found.slow_ms > found.bytes_ms:
         todo.insert(0, "Give GEMMs more rows per call: a larger micro-batch where memory allows it.")
     return Card(

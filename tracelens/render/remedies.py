@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.results import CommunicationRow
+from tracelens.results import Check, CommunicationRow
 
 LAUNCH_LESS = 'CUDA graphs (torch.compile, mode="reduce-overhead")'
 FIND_CPU = "find what holds the CPU up"
@@ -36,6 +36,8 @@ _FUSES = {
     "optimizer": "the optimizer with fused=True",
     "memory": "fewer copies and casts",
 }
+#: The check that looks whether they are fused.
+_CHECKED = {"norm": "TL131", "attention.softmax": "TL117", "loss": "TL132", "optimizer": "TL129"}
 _FUSED = "torch.compile, which fuses elementwise kernels"
 _NAMED = 2
 
@@ -48,10 +50,14 @@ def hides(row: CommunicationRow) -> list[str]:
     return [said] if said else []
 
 
-def fusing(components: Sequence[str]) -> str:
-    """What to replace byte-moving kernels of these components by, the largest first.
+def fusing(components: Sequence[str], checks: Sequence[Check] = ()) -> str:
+    """What to replace byte-moving kernels of these components by, the largest first; "" for nothing.
+
+    What a check has seen to be fused already is not named.
 
     >>> fusing(["norm", "loss", "dropout"])
     'torch.compile or a fused norm; a fused loss (torch.compile)'
     """
-    return "; ".join(list(dict.fromkeys(_FUSES.get(name, _FUSED) for name in components))[:_NAMED])
+    passed = {check.rule for check in checks if check.state == "passed"}
+    open_ = [name for name in components if _CHECKED.get(name) not in passed]
+    return "; ".join(list(dict.fromkeys(_FUSES.get(name, _FUSED) for name in open_))[:_NAMED])

@@ -314,7 +314,8 @@ def _memory(seen: StepPicture, found: Limits) -> Verdict:
             f" ({ms(found.bytes_ms)}) take {part}."
         )
         return Verdict(said, "", "")
-    to_try = f"{TO_TRY} {fusing([name for name, _ in named])}; the saving is not predicted."
+    fused = fusing([name for name, _ in named], seen.checks)
+    to_try = f"{TO_TRY} {fused}; the saving is not predicted." if fused else ""
     said = f"The step is memory-bound: kernels that move bytes take {part}, most in {largest}."
     if len(named) == 1:
         (name, time_ms) = named[0]
@@ -327,7 +328,9 @@ def _others(seen: StepPicture, found: Limits) -> str:
     """What else is worth naming beside what comes first."""
     said = []
     if "idle" not in found.told and found.idle_ms > WORTH * found.step_ms and _profiler(seen) is None:
-        said.append(f"the GPU is idle {pct(found.idle_ms / found.step_ms)} of the step")
+        without_ms = seen.summary.unprofiled.median_ms
+        of = "the step" if without_ms is None else "a step without the profiler"
+        said.append(f"the GPU is idle {pct(found.idle_ms / (without_ms or found.step_ms))} of {of}")
     if "exposed" not in found.told and found.exposed_ms > EXPOSED * found.step_ms:
         part = pct(found.exposed_ms / found.step_ms)
         said.append(f"{_exposed(seen)} {part} of the step")

@@ -374,7 +374,7 @@ class BlockWalk(Walk):
         return {shape.n for at in self.run.products() if (shape := self.run.shape(at)) is not None}
 
     def _cut_layer(self, at: int) -> Label | None:
-        """The last product as the layers call theirs of its sizes, where the run ends in an MLP: a cut file."""
+        """The last product as the layers call theirs of its sizes, where a cut file ends in an MLP."""
         run, behind = self.run, self.run.kinds[at + 1 :]
         alike = [label for before, label in run.labels.items() if run.shape(before) == run.shape(at)]
         inside = {label.component for label in alike} == {"mlp.up"} and not any(map(_joins, behind))
