@@ -248,9 +248,7 @@ def test_what_is_fused_already_is_not_to_be_fused() -> None:
     """The optimizer moves the most bytes, and its check has seen no Adam of separate operations."""
     parts = [component("optimizer", 8.0), component("norm", 6.0)]
     checks = [Check("TL129", "", "passed", ""), Check("TL131", "", "found", "")]
-    open_, fused = (
-        verdict(picture(components=parts, gain=GAIN, checks=given))[1] for given in ([], checks)
-    )
+    open_, fused = (verdict(picture(components=parts, gain=GAIN, checks=given))[1] for given in ([], checks))
     assert "fused=True" in open_ and "fused=True" not in fused and "norm" in fused
     alone = picture(components=[component("optimizer", 12.0)], gain=GAIN, checks=checks)
     assert limits(alone).first == "memory" and TO_TRY not in verdict(alone)[1]
