@@ -101,6 +101,18 @@ def test_a_fallback_without_a_shape_is_found_by_name(said: Listener) -> None:
     assert finding.saving_ms.high == pytest.approx(2.0 - 0.003)
 
 
+def test_a_fallback_without_a_shape_is_of_the_size_that_its_part_of_the_model_has(said: Listener) -> None:
+    """A CUDA graph's kernels have no shapes; what it captured tells the model's sizes."""
+    row = gemm(1, None, None, None, dtype=None, kernel=cutlass(2), component="mlp.down")
+    (finding,) = check(row, dims=model(hidden=4096, ffn=10922)).findings
+    assert finding.change == {"ffn": [10922, 10944]}
+    said(finding.saw)
+    for sizes in ({"hidden": 4097, "ffn": 10922}, {"ffn": 10922}, {"hidden": 4096, "ffn": 10944}):
+        assert check(row, dims=model(**sizes)).findings[0].change == {}
+    other = gemm(1, None, None, None, dtype=None, kernel=cutlass(2), component="attention.output")
+    assert check(other, dims=model(hidden=4096, ffn=10922)).findings[0].change == {}
+
+
 def test_dimensions_alone_give_medium_confidence(said: Listener) -> None:
     (finding,) = check(
         gemm(1, 4096, 10922, 4096, kernel="unnamed", names=(None, "f", "h")), dims=LLAMA

@@ -110,6 +110,14 @@ def test_without_gpu_figures_all_but_the_start_of_a_kernel_counts_and_is_said_so
     said(finding.how)
 
 
+def test_logits_of_a_cuda_graph_have_the_vocabulary_that_it_captured(said: Listener) -> None:
+    """Their kernels have no shapes: which GEMM is the logits', and what the model's sizes are, tells."""
+    row = gemm(1, None, None, None, dtype=None, kernel=cutlass(1), component="logits", time_us=9000.0)
+    finding = one(row, dims=model(vocab=50257, hidden=2560))
+    assert finding.change == {"vocab_size": [50257, 50304]} and finding.gemms == ["g1"]
+    said(finding.saw)
+
+
 def test_a_multiple_of_64_passes(said: Listener) -> None:
     outcome = RULE.check(facts(*training(50304, NVJET), dims=model(vocab=50304)))
     assert outcome.state == "passed"

@@ -16,6 +16,7 @@ from tests.render.golden import check
 from tests.said import Listener
 from tracelens.render import facts
 from tracelens.render.terminal import render_terminal
+from tracelens.render.verdict import titled
 from tracelens.results import Report, Waits
 
 VARIANTS = sorted(sample_report.VARIANTS)
@@ -121,10 +122,27 @@ def test_a_long_title_of_a_new_model_keeps_what_to_do() -> None:
     finding = replace(
         report.findings[0],
         effort="retrain",
+        effects=None,
         title=f"{action}: {'it fills tiles ' * 20}",
     )
     lines = _render(replace(report, findings=[finding]))
     assert f"New model: u{action[1:]}" in re.sub(r"\s+", " ", lines)
+
+
+def test_a_width_that_old_weights_are_padded_to_is_no_new_model() -> None:
+    report = sample_report.VARIANTS["full"]()
+    effects = report.findings[0].effects
+    assert effects is not None and effects.checkpoint == "pads"
+    wider = replace(report.findings[0], effort="retrain", title="Change ffn from 10922 to 10944")
+    other = replace(wider, effects=replace(effects, checkpoint="scratch"))
+    told = [
+        re.sub(r"\s+", " ", _render(replace(report, findings=[one]), verbose=True)) for one in (wider, other)
+    ]
+    assert ["ew model" in text for text in told] == [False, True]
+    assert [titled(one) for one in (wider, other)] == [
+        "Change ffn from 10922 to 10944 (pad the checkpoint)",
+        "Change ffn from 10922 to 10944 (a new model to train)",
+    ]
 
 
 def test_dimensions_of_a_lesser_part_are_not_told_as_the_models(said: Listener) -> None:

@@ -71,10 +71,17 @@ def saving_line(saving: Saving | None, price: Price | None) -> str:
     return f"{text} {_PER}"
 
 
+def new_model(finding: Finding) -> bool:
+    """Do trained weights not survive the change, not even padded?"""
+    pads = finding.effects is not None and finding.effects.checkpoint == "pads"
+    return finding.effort == "retrain" and not pads
+
+
 def finding_line(finding: Finding, price: Price | None) -> str:
     """Say in one line what a finding takes and what it saves of the job."""
     effects = finding.effects
-    parts = [_EFFORTS.get(finding.effort, finding.effort)]
+    padded = finding.effort == "retrain" and not new_model(finding)
+    parts = [] if padded else [_EFFORTS.get(finding.effort, finding.effort)]
     if effects is not None:
         parts.append(_CHECKPOINT.get(effects.checkpoint, effects.checkpoint))
         if effects.parameters.delta:

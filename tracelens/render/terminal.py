@@ -204,7 +204,7 @@ def _short(finding: Finding, room: int) -> str:
 
 def _told(finding: Finding, title: str) -> str:
     """A title; of a change that trained weights do not survive, with that ahead."""
-    return f"New model: {lower(title)}" if finding.effort == "retrain" else title
+    return f"New model: {lower(title)}" if costs.new_model(finding) else title
 
 
 def _why(out: _Out, report: Report) -> None:

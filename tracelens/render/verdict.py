@@ -18,6 +18,7 @@ from tracelens.accounting.limits import (
     picture_of,
 )
 from tracelens.numbers import capital, listed, ms, ms_range, pct
+from tracelens.render.costs import new_model
 from tracelens.render.groups import outside_parts
 from tracelens.render.remedies import FIND_CPU, FIND_RANK, LAUNCH_LESS, fusing
 from tracelens.results import Coverage, Estimate, Finding, Report, Unattributed
@@ -442,10 +443,11 @@ def _spread(stake: Estimate) -> str:
 
 
 def titled(finding: Finding) -> str:
-    """Its title; of a change that trained weights do not survive, with that."""
+    """Its title; of a change that trained weights do not survive as they are, with that."""
     if finding.effort != "retrain":
         return finding.title
-    return finding.title + ("; a new model to train" if ": " in finding.title else " (a new model to train)")
+    takes = "a new model to train" if new_model(finding) else "pad the checkpoint"
+    return finding.title + (f"; {takes}" if ": " in finding.title else f" ({takes})")
 
 
 def lower(title: str) -> str:

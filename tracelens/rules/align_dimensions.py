@@ -133,7 +133,7 @@ def _own_caveats(facts: StepFacts, goal: Target | None) -> list[str]:
         ]
     if goal.parameter == "ffn":
         near = f"Any multiple of {TARGET} near it is on the grid as well: --what-if ffn=... simulates each."
-        return [f"{facts.new_model}. {WIDER_MLP}", near]
+        return [WIDER_MLP, near]
     if goal.parameter == "hidden":
         heads, ranks = facts.model.heads.value, facts.model.tensor_parallel.value or 1
         split = f" Its {heads * ranks} heads have to divide it." if heads is not None else ""

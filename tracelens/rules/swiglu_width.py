@@ -87,7 +87,7 @@ def _candidate(facts: StepFacts, mlp: GatedMlp, then: int, case: Case | None) ->
 
 def _changes_model(facts: StepFacts, width: int, then: int) -> str:
     if then > width:
-        return f"{facts.new_model}. {WIDER_MLP}"
+        return WIDER_MLP
     return (
         f"{facts.new_model}, and a checkpoint cannot be cut. Part of the saving is work left out: the MLP"
         f" gets {percent(1 - then / width)} narrower."

@@ -79,6 +79,15 @@ def target(row: GemmRow, letter: str, size: int, *, facts: StepFacts) -> Target:
     return Target(parameter, now, then)
 
 
+def of_mlp(row: GemmRow, model: ModelDims) -> Target | None:
+    """The size that keeps a GEMM of the MLP off the grid, where no shape but the model's sizes are known."""
+    grid, sizes = grid_elements(row.dtype) or 8, {"ffn": model.ffn.value, "hidden": model.hidden.value}
+    off = [name for name, size in sizes.items() if size is None or size % grid]
+    if not row.component.startswith("mlp.") or off != ["ffn"] or (now := sizes["ffn"]) is None:
+        return None
+    return Target("ffn", now, round_up(now, TARGET))
+
+
 def flops_growth(
     rows: Sequence[GemmRow], *, goal: Target, sizes: frozenset[int], more: Sequence[Target] = ()
 ) -> float | None:

@@ -11,7 +11,7 @@ from tracelens.rules.engine.candidate import Answer, absent, could_not_run, not_
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes
 from tracelens.rules.engine.rows import enough, gemms_of, time_of, took
-from tracelens.rules.evidence.dimensions import Target, target
+from tracelens.rules.evidence.dimensions import Target, of_mlp, target
 from tracelens.rules.evidence.views import view_of
 from tracelens.rules.evidence.vocabulary import vocabulary_rows
 from tracelens.step.alignment import Misfit, boundary_bytes, fp32_on_cuda_cores, misfit_of
@@ -63,6 +63,11 @@ class Case:
         return [misfit.row for misfit in self.misfits if misfit.kernel is not None]
 
     @property
+    def unshown(self) -> bool:
+        """Are they known by their part of the model alone?"""
+        return bool(self.misfits) and all(row.n is None for row in self.rows)
+
+    @property
     def where(self) -> str:
         """Its components, in a sentence."""
         return listed(sorted({component_of(row) for row in self.rows}))
@@ -94,6 +99,11 @@ class Case:
         """What a trace shows of it."""
         rows = self.rows
         time = f"{took(rows, 'GEMM shape', facts)}, in {self.where}."
+        if self.goal is not None and self.unshown:
+            return (
+                f"{self.parameter} = {self.goal.now} is off the 16-byte grid. {time} No shape is recorded;"
+                f" the kernel's name shows the fallback ({listed(self.kernels)})."
+            )
         if self.goal is None:
             shapes = (
                 "every recorded dimension is on the 16-byte grid" if rows[0].n else "no shape is recorded"
@@ -181,7 +191,7 @@ def component_of(row: GemmRow) -> str:
 def owner(facts: StepFacts, case: Case) -> str | None:
     """The rule that judges the case's parameter; None where the next multiple of 64 is all there is."""
     if case.parameter == "ffn":
-        return "TL104" if gated(facts) else None
+        return "TL104" if gated(facts) and not case.unshown else None
     return {"sequence": "TL110", "head_dim": "TL103"}.get(case.parameter or "")
 
 
@@ -218,6 +228,8 @@ def cases_of(facts: StepFacts, misfits: Sequence[Misfit]) -> list[Case]:
     for misfit in misfits:
         row = misfit.row
         goals = [(target(row, letter, size, facts=facts), size) for letter, size in misfit.dims]
+        if row.n is None and (known := of_mlp(row, facts.model)) is not None:
+            goals = [(known, known.now)]
         if row.component in _HEADWISE and goals:
             goals = [(goal, size) for goal, size in goals if not _is_head(goal, facts)]
             if not goals:

@@ -58,15 +58,17 @@ def columns(facts: StepFacts) -> int | None:
 
 
 def vocabulary_rows(facts: StepFacts) -> list[GemmRow]:
-    """GEMMs with the vocabulary as M, N or K: the logits' forward, dgrad and wgrad."""
+    """GEMMs with the vocabulary as M, N or K: the logits' forward, dgrad and wgrad, also without a shape."""
     vocab = columns(facts)
     return [
         row
         for row in facts.gemms
         if vocab is not None
         and row.kind == "gemm"
-        and vocab in (row.m, row.n, row.k)
-        and (row.component == "logits" or "v" in (row.m_expr, row.n_expr, row.k_expr))
+        and (
+            (vocab in (row.m, row.n, row.k) and "v" in (row.m_expr, row.n_expr, row.k_expr))
+            or (row.component == "logits" and (row.n is None or vocab in (row.m, row.n, row.k)))
+        )
     ]
 
 
