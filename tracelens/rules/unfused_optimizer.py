@@ -60,10 +60,11 @@ def _candidate(facts: StepFacts, adam: list[OtherRow], now: float, fused: float)
             f" parameters, in {ms(now)} ({of_step(now, facts)})."
         ),
         fix=[
-            "- optimizer = torch.optim.AdamW(model.parameters())",
-            "+ optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
+            "- optimizer = torch.optim.Adam(...)",
+            "+ optimizer = torch.optim.Adam(..., fused=True)",
         ],
         caveats=[
+            "Keep the class (Adam or AdamW) and its other arguments: fused=True alone is new.",
             "torch.compile(optimizer.step) fuses as well, also optimizers that have no fused kernel.",
         ],
         counts="kernels",
