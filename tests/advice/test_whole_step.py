@@ -102,6 +102,19 @@ def test_more_nodes_are_slower_but_not_much() -> None:
     assert 1.03 < many / one < 1.2
 
 
+def test_any_count_of_gpus_of_a_node_uses_its_links() -> None:
+    found = [_ms(_step(Training(gpus), "h100-sxm", _LLAMA_8B), "communication") for gpus in range(2, 9)]
+    assert found == sorted(found)
+    assert found[-1] < 1.5 * found[0]
+    even, ragged = (_ms(_step(Training(gpus), "h100-sxm", _LLAMA_8B), "communication") for gpus in (16, 11))
+    assert even < ragged < 2 * even  # nodes of five and six have fewer cards than two of eight
+
+
+def test_gpus_that_are_assumed_divide_into_those_that_share_a_layer() -> None:
+    sizes = {**_LLAMA_8B, "heads": 24, "kv_heads": 6, "head_dim": 128, "ffn": 14400, "tensor_parallel": 3}
+    assert _step(Training(), "h100-sxm", sizes).gpus == 6
+
+
 def test_what_was_not_published_is_refused(said: Listener) -> None:
     with pytest.raises(InputError) as error:
         _step(Training(8), gpu="rtx-4090")

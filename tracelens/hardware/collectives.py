@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib import resources
-from math import gcd, sqrt
+from math import ceil, sqrt
 from typing import Any
 
 #: Bytes that were measured; beyond, nothing is said.
@@ -86,23 +86,24 @@ def node_size(gpu: str) -> int:
 def linked(gpu: str, ranks: int, *, apart: int = 1) -> int:
     """How many of ``ranks`` GPUs the links of one node or rack join; each ``apart``-th GPU is one of them.
 
-    >>> linked("h100-sxm", 64), linked("h100-sxm", 4, apart=8), linked("gb200", 64)
-    (8, 1, 64)
-    >>> linked("gb200", 128, apart=2)
-    32
+    Ranks are spread evenly over as few nodes as hold them: the least of a node's, whose cards are fewest.
+
+    >>> linked("h100-sxm", 64), linked("h100-sxm", 7), linked("h100-sxm", 4, apart=8), linked("gb200", 64)
+    (8, 7, 1, 64)
+    >>> linked("gb200", 128, apart=2), linked("h100-sxm", 11)
+    (32, 5)
     """
-    rack = _RACK.get(gpu)
-    if rack is None:
-        return gcd(ranks, max(1, node_size(gpu) // apart))
-    return max(count for count in range(1, max(1, rack // apart) + 1) if ranks % count == 0)
+    room = max(1, _RACK.get(gpu, node_size(gpu)) // apart)
+    return ranks // ceil(ranks / room)
 
 
 def exchange_us(gpu: str, collective: str, ranks: int, size: float, *, in_node: int) -> float | None:
     """us of a call of ``size`` bytes among ``ranks`` GPUs, of which ``in_node`` are in each node.
 
-    The law of ``one_node_us``, also for sizes beyond those measured. Among nodes a ring carries the same
-    bytes over the network cards of a node's members, which are slower or faster than its links; in an
-    all-to-all each GPU sends what is for other nodes over its own. None where nothing was published.
+    The law of ``one_node_us``, also for sizes beyond those measured, and for counts between them that of the
+    next larger one. Among nodes a ring carries the same bytes over the network cards of a node's members,
+    which are slower or faster than its links; in an all-to-all each GPU sends what is for other nodes over
+    its own. None where nothing was published.
 
     >>> round(exchange_us("h100-sxm", "all_gather", 8, 134_217_728, in_node=8), -1)
     390.0
@@ -115,11 +116,11 @@ def exchange_us(gpu: str, collective: str, ranks: int, size: float, *, in_node: 
     kb, took = size * factor / 1e3, 0.0
     if in_node > 1:
         published = _times().get(_SAME_LINKS.get(gpu, gpu), {}).get(collective, {})
-        measured = min(in_node, node_size(gpu)) if in_node <= _RACK.get(gpu, 0) else in_node
-        fixed = published.get(str(measured))
-        if fixed is None:
+        counts = sorted(map(int, published))
+        if not counts or in_node > max(counts[-1], _RACK.get(gpu, 0)):
             return None
-        start_us, root_us, gbps = fixed
+        measured = next((count for count in counts if count >= in_node), counts[-1])
+        start_us, root_us, gbps = published[str(measured)]
         took = float(start_us + root_us * sqrt(kb) + kb / gbps)
     if ranks == in_node:
         return took

@@ -105,8 +105,9 @@ def whole_step(
 
 
 def _usual_gpus(gpu: str, config: ModelConfig) -> int:
-    """One node where its collectives were published; else the ranks that share a layer, which are refused."""
-    return max(node_size(gpu), config.tp * config.pp * config.ep)
+    """One node, or as much as ranks that share a model divide, where its collectives were published."""
+    shared = config.tp * config.pp * config.ep
+    return max(1, node_size(gpu) // shared) * shared
 
 
 def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[tuple[str, Span]]:
@@ -268,8 +269,8 @@ def _exchanged(planner: Planner, collective: str, ranks: int, size: float, in_no
     took = exchange_us(planner.gpu.name, collective, ranks, size, in_node=in_node)
     if took is None:
         raise InputError(
-            f"what {ranks} GPUs take to exchange data, {in_node} of them in a node, was not published for the"
-            f" {planner.gpu.title}: no step on so many is predicted; --gpus 1 is one without exchange"
+            f"what {ranks} GPUs take to exchange data was not published for the {planner.gpu.title}: no step"
+            " on so many is predicted; --gpus 1 is one without exchange"
         )
     return took / 1e3
 
