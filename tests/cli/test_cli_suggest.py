@@ -66,6 +66,21 @@ def test_a_whole_step() -> None:
     assert step["mfu_frac"]["low"] < step["mfu_frac"]["mid"] < step["mfu_frac"]["high"] < 1
 
 
+def test_a_step_and_what_is_printed_below_it_agree(said: Listener) -> None:
+    asked = [*_GPT3, "--step", "--gpus", "8"]
+    text, alone = _run(*asked).output, _run(*_GPT3).output
+    assert "moves bytes" in alone and "moves bytes" not in text  # the step has its own memory-bound kernels
+    assert "Not included" in alone and "Not included" not in text
+    assert "GB a GPU without FSDP (estimate)" in alone and "without FSDP" not in text
+    assert text.count("GB of a GPU's memory") == 1
+    found = json.loads(_run(*asked, "--json", "-").output)
+    heads, vocab = (found["picks"][0]["change"][name][1] for name in ("heads", "vocab"))
+    then = json.loads(_run(*asked, "--heads", str(heads), "--vocab", str(vocab), "--json", "-").output)
+    assert found["picked_tokens_per_s"][0] == then["step"]["tokens_per_s_per_gpu"]
+    words = " ".join(text.split())
+    said(found["verdict"], words[words.index("whole step 1") : words.index(" weights +")])
+
+
 def test_a_good_shape_that_does_not_fit(said: Listener) -> None:
     result = _run("--hidden", "4096", "--heads", "32", "--layers", "32", "--ffn", "11008", "--vocab", "32000",
                   "--gated", "--untied", "--gpu", "h100-sxm")  # fmt: skip

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from rich.console import Console
+from rich.text import Text
 
 from tracelens import numbers as f
 from tracelens.render import search
 from tracelens.render.console import Out
 from tracelens.render.text import clean
 from tracelens.results import ShapePick
-from tracelens.results.suggestions import Suggestions, TimeIs, WholeStep
+from tracelens.results.suggestions import ComponentTime, Suggestions, TimeIs, WholeStep
 from tracelens.words import per_step
 
 _COMPONENTS = 8
@@ -54,8 +55,8 @@ def _head(out: Out, found: Suggestions) -> None:
     facts = ["weights not known"]
     if found.parameters is not None:
         facts = [f"{f.sig(found.parameters / 1e9)} billion weights in matrices"]
-    if found.memory_gb is not None:
-        facts.append(f"about {f.sig(found.memory_gb)} GB of a GPU's memory (estimate)")
+    if found.memory_gb is not None and found.step is None:
+        facts.append(f"about {f.sig(found.memory_gb)} GB a GPU without FSDP (estimate)")
     out.line(" · ".join(facts), "dim")
     if found.would_fit is not None and found.room_gb is not None:
         needs = found.step.memory_gb if found.step is not None else found.memory_gb
@@ -107,19 +108,24 @@ def _whole_step(out: Out, step: WholeStep) -> None:
 
 
 def _kernels(out: Out, found: Suggestions) -> None:
+    """What the picks are judged on; beside a step, which has its own memory-bound kernels, all but those."""
+    if found.step is not None:
+        out.line(out.text("GEMMs and attention alone  ", "bold") + out.text("of one micro-batch", "dim"))
+        table = out.table([("", "l"), ("ms", "r"), ("TFLOP/s", "r"), ("M × N × K forward", "l")])
+        for row in found.components:
+            if row.shapes:
+                table.add_row(*_row(out, row))
+        out.print(table)
+        out.line()
+        return
     time = found.time_ms
     out.line(out.text(f"{_TIME_OF[found.time_is]}  ", "bold") + out.text(
         f"{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {time.basis})"
         + (f", {f.sig(found.tflops)} TFLOP/s" if found.tflops else ""), "dim"))  # fmt: skip
     table = out.table([("", "l"), ("share", "r"), ("ms", "r"), ("TFLOP/s", "r"), ("M × N × K forward", "l")])
     for row in found.components[:_COMPONENTS]:
-        table.add_row(
-            out.text(row.component, limit=18),
-            out.text(f.pct(row.frac), "bold"),
-            out.text(f.sig(row.time_ms.mid)),
-            out.text(f.sig(row.tflops) if row.tflops else f.DASH),
-            out.text(row.shapes[0].replace(" x ", " × ") if row.shapes else "moves bytes", limit=34),
-        )
+        name, *figures = _row(out, row)
+        table.add_row(name, out.text(f.pct(row.frac), "bold"), *figures)
     out.print(table)
     rest = found.components[_COMPONENTS:]
     if rest:
@@ -129,11 +135,26 @@ def _kernels(out: Out, found: Suggestions) -> None:
     out.line()
 
 
+def _row(out: Out, row: ComponentTime) -> list[Text]:
+    """A component's name, time, rate and first shape."""
+    return [
+        out.text(row.component, limit=18),
+        out.text(f.sig(row.time_ms.mid)),
+        out.text(f.sig(row.tflops) if row.tflops else f.DASH),
+        out.text(row.shapes[0].replace(" x ", " × ") if row.shapes else "moves bytes", limit=34),
+    ]
+
+
 def _pick(out: Out, found: Suggestions, pick: ShapePick, number: int) -> None:
     out.line(out.text(f"{number}. ", "bold") + out.text(pick.title, "bold green", limit=200))
     per = "a micro-batch" if found.source == "config" else per_step(found.time_is == "step")
     time = f"{f.ms(pick.saving_ms.mid)} {per}"
-    out.line(f"   saves {search.spread(pick.saving_frac)} of the time per token · {time}")
+    of = "kernel time" if found.source == "config" else "time"
+    out.line(f"   saves {search.spread(pick.saving_frac)} of the {of} per token · {time}")
+    if found.step is not None and (then := found.picked_tokens_per_s[number - 1]) is not None:
+        now = found.step.tokens_per_s_per_gpu.mid
+        out.line(f"   whole step {f.sig(now)} → {f.sig(then.mid)} tokens/s per GPU"
+                 f" ({then.mid / now - 1:+.1%})")  # fmt: skip
     facts = ["weights not counted"]
     if pick.parameters is not None and found.parameters is not None:
         share = f" ({search.signed(pick.parameters_frac)})" if abs(pick.parameters_frac) >= _ROUND else ""
@@ -205,7 +226,7 @@ def _tail(out: Out, found: Suggestions) -> None:
     )
     for name, why in found.not_searched.items():
         out.line(clean(f"Not searched: {name}: {why}.", limit=300), "dim")
-    if found.not_included:
+    if found.not_included and found.step is None:
         said = "Not included" if found.source == "config" else "Stays as measured"
         out.line(f"{said}: {'; '.join(found.not_included)}.", "dim")
     for note in found.notes:

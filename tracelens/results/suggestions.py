@@ -122,6 +122,10 @@ class Suggestions:
         says("ways to train it where memory_gb, or the step's, is more than room_gb; null where it fits"),
     ] = None
     step: Annotated[WholeStep | None, says("where it was asked for: --step")] = None
+    picked_tokens_per_s: Annotated[
+        list[Span | None],
+        says("per GPU, of each pick's whole step; null where the global batch does not divide so"),
+    ] = field(default_factory=list)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where a notebook shows text: the verdict, for the rest is long."""

@@ -8,12 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from tracelens.config import Configuration, read_config
+from tracelens.config.configuration import Run
 from tracelens.config.diff import config_diff
+from tracelens.config.model_config import ModelConfig
 from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.gpu import taken_as
 from tracelens.hardware.measurements import Measurements, find_measurements
+from tracelens.results import Span
 from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, Suggestions
 from tracelens.step.memory import memory_of, would_fit
 from tracelens.step.planned_step import PlannedStep, Planner, total
@@ -56,16 +59,26 @@ def suggest(
         notes.append(words.stays_wide(left, dtype, LOW_PRECISION[dtype]))
     notes += [words.stays(name, why) for name, why in known.fixed.items() if name in limits.free]
     whole = whole_step(planner, known.model, training, run=known.run) if training is not None else None
-    how = Training(strategy="ddp")
+    how, then = Training(strategy="ddp"), []
     if training and whole:
-        how = replace(training, gpus=whole.gpus).as_run(known.run, known.model)
+        training = replace(training, gpus=whole.gpus)
+        how = training.as_run(known.run, known.model)
+        then = [_speed(planner, change.then, training, known.run) for change in found.picks]
     room = limits.memory_gb or hardware.memory_gb
     fitting = _would_fit(known, how, room)
     said = [*known.notes, *notes, *found.notes]
     judged = _suggestions(known, planner, found, limits, said, fits=fitting is None)
     if judged.picks and {reason.component for reason in judged.picks[0].reasons} & set(padded):
         judged = replace(judged, verdict=words.less_when_compiled(judged.verdict))
-    return replace(judged, step=whole, room_gb=room, would_fit=fitting)
+    return replace(judged, step=whole, picked_tokens_per_s=then, room_gb=room, would_fit=fitting)
+
+
+def _speed(planner: Planner, then: ModelConfig, training: Training, run: Run) -> Span | None:
+    """Tokens per second and GPU in the whole step of a pick; None where its batch does not divide."""
+    try:
+        return whole_step(planner, then, training, run=run).tokens_per_s_per_gpu
+    except UsageError:
+        return None
 
 
 def _would_fit(config: Configuration, how: Training, room_gb: float | None) -> list[str] | None:
@@ -129,7 +142,7 @@ def _suggestions(
         tflops=present.flops / time.mid / 1e9 if time.mid else None,
         memory_gb=planner.memory(now) / 1e9,
         components=_components(present),
-        verdict=words.claim(picks[0].title, picks[0].saving_frac)
+        verdict=words.claim(picks[0].title, picks[0].saving_frac, of=words.KERNEL_TIME)
         if picks
         else _nothing(present, found, limits, planner.gpu.title, fits),
         picks=picks,

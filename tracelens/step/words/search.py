@@ -23,6 +23,7 @@ NO_MEMORY = "memory is not estimated: a size of the model is not known"
 NOT_COUNTED = "the weights are not counted: a size of the model is not known"
 PACKED = "attention runs on packed sequences, whose lengths no trace holds: its range is wide"
 
+KERNEL_TIME = "kernel time"
 NOT_FITTING = "it does not fit the GPU's memory"
 PADS_CHECKPOINT = "a trained checkpoint is padded with unused rows"
 OTHER_BATCH = "a setting of the run; keep the global batch"
@@ -41,10 +42,10 @@ def _percent(within: float) -> str:
     return f"±{100 * within:g}%"
 
 
-def claim(title: str, saving_frac: Estimate) -> str:
+def claim(title: str, saving_frac: Estimate, *, of: str = "time") -> str:
     """The first pick in one sentence."""
     low, high = saving_frac.low or 0.0, saving_frac.high or 0.0
-    return f"{title}: predicted {saving_frac.mid:.1%} less time per token ({low:.1%} to {high:.1%})."
+    return f"{title}: predicted {saving_frac.mid:.1%} less {of} per token ({low:.1%} to {high:.1%})."
 
 
 def none_faster(tried: int, within: float, worth: float) -> str:
