@@ -93,7 +93,7 @@ def ways(
 
 
 def numbers(found: list[str]) -> list[str]:
-    """Each way as a letter of its kind and its number: r, s, bN, tN, fN, and FN with full recompute."""
+    """Each way as a letter of its kind and its number: s, bN, r, tN, fN, and FN with full recompute."""
     short = []
     for way in found:
         digits = "".join(one for one in way if one.isdigit())
@@ -109,25 +109,25 @@ def numbers(found: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("room_gb", "training", "found"),
     [
-        (10.14, Training(1, "ddp"), ["r", "b3", "t2", "f2"]),
-        (7.26, Training(1, "ddp"), ["r", "b1", "t2", "f4"]),  # f2: 2.835 + 0.059 + 4.480 = 7.37
-        (7.25, Training(1, "ddp"), ["b1", "t2", "f4"]),  # with recompute 5.671 + 1.585 = 7.256
-        (6.80, Training(1, "ddp"), ["b1", "t2", "f4"]),
-        (6.79, Training(1, "ddp"), ["t2", "f4"]),
-        (6.00, Training(1, "ddp"), ["t2", "f4"]),  # 1.418 + 0.059 + 4.480 = 5.957
-        (5.95, Training(1, "ddp"), ["t2", "f8"]),
+        (10.14, Training(1, "ddp"), ["b3", "r", "t2", "f2"]),
+        (7.26, Training(1, "ddp"), ["b1", "r", "t2", "f4"]),  # f2: 2.835 + 0.059 + 4.480 = 7.37
+        (7.25, Training(1, "ddp"), ["b1", "t2", "F2", "f4"]),  # with recompute 5.671 + 1.585 = 7.256
+        (6.80, Training(1, "ddp"), ["b1", "t2", "F2", "f4"]),
+        (6.79, Training(1, "ddp"), ["t2", "F2", "f4"]),
+        (6.00, Training(1, "ddp"), ["t2", "F2", "f4"]),  # 1.418 + 0.059 + 4.480 = 5.957
+        (5.95, Training(1, "ddp"), ["t2", "F2", "f8"]),
         (4.54, Training(1, "ddp"), ["t4", "F2"]),  # f1024: 0.0055 + 0.059 + 4.480 = 4.545; F2: 4.479
         (4.47, Training(1, "ddp"), ["t4", "F4"]),
         (1.651, Training(1, "ddp"), ["F1024"]),  # 0.0055 + 0.0591 + 1.5854 = 1.65005
         (1.648, Training(1, "ddp"), []),
         # to the byte: 16 * 354,418,688 + 2 * 4096 * 193,536 = 7,256,145,920
-        (7.25614592, Training(1, "ddp"), ["r", "b1", "t2", "f4"]),
-        (7.256145919, Training(1, "ddp"), ["b1", "t2", "f4"]),
+        (7.25614592, Training(1, "ddp"), ["b1", "r", "t2", "f4"]),
+        (7.256145919, Training(1, "ddp"), ["b1", "t2", "F2", "f4"]),
         # more GPUs than now: 8 share already
-        (5.95, Training(8, "fsdp"), ["r", "b3", "t2", "f16"]),
-        (5.95, Training(16, "fsdp"), ["r", "b3", "t2", "f32"]),
-        (5.95, Training(8, "ddp"), ["t2", "f8"]),
-        (10.14, Training(None, "fsdp"), ["r", "b3", "t2", "f2"]),  # how many is not known: it has all
+        (5.95, Training(8, "fsdp"), ["b3", "r", "t2", "f16"]),
+        (5.95, Training(16, "fsdp"), ["b3", "r", "t2", "f32"]),
+        (5.95, Training(8, "ddp"), ["t2", "F2", "f8"]),
+        (10.14, Training(None, "fsdp"), ["b3", "r", "t2", "f2"]),  # how many is not known: it has all
     ],
 )
 def test_the_least_of_each_kind_that_fits(room_gb: float, training: Training, found: list[str]) -> None:
@@ -141,16 +141,16 @@ def test_the_least_of_each_kind_that_fits(room_gb: float, training: Training, fo
 @pytest.mark.parametrize(
     ("room_gb", "training", "found"),
     [
-        (3.10, Training(2, "tp"), ["t8", "f8"]),  # 2.835 / 8 + 0.030 + 2.642 = 3.026
-        (3.02, Training(2, "tp"), ["t8", "f16"]),
-        (3.02, Training(32, "fsdp"), ["r", "s", "b3", "t8", "f32"]),  # 16 groups share already
-        (2.45, Training(32, "fsdp"), ["r", "s", "b3", "t8", "F32"]),  # 2.835 / 16 + 0.0295 + 2.240 = 2.447
-        (2.44, Training(32, "fsdp"), ["r", "b3", "t8", "F32"]),
+        (3.10, Training(2, "tp"), ["t8", "F2", "f8"]),  # 2.835 / 8 + 0.030 + 2.642 = 3.026
+        (3.02, Training(2, "tp"), ["t8", "F2", "f16"]),
+        (3.02, Training(32, "fsdp"), ["s", "b3", "r", "t8", "f32"]),  # 16 groups share already
+        (2.45, Training(32, "fsdp"), ["s", "b3", "r", "t8"]),  # 2.835 / 16 + 0.0295 + 2.240 = 2.447
+        (2.44, Training(32, "fsdp"), ["b3", "r", "t8"]),
         (2.64, Training(2, "tp"), ["t8", "F2"]),
-        (3.80, Training(2, "tp"), ["r", "b1", "t4", "f4"]),  # 2.835 + 0.906 = 3.741
-        (3.70, Training(2, "tp"), ["b1", "t4", "f4"]),  # one sequence of four: 2.835 + 0.661 = 3.496
-        (3.40, Training(2, "tp"), ["t4", "f4"]),
-        (3.37, Training(2, "tp"), ["t4", "f8"]),
+        (3.80, Training(2, "tp"), ["b1", "r", "t4", "f4"]),  # 2.835 + 0.906 = 3.741
+        (3.70, Training(2, "tp"), ["b1", "t4", "F2", "f4"]),  # one sequence of four: 2.835 + 0.661 = 3.496
+        (3.40, Training(2, "tp"), ["t4", "F2", "f4"]),
+        (3.37, Training(2, "tp"), ["t4", "F2", "f8"]),
     ],
 )
 def test_on_two_ranks_that_share_each_layer(room_gb: float, training: Training, found: list[str]) -> None:
@@ -184,3 +184,16 @@ def test_ranks_that_could_share_a_layer(changed: dict[str, Any], degrees: list[s
 def test_gpus_that_share_experts_divide_those_of_fsdp(ep: int, first: str) -> None:
     found = would_fit(mixture(expert_parallel=ep), TWO, Training(ep, "ddp"), 80.0)
     assert [way for way in numbers(found) if way[0] == "f"] == [first]
+
+
+def test_more_gpus_that_are_not_fewer_than_without_recompute_are_no_way() -> None:
+    """Mixtral 8x7B on 8 H100: 16 GPUs with full recompute before 64 without; what full recompute alone does
+    needs no more GPUs; a model whose two gathered layers are too large needs its experts shared."""
+    mixtral = ModelConfig(hidden=4096, heads=32, kv_heads=8, head_dim=128, layers=32, ffn=14336, vocab=32000,
+                          experts=8, gated=True, tied=False, sequence=4096, micro_batch=2)  # fmt: skip
+    assert numbers(would_fit(mixtral, TWO, Training(8, "fsdp"), 80.0)) == ["F16", "f64"]
+    assert numbers(would_fit(mixtral, TWO, Training(16, "fsdp"), 80.0))[0] == "r"
+    wide = replace(mixtral, layers=8, experts=512)
+    found = would_fit(wide, TWO, Training(8, "fsdp"), 80.0)
+    assert found == ["FSDP over 256 GPUs and expert parallelism over 32"]
+    assert would_fit(wide, TWO, Training(256, "fsdp"), 80.0) == found  # the same GPUs share their experts

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
@@ -15,6 +17,7 @@ STATE_BYTES = 16.0
 _OPTIMIZER_BYTES = 12.0
 #: Degrees that are tried for what would fit.
 _TENSOR = (2, 4, 8)
+_EXPERTS = tuple(2**n for n in range(1, 7))
 _SHARDED = tuple(2**n for n in range(1, 11))
 
 
@@ -75,33 +78,52 @@ def _kept(stage: ModelConfig, layout: Layout, training: Training, batches: float
 
 
 def would_fit(config: ModelConfig, layout: Layout, training: Training, room_gb: float) -> list[str]:
-    """Ways to train it within ``room_gb`` of a GPU, the least of each kind; empty where none was found."""
+    """Ways to train it within ``room_gb`` of a GPU, the least of each kind, what costs little first."""
 
     def fits(then: ModelConfig, how: Training) -> bool:
         return memory_of(then, layout, how).whole <= room_gb * 1e9
 
     t, recompute = config.tp, replace(training, checkpoint="full")
-    ep = config.ep
-    found = [words.FULL_RECOMPUTE] if fits(config, recompute) else []
     split = replace(training, sequence_parallel=True)
-    found += [words.SEQUENCE_PARALLEL] if split != training and t > 1 and fits(config, split) else []
+    found = [words.SEQUENCE_PARALLEL] if split != training and t > 1 and fits(config, split) else []
     smaller = range((config.micro_batch or 1) - 1, 0, -1)
     found += [words.micro_batch_of(n) for n in smaller if fits(replace(config, micro_batch=n), training)][:1]
-    wider = [n for n in _TENSOR if ep == 1 and n > t and _divides(config, n)]
+    again = fits(config, recompute)
+    found += [words.FULL_RECOMPUTE] if again else []
+    wider = [n for n in _TENSOR if config.ep == 1 and n > t and _divides(config, n)]
     alone = replace(training, gpus=None)
     found += [
         words.tensor_parallelism_over(n) for n in wider if fits(replace(config, tensor_parallel=n), alone)
     ][:1]
-    now = (training.gpus or 1) // config.model_ranks if training.strategy == "fsdp" else 1
-    sharded = [
-        words.fsdp_over(n, recompute=how is recompute)
-        for how in (training, recompute)
-        for n in _SHARDED
-        if n > now
-        and n % ep == 0
-        and fits(config, replace(how, strategy="fsdp", gpus=n * config.model_ranks))
-    ]
-    return found + sharded[:1]
+    ways = (training,) if again else (training, recompute)
+    found += _sharded(fits, config, ways, ())
+    degrees = [n for n in _EXPERTS if t == 1 and n > config.ep and (config.experts or 1) % n == 0]
+    return found or _sharded(fits, config, ways, degrees)[:1]
+
+
+def _sharded(
+    fits: Callable[[ModelConfig, Training], bool],
+    config: ModelConfig,
+    ways: Sequence[Training],
+    degrees: Sequence[int],
+) -> list[str]:
+    """FSDP over more GPUs than now, the fewest first; each further way only where it needs fewer of them.
+
+    ``degrees`` of expert parallelism are tried in place of the present one.
+    """
+    found: list[tuple[int, str]] = []
+    for how in ways:
+        least = (how.gpus or 1) // config.model_ranks if how.strategy == "fsdp" else 1
+        least += 0 if degrees else 1
+        for n, ep in product(_SHARDED, degrees or (config.ep,)):
+            then = replace(config, expert_parallel=ep)
+            sharded = replace(how, strategy="fsdp", gpus=n * config.model_ranks)
+            if n < least or n % ep or (found and n >= found[0][0]) or not fits(then, sharded):
+                continue
+            way = words.fsdp_over(n, experts=ep if degrees else 1, recompute=how is not ways[0])
+            found.insert(0, (n, way))
+            break
+    return [way for _, way in found]
 
 
 def _divides(config: ModelConfig, ranks: int) -> bool:

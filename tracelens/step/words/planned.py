@@ -128,6 +128,7 @@ def tensor_parallelism_over(gpus: int) -> str:
     return f"tensor parallelism over {gpus} GPUs"
 
 
-def fsdp_over(gpus: int, *, recompute: bool) -> str:
-    """A way to need less memory."""
-    return f"FSDP over {gpus} GPUs" + (f" with {FULL_RECOMPUTE}" if recompute else "")
+def fsdp_over(gpus: int, *, experts: int, recompute: bool) -> str:
+    """A way to need less memory; ``experts``: GPUs that share them."""
+    shared = f" and expert parallelism over {experts}" if experts > 1 else ""
+    return f"FSDP over {gpus} GPUs{shared}" + (f" with {FULL_RECOMPUTE}" if recompute else "")
