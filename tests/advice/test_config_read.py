@@ -107,6 +107,20 @@ def test_layers_with_a_sliding_window(tmp_path: Path) -> None:
     assert read(tmp_path, configs.QWEN_MOE_A2_7B, sequence=65536).layout.window is None
 
 
+def test_layers_with_a_sliding_window_in_turn_with_others(tmp_path: Path) -> None:
+    parts: dict[str, Any] = configs.GEMMA3_MULTIMODAL
+    gemma = parts["text_config"] | {"num_hidden_layers": 62}
+    assert read(tmp_path, gemma, sequence=32768).layout.windowed_frac == pytest.approx(52 / 62)
+    by_file = read(tmp_path, gemma | {"sliding_window_pattern": 2}, sequence=32768).layout
+    assert (by_file.window, by_file.windowed_frac) == (1024, 0.5)
+    qwen = configs.QWEN3_4B | {"sliding_window": 4096, "max_window_layers": 27}
+    assert read(tmp_path, qwen, sequence=8192).layout.window is None  # not asked for
+    asked = read(tmp_path, qwen | {"use_sliding_window": True}, sequence=8192)
+    assert (asked.layout.windowed_frac, asked.notes) == (0.25, ())
+    untold = read(tmp_path, configs.LLAMA2_7B | {"sliding_window": 1024})
+    assert (untold.layout.window, len(untold.notes)) == (None, 1)
+
+
 def test_megatron_script(tmp_path: Path) -> None:
     found = read(tmp_path, configs.MEGATRON_SCRIPT, "train.sh")
     x = found.model

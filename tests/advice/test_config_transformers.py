@@ -103,6 +103,16 @@ def test_linear_layers_of_each_family(tmp_path: Path, kind: str) -> None:
     assert kind in _TEXT_ONLY or not x.vocab or bool(x.tied) == bool(model.config.tie_word_embeddings)
 
 
+@pytest.mark.parametrize("kind", [kind for kind, family in FAMILIES.items() if family.full_every])
+def test_layers_with_a_window_where_the_file_does_not_say_which(tmp_path: Path, kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    wanted = {"num_hidden_layers": 13, "sliding_window": 32}
+    table = transformers.AutoConfig.for_model(_OTHER_TYPE.get(kind, kind), **wanted).to_dict()
+    kinds = table.pop("layer_types")
+    layout = read(tmp_path, table | {"model_type": kind}, sequence=1024).layout
+    assert layout.windowed_frac * 13 == pytest.approx(kinds.count("sliding_attention"))
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind not in _NOT_BUILT])
 def test_weights_of_each_family(tmp_path: Path, kind: str) -> None:

@@ -24,8 +24,8 @@ _KEYS = {
 }
 _FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
-#: All layers of these have the window where the file has one (transformers, modeling_*.py).
-_WINDOW_EVERYWHERE = ("mistral", "mixtral", "phi3", "starcoder2")
+#: These have their window only where the file asks for it (transformers, configuration_*.py).
+_WINDOW_ASKED = ("qwen", "smollm")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 #: Kinds of ``layer_types`` that are attention and an MLP.
 _LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
@@ -58,7 +58,7 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
     elif not layout_experts:
         _ffn(draft, table, family)
     _sequence(draft, table, given.sizes)
-    window, windowed = _window(draft, table, given.sizes)
+    window, windowed = _window(draft, table, family, given.sizes)
     _quantization(draft, whole_table)
     if table.get("num_nextn_predict_layers"):
         ahead = str(table["num_nextn_predict_layers"])[:12]
@@ -267,7 +267,9 @@ def _sequence(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, in
                 break
 
 
-def _window(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> tuple[int | None, float]:
+def _window(
+    draft: Draft, table: Mapping[str, Any], family: ModelFamily, overrides: Mapping[str, int]
+) -> tuple[int | None, float]:
     """The keys that a query sees in layers with a sliding window, and the share of such layers."""
     window, kinds = table.get("sliding_window"), table.get("layer_types")
     length = overrides.get("sequence") or draft.values.get("sequence") or USUAL_SEQUENCE
@@ -277,13 +279,19 @@ def _window(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]
             f"{draft.name}: attention in chunks of {chunk} is not modelled yet for {length} tokens: give"
             f" --sequence {chunk} or less"
         )
-    if isinstance(window, bool) or not isinstance(window, int) or not table.get("use_sliding_window", True):
+    asked = table.get("use_sliding_window", not str(table.get("model_type")).startswith(_WINDOW_ASKED))
+    if isinstance(window, bool) or not isinstance(window, int) or not asked:
         return None, 0.0
     if not 0 < window < length:
         return None, 0.0
     if isinstance(kinds, list) and kinds:
         return window, sum(kind == "sliding_attention" for kind in kinds) / len(kinds)
-    if str(table.get("model_type")).removesuffix("_text") in _WINDOW_EVERYWHERE:
-        return window, 1.0
+    layers, late = draft.values.get("layers", 1), table.get("max_window_layers")
+    told = table.get("sliding_window_pattern")
+    every = told if isinstance(told, int) else family.full_every
+    if every is not None:
+        return window, 1.0 - (layers // every if every > 0 else 0) / layers
+    if isinstance(late, int):
+        return window, max(0, layers - late) / layers
     draft.notes.append(words.window_untold(window))
     return None, 0.0
