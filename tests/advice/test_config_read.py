@@ -17,6 +17,7 @@ from tracelens.config import config_from_flags, read_config
 from tracelens.config.configuration import PaddedVocab
 from tracelens.config.diff import config_diff
 from tracelens.config.model_config import changed
+from tracelens.config.training import Training
 from tracelens.errors import InputError, TracelensError, UsageError
 
 #: content -> hidden, heads, kv_heads, head_dim, ffn, vocab, layers, gated, tied, matrix weights in billions
@@ -208,6 +209,17 @@ def test_key_value_heads_of_falcons(tmp_path: Path) -> None:
     assert read(tmp_path, one).model.kv_heads == 1
     assert read(tmp_path, one | {"multi_query": False}).model.kv_heads == 64
     assert read(tmp_path, one | {"new_decoder_architecture": True}).model.kv_heads == 8
+
+
+def test_nanogpt_deals_its_micro_batches_out_to_ddp(tmp_path: Path) -> None:
+    found = read(tmp_path, configs.NANOGPT + "\ngradient_accumulation_steps = 2 * 8\n", "train_gpt2.py")
+    per_gpu = Training(gpus=8).as_run(found.run, found.model)
+    assert (per_gpu.micro_batches, per_gpu.strategy) == (2, "ddp")
+    left_out = read(tmp_path, "n_layer = 12\n", "train_gpt2.py", micro_batch=24)
+    assert Training(gpus=8).as_run(left_out.run, left_out.model).micro_batches == 5  # train.py: 5 * 8
+    assert Training(gpus=1).as_run(left_out.run, left_out.model).micro_batches == 40
+    with pytest.raises(UsageError, match="--micro-batches N"):
+        Training(gpus=3).as_run(found.run, found.model)
 
 
 def test_nanogpt_checkpoint(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tracelens.config import words
-from tracelens.config.configuration import Configuration, Draft, Given, Layout, finish
+from tracelens.config.configuration import Configuration, Draft, Given, Layout, Run, finish, whole
 from tracelens.errors import InputError
 
 _SIZES = {
@@ -22,6 +23,8 @@ _SIZES = {
 #: What train.py of karpathy/nanoGPT sets where a config does not.
 _DEFAULTS = {"n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 1024, "batch_size": 12}
 _PADDED_VOCAB = 50304
+#: Micro-batches of a step, which train.py divides among the ranks of DDP.
+_MICRO_BATCHES = 5 * 8
 #: ``init_from``: sizes of the checkpoints, model.py of nanoGPT.
 _CHECKPOINTS = {
     "gpt2": (12, 12, 768),
@@ -79,7 +82,7 @@ def read_nanogpt(table: Mapping[str, Any], given: Given, *, name: str) -> Config
     draft.put("ffn", 4 * hidden, "4 * n_embd (model.py)")
     for size in ("ffn", "hidden"):
         draft.fixed.setdefault(size, words.MLP_OF_NANOGPT)
-    return finish(
+    found = finish(
         draft,
         given,
         layout=Layout(fused_qkv=True),
@@ -88,6 +91,9 @@ def read_nanogpt(table: Mapping[str, Any], given: Given, *, name: str) -> Config
         format="nanogpt",
         family=f"nanoGPT ({name})",
     )
+    key = "gradient_accumulation_steps"
+    batches = whole(table.get(key, _MICRO_BATCHES), key, name)
+    return replace(found, run=Run(batches * (found.model.micro_batch or 1), strategy="ddp"))
 
 
 def _collect(body: list[ast.stmt], found: dict[str, Any]) -> None:
