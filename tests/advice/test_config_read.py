@@ -211,6 +211,17 @@ def test_key_value_heads_of_falcons(tmp_path: Path) -> None:
     assert read(tmp_path, one | {"new_decoder_architecture": True}).model.kv_heads == 8
 
 
+def test_a_vocabulary_that_ranks_cannot_share(tmp_path: Path, said: Listener) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path, configs.GPT2_XL | {"n_head": 20}, tensor_parallel=2)
+    said(caught.value)
+    sizes = {"hidden": 768, "heads": 12, "layers": 12, "tensor_parallel": 2}
+    assumed = config_from_flags(sizes)
+    assert assumed.model.vocab == 50432 and "vocab" in assumed.assumed
+    said(assumed.sources["vocab"])
+    assert config_from_flags(sizes | {"tensor_parallel": 1}).model.vocab == 50257
+
+
 def test_nanogpt_deals_its_micro_batches_out_to_ddp(tmp_path: Path) -> None:
     found = read(tmp_path, configs.NANOGPT + "\ngradient_accumulation_steps = 2 * 8\n", "train_gpt2.py")
     per_gpu = Training(gpus=8).as_run(found.run, found.model)

@@ -9,6 +9,7 @@ from typing import Literal
 from tracelens.config import words
 from tracelens.config.model_config import Latent, ModelConfig
 from tracelens.errors import InputError, UsageError
+from tracelens.numbers import round_up
 from tracelens.results.suggestions import Strategy
 
 #: Beyond any model: a search around such sizes would not end. Numbers above LARGEST are none at all.
@@ -24,6 +25,9 @@ USUAL_TOKENS = 8192
 #: Positions a model can address are not the length it trains with; this is taken where they are more.
 USUAL_SEQUENCE = 4096
 
+
+#: Megatron-LM's --make-vocab-size-divisible-by, times the ranks that share the vocabulary.
+PADDED_TO = 128
 
 #: Where a size comes from: the input or the user says it, it follows from others, or nothing says it.
 Origin = Literal["written", "follows", "assumed"]
@@ -131,6 +135,11 @@ class Draft:
             raise InputError(f"{self.name} does not say {what}; give {flag} N")
 
 
+def padded_vocab(vocab: int, ranks: int) -> int:
+    """What Megatron-LM makes of a tokenizer's size, unless told otherwise."""
+    return round_up(vocab, PADDED_TO * ranks)
+
+
 def whole(value: object, key: str, name: str) -> int:
     """``value`` as a whole number; InputError names the key otherwise."""
     if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST:
@@ -191,7 +200,10 @@ def finish(
     if layout.patches:
         values["vocab"] = 0
     if values["vocab"] % t:
-        raise UsageError(f"vocab = {values['vocab']} does not divide over {t} tensor-parallel ranks")
+        raise UsageError(
+            f"vocab = {values['vocab']} does not divide over {t} tensor-parallel ranks: --vocab"
+            f" {padded_vocab(values['vocab'], t)} is padded as Megatron-LM does"
+        )
     _experts_share(values)
     _stages_share(values)
     config = replace(ModelConfig(gated=gated, tied=tied, latent=draft.latent), **values)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from typing import Any
 
 from tracelens.config import words
 from tracelens.config.configuration import (
+    PADDED_TO,
     ConfigFormat,
     Configuration,
     Draft,
@@ -270,7 +271,9 @@ def _vocab(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int])
     for key in ("vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by"):
         _check_variable(table, key, draft.name)
     ranks = overrides.get("tensor_parallel") or draft.values.get("tensor_parallel", 1)
-    by = whole(table.get("make_vocab_size_divisible_by") or 128, "make_vocab_size_divisible_by", draft.name)
+    by = whole(
+        table.get("make_vocab_size_divisible_by") or PADDED_TO, "make_vocab_size_divisible_by", draft.name
+    )
     if not 0 < by < 2**20:
         raise InputError(f"{draft.name}: make_vocab_size_divisible_by = {by} is not a size to pad to")
     if table.get("padded_vocab_size") is not None and "vocab" not in overrides:

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tracelens.config import words
-from tracelens.config.configuration import Configuration, Draft, Given, Layout, finish
+from tracelens.config.configuration import (
+    PADDED_TO,
+    Configuration,
+    Draft,
+    Given,
+    Layout,
+    finish,
+    padded_vocab,
+)
 from tracelens.config.huggingface import is_huggingface, read_huggingface
 from tracelens.config.megatron import arguments_of, flat_yaml, flattened, is_megatron, read_megatron
 from tracelens.config.nanogpt import assignments, is_nanogpt, read_nanogpt
@@ -67,7 +75,11 @@ def config_from_flags(
             raise UsageError(
                 f"give a config file, or at least --hidden, --heads and --layers ({what} is missing)"
             )
-    for name, value, why in (("vocab", 50257, "assumed: GPT-2's"), ("sequence", 2048, "assumed")):
+    t = draft.values.get("tensor_parallel", 1)
+    vocab, which = 50257, "assumed: GPT-2's"
+    if vocab % t:
+        vocab, which = padded_vocab(vocab, t), f"{which} {words.padded(vocab, PADDED_TO, t)}"
+    for name, value, why in (("vocab", vocab, which), ("sequence", 2048, "assumed")):
         if name not in draft.values:
             draft.put(name, value, why, key="--" + name, origin="assumed")
     hidden = draft.values["hidden"]
