@@ -92,6 +92,13 @@ def test_most_rows_are_checked_against_their_clocks() -> None:
     assert {"h100-sxm", "h100-pcie", "h200", "b200"} <= checked
 
 
+def test_the_l40_has_half_the_peaks_of_the_l40s() -> None:
+    """Their clocks differ by 1 %; NVIDIA prints 181.05 and 362.05 TFLOP/s of dense fp16."""
+    for dtype in ("fp16", "bf16", "tf32", "fp8", "int8"):
+        half = ROWS["l40s"].peak_tflops[dtype].value / 2
+        assert ROWS["l40"].peak_tflops[dtype].value == pytest.approx(half, rel=0.02)
+
+
 def test_rates_are_the_architectures() -> None:
     """FLOP per clock and SM in fp16 with fp32 accumulation; GeForce runs that at half its chip's rate."""
     rates = {
