@@ -211,6 +211,20 @@ def test_key_value_heads_of_falcons(tmp_path: Path) -> None:
     assert read(tmp_path, one | {"new_decoder_architecture": True}).model.kv_heads == 8
 
 
+def test_learned_positions_end(tmp_path: Path, said: Listener) -> None:
+    roberta = configs.BERT_BASE | {"model_type": "roberta", "max_position_embeddings": 514}
+    assert read(tmp_path, roberta).model.sequence == 512  # two are its padding's
+    assert read(tmp_path, configs.BERT_BASE).model.sequence == 512
+    longer = read(tmp_path, configs.GPT2_XL, sequence=4096)
+    said(longer.notes, read(tmp_path, roberta, sequence=513).notes)
+    assert longer.model.sequence == 4096
+    for fits in (
+        read(tmp_path, configs.GPT2_XL, sequence=1024),
+        read(tmp_path, configs.PYTHIA_2_8B, sequence=4096),
+    ):
+        assert fits.notes == ()
+
+
 def test_a_vocabulary_that_ranks_cannot_share(tmp_path: Path, said: Listener) -> None:
     with pytest.raises(UsageError) as caught:
         read(tmp_path, configs.GPT2_XL | {"n_head": 20}, tensor_parallel=2)

@@ -141,6 +141,13 @@ FAMILIES: dict[str, ModelFamily] = {
     "youtu": ModelFamily("Youtu-LLM", latent=True),
 }
 
+#: Families with learned positions -> how many of them no token takes: RoBERTa's begin behind its padding's.
+POSITIONS: dict[str, int] = {
+    **dict.fromkeys(("gpt2", "gpt_neo", "opt", "gpt_bigcode", "biogpt", "openai-gpt"), 0),
+    **dict.fromkeys(("bert", "distilbert", "ernie", "megatron-bert", "layoutlm"), 0),
+    **dict.fromkeys(("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text"), 2),
+}
+
 #: Families whose layers hold products that are not modelled here -> what those are.
 NOT_MODELLED: dict[str, str] = {
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), words.INDEXED),

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracelens.config import words
 from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Given, Layout, finish, whole
-from tracelens.config.families import FAMILIES, NOT_MODELLED, ModelFamily
+from tracelens.config.families import FAMILIES, NOT_MODELLED, POSITIONS, ModelFamily
 from tracelens.config.images import patched
 from tracelens.config.latent import take_latent
 from tracelens.errors import InputError
@@ -255,16 +255,18 @@ def _quantization(draft: Draft, table: Mapping[str, Any]) -> None:
 
 
 def _sequence(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> None:
-    if "sequence" not in overrides:
-        for key in _POSITIONS:
-            if table.get(key) is not None:
-                positions = whole(table[key], key, draft.name)
-                length = min(positions, USUAL_SEQUENCE)
-                short = f"{draft.name}: {key}"
-                if positions > length:
-                    short = words.sequence_assumed(key, positions)
-                draft.put("sequence", length, short, origin="assumed" if positions > length else "written")
-                break
+    key = next((key for key in _POSITIONS if table.get(key) is not None), None)
+    if key is None:
+        return
+    first = POSITIONS.get(str(table.get("model_type")))
+    positions = whole(table[key], key, draft.name) - (first or 0)
+    if (asked := overrides.get("sequence")) is not None:
+        if first is not None and asked > positions:
+            draft.notes.append(words.beyond_positions(asked, key, positions))
+        return
+    length = min(positions, USUAL_SEQUENCE)
+    short = words.sequence_assumed(key, positions) if positions > length else f"{draft.name}: {key}"
+    draft.put("sequence", length, short, origin="assumed" if positions > length else "written")
 
 
 def _window(

@@ -87,6 +87,11 @@ def sequence_assumed(key: str, positions: int) -> str:
     return f"assumed, {key} allows {positions}: give --sequence N"
 
 
+def beyond_positions(sequence: int, key: str, positions: int) -> str:
+    """A length that the model has no positions for."""
+    return f"a sequence of {sequence} needs more learned positions: {key} allows {positions} tokens"
+
+
 def other_parts(kind: str) -> str:
     """A model of which only the language model is counted."""
     return f"{kind} has other parts beside its language model: they are not counted"
