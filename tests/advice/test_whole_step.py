@@ -110,6 +110,15 @@ def test_any_count_of_gpus_of_a_node_uses_its_links() -> None:
     assert even < ragged < 2 * even  # nodes of five and six have fewer cards than two of eight
 
 
+def test_over_pcie_the_machine_decides(said: Listener) -> None:
+    """One L40S machine gathers 1.2 GB/s among eight, 20.9 between two."""
+    eight, two = (_step(Training(gpus), "l40s", _LLAMA_8B) for gpus in (8, 2))
+    parts = {part.name: part.time_ms for part in eight.parts}
+    assert (parts["communication"].low or 0) < 0.1 * _ms(eight, "communication")
+    assert (eight.tokens_per_s_per_gpu.high or 0) > 3 * _mid(eight.tokens_per_s_per_gpu)
+    said([note for note in eight.notes if note not in two.notes])
+
+
 def test_gpus_that_are_assumed_divide_into_those_that_share_a_layer() -> None:
     sizes = {**_LLAMA_8B, "heads": 24, "kv_heads": 6, "head_dim": 128, "ffn": 14400, "tensor_parallel": 3}
     assert _step(Training(), "h100-sxm", sizes).gpus == 6

@@ -12,6 +12,8 @@ from typing import Any
 _LEAST, _MOST = 1 << 20, 1 << 30
 #: Boards with the links of another, whose times were published.
 _SAME_LINKS = {"a100-sxm-40gb": "a100-sxm-80gb"}
+#: Joined by PCIe: their times are those of one machine, and its switches and sockets decide.
+_PCIE = frozenset({"l40s", "rtx-pro-6000-server"})
 #: GB/s of a GPU's own network card. NVIDIA's data sheets of DGX A100 (8 x 200 Gb/s), DGX H100, H200 and B200
 #: (8 x 400 Gb/s), DGX B300 (8 x 800 Gb/s), GB200 NVL72 (400 Gb/s a GPU) and GB300 NVL72 (800 Gb/s); other
 #: machines have other cards, or share them.
@@ -95,6 +97,19 @@ def linked(gpu: str, ranks: int, *, apart: int = 1) -> int:
     """
     room = max(1, _RACK.get(gpu, node_size(gpu)) // apart)
     return ranks // ceil(ranks / room)
+
+
+def pcie_frac(gpu: str, ranks: int) -> float:
+    """What is left of a call's time where PCIe carries it among ``ranks`` as fast as between two; else 1.
+
+    >>> round(pcie_frac("l40s", 8), 2), pcie_frac("h100-sxm", 8)
+    (0.06, 1.0)
+    """
+    if gpu not in _PCIE or ranks == 1:
+        return 1.0
+    published = _times()[gpu]["all_gather"]
+    measured = next(count for count in sorted(map(int, published)) if count >= min(ranks, node_size(gpu)))
+    return float(published[str(measured)][2] / published["2"][2])
 
 
 def exchange_us(gpu: str, collective: str, ranks: int, size: float, *, in_node: int) -> float | None:

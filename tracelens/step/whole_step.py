@@ -15,7 +15,7 @@ from tracelens.config.configuration import Run
 from tracelens.config.model_config import ModelConfig
 from tracelens.config.training import Training
 from tracelens.errors import InputError
-from tracelens.hardware.collectives import exchange_us, linked, node_size
+from tracelens.hardware.collectives import exchange_us, linked, node_size, pcie_frac
 from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep, WholeStepPart
 from tracelens.step.memory import memory_of
@@ -76,6 +76,9 @@ def whole_step(
     if config.pp > 1:
         parts["communication"] = parts["communication"].joined(_to_stages(planner, config, training, data))
         parts["pipeline bubble"] = _bubble(planner, config, training, pace)
+    if (pcie := pcie_frac(planner.gpu.name, training.gpus or 1)) < 1:
+        for name in parts.keys() & {"communication", "experts' all-to-all"}:
+            parts[name] = replace(parts[name], low=parts[name].low * pcie)
     parts["optimizer"] = _optimizer(planner, stage, training, data)
     parts = {name: _within(time, pace.error) for name, time in parts.items()}
     parts |= _as_fast_as_kernels(parts, present, training)
@@ -377,4 +380,6 @@ def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed
             yield words.ALL_TO_ALL
     if config.pp > 1:
         yield words.PIPELINE
+    if pcie_frac(planner.gpu.name, training.gpus or 1) < 1:
+        yield words.PCIE
     yield words.NOT_IN_STEP
