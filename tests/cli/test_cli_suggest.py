@@ -23,11 +23,12 @@ _GPT3 = ["--hidden", "2560", "--heads", "32", "--layers", "32", "--vocab", "5025
          "--gpu", "h100-sxm"]  # fmt: skip
 
 
+_ENV = {"COLUMNS": "80", "NO_COLOR": "1"}
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
 
 
 def _run(*arguments: str, columns: int = 80) -> Result:
-    return CliRunner().invoke(cli, ["suggest", *arguments], env={"COLUMNS": str(columns), "NO_COLOR": "1"})
+    return CliRunner().invoke(cli, ["suggest", *arguments], env=_ENV | {"COLUMNS": str(columns)})
 
 
 def test_from_sizes_alone() -> None:
@@ -87,6 +88,28 @@ def test_a_good_shape_that_does_not_fit(said: Listener) -> None:
     assert result.exit_code == 0
     words = " ".join(result.output.split())
     said(words[words.index("It does not fit") : words.index(" sequence 2048")])
+
+
+def test_small_counts_read_as_one_says_them() -> None:
+    tiny = [
+        "--hidden",
+        "64",
+        "--heads",
+        "2",
+        "--layers",
+        "2",
+        "--vocab",
+        "256",
+        "--gpu",
+        "rtx-4090",
+        "--step",
+    ]
+    words = " ".join(_run(*tiny).output.split())
+    assert "0.115 million weights" in words and "one GPU is assumed" in words
+
+
+def test_the_gpus_are_listed_as_gemm_lists_them() -> None:
+    assert _run("--gpu", "list").output == CliRunner().invoke(cli, ["gemm", "--gpu", "list"], env=_ENV).output
 
 
 def test_json_is_all_there_is_on_standard_output() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracelens.cli.gates import taking
+from tracelens.cli.gpus import show_gpus
 from tracelens.cli.help import Grouped, complete_gpu
 from tracelens.cli.streams import give_json
 from tracelens.errors import InputError, UsageError
@@ -105,7 +106,7 @@ def gemm(options: GemmOptions) -> None:
     from tracelens.gemm.spelling import parse_dtype, parse_layout, parse_sizes
 
     if options.gpu == "list":
-        _list()
+        show_gpus()
         return
     if options.experts is not None:
         _experts(options)
@@ -198,15 +199,6 @@ def _gpu(name: str | None) -> tuple[Gpu, str | None]:
         return find_gpu(None, override=name), taken_as(name)
     except UsageError as error:
         raise UsageError(f"{error} (--gpu list shows all)") from error
-
-
-def _list() -> None:
-    from tracelens.hardware import list_gpus
-    from tracelens.hardware.default import measured_gpus
-    from tracelens.render.console import stdout_console
-    from tracelens.render.gemm import render_gpus
-
-    render_gpus(list_gpus(), measured=measured_gpus(), console=stdout_console())
 
 
 def _columns() -> int:

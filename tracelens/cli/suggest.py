@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracelens.cli.gpus import show_gpus
 from tracelens.cli.help import Grouped, complete_gpu
 from tracelens.cli.streams import give_json
 from tracelens.errors import UsageError
@@ -53,7 +54,7 @@ _GROUPS = {
 @click.option("--gated/--no-gated", default=None, help="The MLP has a gate (SwiGLU, GeGLU), or none.")
 @click.option("--tied/--untied", default=None, help="Logits share the embedding's weights, or not.")
 @click.option("--gpu", metavar="NAME", shell_complete=complete_gpu,
-              help="The GPU to train on, e.g. h100-sxm; a trace names its own.")  # fmt: skip
+              help="The GPU to train on, e.g. h100-sxm, or 'list'; a trace names its own.")  # fmt: skip
 @click.option(
     "--dtype", type=click.Choice(["bf16", "fp16", "fp8"]), help="Of a configuration.  [default: bf16]"
 )
@@ -99,6 +100,9 @@ def suggest(
     """
     from tracelens.suggestions import suggest as find
 
+    if model["gpu"] == "list":
+        show_gpus()
+        return
     given = {name: model[name] for name in _FLAGS if model[name] is not None}
     training = _training(model, given, whole=whole)
     found = find(

@@ -54,7 +54,8 @@ def _head(out: Out, found: Suggestions) -> None:
     out.line(" ".join(sizes))
     facts = ["weights not known"]
     if found.parameters is not None:
-        facts = [f"{f.sig(found.parameters / 1e9)} billion weights in matrices"]
+        unit, name = (1e9, "billion") if found.parameters >= 1e9 else (1e6, "million")
+        facts = [f"{f.sig(found.parameters / unit)} {name} weights in matrices"]
     if found.memory_gb is not None and found.step is None:
         facts.append(f"about {f.sig(found.memory_gb)} GB a GPU without FSDP (estimate)")
     out.line(" · ".join(facts), "dim")

@@ -38,7 +38,7 @@ def low_precision_unfitted(dtype: str) -> str:
 
 def gpus_assumed(gpus: int | None) -> str:
     """Nobody said how many GPUs there are."""
-    return f"{gpus} GPUs are assumed: --gpus N"
+    return f"{'one GPU is' if gpus == 1 else f'{gpus} GPUs are'} assumed: --gpus N"
 
 
 def gpu_unfitted(gpu: str) -> str:
