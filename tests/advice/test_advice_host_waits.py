@@ -76,15 +76,23 @@ def with_gaps(folder: Path, *spans: tuple[str, str, float, float]) -> Report:
             0.5,
         ),
         ("pageable", [("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 0.2, 0.7)], 0.5),
-        ("fetch", [("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 0.2, 0.7)], 0.5),
+        ("fetch", [("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 0.2, 0.7)], 0.8),  # until a kernel runs
+        (
+            "fetch",
+            [
+                ("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 0.2, 0.7),
+                ("user_annotation", LOADER, 0.7, 1.0),
+            ],
+            0.5,
+        ),
     ],
 )
 def test_a_planted_wait_is_found_again(
     tmp_path: Path, kind: str, spans: list[tuple[str, str, float, float]], share: float
 ) -> None:
     report = with_gaps(tmp_path, *spans)
-    (finding,) = (one for one in report.findings if one.rule == "TL122")
-    assert finding.evidence["kind"] == kind and finding.saving_ms.mid is None
+    (finding,) = (one for one in report.findings if one.rule == "TL122" and one.evidence["kind"] == kind)
+    assert finding.saving_ms.mid is None
     assert finding.saving_ms.high == pytest.approx(share * GAP_US / 1e3, rel=0.05)
     assert finding.evidence["calls_per_step"] == (3.0 if kind == "pageable" else 1.0)  # two of its own
 
@@ -149,7 +157,10 @@ def test_the_verdict_names_a_wait_from_one_percent_of_the_step_on(
             ("cpu_op", "Torch-Compiled Region: 1/0", end, 0.8),
         ],
         "pageable": [("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 0.5, end)],
-        "fetch": [("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 0.5, end)],
+        "fetch": [
+            ("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 0.5, end),
+            ("gpu_memset", "Memset (Device)", end, end + 0.001),
+        ],
     }
     report = with_gaps(tmp_path, *spans[kind])
     found = [one.evidence["wait_ms"] for one in report.findings if one.rule == "TL122"]

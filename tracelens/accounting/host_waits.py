@@ -40,17 +40,32 @@ def host_waits(trace: Trace, times: StepTimes) -> list[HostWait]:
     """Per kind of work the ms per step in which nothing else runs on the GPU; kinds that are there only.
 
     Ranges on the CPU count where no GPU event runs, copies from or to pageable memory where no kernel does.
+    Behind a copy to it the GPU has nothing queued: until its next event counts too, but for those ranges.
     """
     kernels, windows = trace.kernels, (times.start_ns, times.end_ns)
     begin, end = kernels.ts_ns, kernels.ts_ns + kernels.dur_ns
     is_kernel = trace.symbols.where(lambda text: text == "kernel")[kernels.category]
-    found = [_wait(kind, _ranges(trace, pattern), (begin, end), windows) for kind, pattern in _RANGES.items()]
-    found.append(_wait("break", _breaks(trace), (begin, end), windows))
+    work = {kind: _ranges(trace, pattern) for kind, pattern in _RANGES.items()} | {"break": _breaks(trace)}
+    found = [_wait(kind, spans, (begin, end), windows) for kind, spans in work.items()]
     computes = (begin[is_kernel], end[is_kernel])
     for kind, pattern in _COPIES.items():
         copies = trace.symbols.where(pattern.match)[kernels.name]
-        found.append(_wait(kind, (begin[copies], end[copies]), computes, windows))
+        spans, busy = (begin[copies], end[copies]), computes
+        if kind == "fetch":
+            spans, busy = (spans[0], _next(begin, spans[1])), _together(computes, *work.values())
+        found.append(_wait(kind, spans, busy, windows))
     return [one for one in found if one is not None]
+
+
+def _next(begin: IntArray, after: IntArray) -> IntArray:
+    """When the first event from each time on begins; that time itself behind the last one."""
+    begin = np.sort(begin)
+    place = np.searchsorted(begin, after)
+    return np.where(place < len(begin), begin[np.minimum(place, len(begin) - 1)], after)
+
+
+def _together(*spans: _Spans) -> _Spans:
+    return np.concatenate([begin for begin, _ in spans]), np.concatenate([end for _, end in spans])
 
 
 def _ranges(trace: Trace, pattern: re.Pattern[str]) -> _Spans:
@@ -93,8 +108,7 @@ def _wait(kind: HostWork, work: _Spans, busy: _Spans, windows: _Spans) -> HostWa
     inside = covered(*windows, *work) > 0
     if not steps or not inside.any():
         return None
-    either = tuple(np.concatenate(pair) for pair in zip(work, busy, strict=True))
-    alone = covered(either[0], either[1], *windows) - covered(*busy, *windows)
+    alone = covered(*_together(work, busy), *windows) - covered(*busy, *windows)
     return HostWait(kind, int(alone.sum()) / 1e6 / steps, _outermost(work, inside) / steps)
 
 
