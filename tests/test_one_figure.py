@@ -95,6 +95,16 @@ def test_terminal_and_page_name_the_same_component_as_the_largest(path: Path) ->
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.partition(".")[0])
+def test_findings_together_save_no_more_than_each_of_them_alone(path: Path) -> None:
+    report = _report(path)
+    stake = report.summary.shape_waste_ms
+    parts = [one.saving_ms for one in report.findings if one.saving_of != "wait"]
+    if stake is not None:
+        assert (stake.high or 0.0) <= 1e-6 + sum(one.high or 0.0 for one in parts)
+        assert (stake.mid or 0.0) <= 1e-6 + sum(one.mid or 0.0 for one in parts)
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.partition(".")[0])
 def test_no_section_is_only_its_heading(path: Path) -> None:
     page = render_html(_report(path))
     assert len(page.encode()) <= 300_000

@@ -94,7 +94,7 @@ def _at_stake(
 ) -> tuple[Estimate, float]:
     """What all findings save together, and what those without a prediction have at stake beside that.
 
-    Changes of the model are simulated at once, and what rules predict for other rows is added. Of a rule's
+    Changes of the model are simulated at once, for no more than each has at stake, and what rules predict for other rows is added. Of a rule's
     own prediction counts the share that its rows have which no other finding counts already. Where rows
     would count in both, the model's changes come first or last, whichever saves more. Without any prediction
     the bound is all.
@@ -108,7 +108,9 @@ def _at_stake(
         if change:
             simulated |= _rows(finding)
     alone = [(saving, _rows(one)) for one, change in found if not change and (saving := one.saving_ms.known)]
-    model = [(saving, simulated)] if joint is not None and (saving := joint.saving_ms.known) else []
+    most_ms = sum(one.saving_ms.high for one, change in found if change and one.saving_ms.high is not None)
+    joined = joint.saving_ms.known if joint is not None else None
+    model = [(joined.clamp(high=most_ms), simulated)] if joined is not None else []
     parts, covered = max(
         (_apart(model + alone), _apart(alone + model)), key=lambda one: sum(part.mid for part in one[0])
     )
