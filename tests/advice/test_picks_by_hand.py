@@ -120,6 +120,24 @@ def test_what_is_unsure_is_told_where_it_is_a_percent_better(more: float, told: 
     assert (one.best_unsure is not None) == told
 
 
+def test_what_adds_nothing_for_sure_is_unsure_over_what_it_contains() -> None:
+    """The vocabulary saves 8 ms for sure; other heads 4 more, or nothing."""
+
+    class Heads(Step):
+        def change(self, now: ModelConfig, then: ModelConfig, /) -> Change:
+            self.open_ms = 4.0 if then.heads != now.heads else 0.0
+            return super().change(now, then)
+
+    step = Heads({name: SAVES[name] for name in ("vocab", "heads")})
+    told = found(step, HEADS | {"vocab"})
+    assert [changed(one) for one in told.picks] == [{"vocab"}]
+    _, unsure = picks_of(step, told, lambda _: [])
+    assert unsure is not None and (unsure.saving_frac.low or 0) > 0
+    assert unsure.unsure_over == {"vocab": [50257, 50304]}
+    _, alone = picks_of(step, found(step, HEADS), lambda _: [])
+    assert alone is not None and alone.unsure_over == {}
+
+
 def test_a_smaller_model_is_not_judged_before_a_better_one() -> None:
     """Time goes with the weights, but for one width which takes 2 % less: of 130 it is among the first."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
@@ -12,11 +12,13 @@ import tracelens
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read, written
 from tests.said import Listener
+from tracelens.config import config_from_flags
 from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
+from tracelens.render.search import why_unsure
 from tracelens.results.suggestions import Suggestions
 from tracelens.step import suggestion
 from tracelens.suggestions import suggest
@@ -53,6 +55,16 @@ def test_a_chip_s_name_means_its_usual_part_and_says_so(name: str, part: str, sa
     found = suggest(gpt3_2_7b(vocab=50304), gpu=name)
     assert found.gpu == part
     said(found.notes)
+
+
+def test_why_a_shape_is_not_recommended(said: Listener) -> None:
+    sizes = {"hidden": 1600, "heads": 25, "layers": 48, "vocab": 50257}
+    one = suggest(config_from_flags(sizes), gpu="a100-sxm-80gb").unsure
+    assert one is not None and (one.saving_frac.low or 0) > 0
+    assert one.unsure_over == {"vocab": [50257, 50304]}
+    alone = replace(one, unsure_over={})
+    low = replace(one.saving_frac, low=-0.01)
+    said(why_unsure(one), why_unsure(alone), why_unsure(replace(alone, saving_frac=low)))
 
 
 def test_effort_by_what_changes() -> None:

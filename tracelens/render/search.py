@@ -70,6 +70,17 @@ def spread(saving: Estimate) -> str:
     return f"{saving.mid:.1%} ({100 * saving.low:.1f} to {saving.high:.1%})"
 
 
+def why_unsure(pick: ShapePick) -> str:
+    """What a pick that is not recommended is predicted to save, and why it is not."""
+    if pick.unsure_over:
+        why = f"but not surely more than {words(pick.unsure_over)} alone"
+    elif (pick.saving_frac.low or 0.0) > 0:
+        why = "but at the low end only by fewer operations"
+    else:
+        why = "but the range includes slower"
+    return f"Predicted {spread(pick.saving_frac)}, {why}: measure it."
+
+
 def same_change(finding: Finding, pick: ShapePick) -> bool:
     """Whether a finding and a pick are one change under two names."""
     named = {_NAMES.get(name, name): pair[-1] for name, pair in finding.change.items()}
@@ -244,6 +255,7 @@ def _content(page: Page) -> Content | None:
         "same_change": same_change,
         "spread": spread,
         "signed": signed,
+        "why_unsure": why_unsure,
         "reasons": reasons,
     }
 

@@ -157,8 +157,7 @@ def _pick(out: Out, found: Suggestions, pick: ShapePick, number: int) -> None:
 def _others(out: Out, found: Suggestions) -> None:
     if found.unsure is not None:
         one = found.unsure
-        why = f"Predicted {search.spread(one.saving_frac)}, but the range includes slower: measure it."
-        out.line(out.text("Not recommended: ", "bold") + out.text(f"{one.title}. {why}"))
+        out.line(out.text("Not recommended: ", "bold") + out.text(f"{one.title}. {search.why_unsure(one)}"))
         out.line()
     if found.heads:
         sizes = found.sizes["hidden"].value, found.sizes["heads"].value

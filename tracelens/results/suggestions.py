@@ -98,7 +98,7 @@ class Suggestions:
     verdict: str
     picks: list[ShapePick]
     unsure: Annotated[
-        ShapePick | None, says("predicted faster, but what it adds reaches to slower: not recommended")
+        ShapePick | None, says("predicted faster, but not surely, see ``unsure_over``: not recommended")
     ]
     heads: list[OtherHeads]
     front: list[FrontPoint]

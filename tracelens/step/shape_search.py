@@ -25,7 +25,11 @@ Diff = Callable[[ModelConfig], Sequence[str]]
 def picks_of(step: SearchStep, found: Found, diff: Diff) -> tuple[list[ShapePick], ShapePick | None]:
     """What is recommended, and the best of what is not. ``diff`` gives the lines to paste."""
     picks = [_pick(step, change, diff) for change in found.picks]
-    return picks, _pick(step, found.best_unsure, diff) if found.best_unsure is not None else None
+    unsure = found.best_unsure
+    if unsure is None:
+        return picks, None
+    over = changes(unsure.change.now, unsure.over)
+    return picks, replace(_pick(step, unsure.change, diff), unsure_over=over)
 
 
 def front_of(now: ModelConfig, found: Found) -> list[FrontPoint]:

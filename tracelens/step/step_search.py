@@ -168,8 +168,8 @@ def _verdict(
 
 def _notes(measured: MeasuredStep, found: Found) -> list[str]:
     """What the best change, or the best that is not recommended, leaves open."""
-    best = found.picks[0] if found.picks else found.best_unsure
-    notes = list(measured.notes(best.then)) if best is not None else []
+    best = [*found.picks, *([found.best_unsure.change] if found.best_unsure is not None else [])]
+    notes = list(measured.notes(best[0].then)) if best else []
     if measured.memory(measured.step.now) is None:
         notes.append(words.NO_MEMORY)
     if measured.step.now.parameters is None:
