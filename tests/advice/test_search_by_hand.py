@@ -245,10 +245,11 @@ HEADS = {"heads", "head_dim"}
         (MadeUp(vocab_ms=0.99), {"vocab"}, []),  # below one percent
         (MadeUp(open_ms=6.0), {"vocab"}, ["unsure: vocab 50257 → 50304"]),
         (MadeUp(), HEADS, []),
-        (MadeUp(heads_ms=3.0), HEADS, ["heads 16 → 8"]),
+        (MadeUp(heads_ms=3.0), HEADS, ["heads 16 → 8, head_dim 64 → 128"]),
         # both pay: together, then each alone
         (MadeUp(heads_ms=3.0), {"vocab"} | HEADS,
-         ["heads 16 → 8, vocab 50257 → 50304", "vocab 50257 → 50304", "heads 16 → 8"]),
+         ["heads 16 → 8, head_dim 64 → 128, vocab 50257 → 50304", "vocab 50257 → 50304",
+          "heads 16 → 8, head_dim 64 → 128"]),
         # heads add 0.2 % to the vocabulary, which is not worth it
         (MadeUp(heads_ms=0.2), {"vocab"} | HEADS, ["vocab 50257 → 50304"]),
     ],

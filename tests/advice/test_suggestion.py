@@ -18,7 +18,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
-from tracelens.render.search import why_unsure
+from tracelens.render.search import why_unsure, words
 from tracelens.results.suggestions import Suggestions
 from tracelens.step import suggestion
 from tracelens.suggestions import suggest
@@ -67,6 +67,15 @@ def test_why_a_shape_is_not_recommended(said: Listener) -> None:
     said(why_unsure(one), why_unsure(alone), why_unsure(replace(alone, saving_frac=low)))
 
 
+def test_every_size_that_changes_is_named(said: Listener) -> None:
+    """Heads of their own size are no hidden / heads, and few kv_heads of another size are another model."""
+    gemma2 = {"hidden": 3584, "heads": 16, "head_dim": 256, "kv_heads": 8, "ffn": 14336, "layers": 42}
+    asked = config_from_flags(gemma2 | {"vocab": 256_000}, gated=True)
+    one = suggest(asked, gpu="h100-sxm", free=["kv_heads"]).unsure
+    assert one is not None and {"head_dim", "kv_heads"} < set(one.change)
+    said(one.title, words(one.change))
+
+
 def test_effort_by_what_changes() -> None:
     found = suggest(gpt3_2_7b(), gpu="h100-sxm")
     assert {tuple(pick.change): pick.effort for pick in found.picks}[("vocab",)] == "config"
@@ -107,6 +116,17 @@ def test_what_cannot_be_judged_is_not_called_good(said: Listener) -> None:
     found = suggest(gpt3_2_7b(), gpu="rtx-5090", fix=["heads", "hidden", "ffn"])
     assert any("50257 → 50304" in note for note in found.notes)
     said(found.verdict)
+
+
+@pytest.mark.parametrize("gpu", ["b200", "rtx-4090"])
+def test_a_gemm_of_unknown_alignment_cost_is_a_floor_and_no_faster_than_an_aligned_one(gpu: str) -> None:
+    sizes = {"hidden": 768, "heads": 12, "layers": 12}
+    odd, even = (suggest(config_from_flags(sizes | {"vocab": n}), gpu=gpu) for n in (50257, 50304))
+    now, then = (next(x for x in one.components if x.component == "logits") for one in (odd, even))
+    assert (now.at_least, now.tflops, odd.tflops) == (True, None, None)
+    assert not then.at_least and then.tflops and even.tflops
+    assert now.time_ms.mid >= then.time_ms.mid * 50257 / 50304
+    assert [row.component for row in odd.components if row.at_least] == ["logits"]
 
 
 def test_the_same_from_python_and_a_file(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def _run(*arguments: str, columns: int = 80) -> Result:
 def test_from_sizes_alone() -> None:
     result = _run(*_GPT3)
     assert result.exit_code == 0, result.output
-    assert "1. heads 32 → 20, vocab 50257 → 50304" in result.output
+    assert "1. heads 32 → 20, head_dim 80 → 128, vocab 50257 → 50304" in result.output
     assert "+ --heads 20" in result.output
     assert "attention.core" in result.output
     assert "Not included: gaps between kernels" in result.output.replace("\n", " ")
@@ -64,6 +64,13 @@ def test_a_whole_step() -> None:
     step = json.loads(_run(*asked, "--json", "-").output)["step"]
     assert (step["gpus"], step["tensor_parallel"], step["strategy"]) == (8, 8, "tp")
     assert step["mfu_frac"]["low"] < step["mfu_frac"]["mid"] < step["mfu_frac"]["high"] < 1
+
+
+def test_sums_that_hold_a_floor_say_so(said: Listener) -> None:
+    result = _run("--hidden", "768", "--heads", "12", "--layers", "12", "--vocab", "50257", "--step",
+                  "--gpus", "1", "--gpu", "rtx-4090")  # fmt: skip
+    said([line.rstrip() for line in result.output.splitlines() if "at most" in line or "at least" in line])
+    said(next(line.rstrip() for line in result.output.splitlines() if line.startswith("logits ")))
 
 
 def test_a_good_shape_that_does_not_fit(said: Listener) -> None:

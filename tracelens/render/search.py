@@ -35,17 +35,19 @@ def signed(frac: float) -> str:
 
 
 def words(change: Mapping[str, Sequence[int | None]]) -> str:
-    """A change in short: "heads 20, vocab 50304". head_dim and kv_heads are left out beside heads.
+    """A change in short, heads with their size; kv_heads are none of their own where they are as many.
 
-    >>> words({"heads": [32, 20], "kv_heads": [32, 20], "head_dim": [80, 128]})
-    'heads 20'
+    >>> words({"heads": [32, 20], "kv_heads": [32, 20], "head_dim": [80, 128], "vocab": [50257, 50304]})
+    'heads 20 × 128, vocab 50304'
     """
     if not change:
         return "the present shape"
-    left = {"head_dim"} if "heads" in change else set()
-    if "heads" in change and change.get("kv_heads") == change["heads"]:
-        left.add("kv_heads")
-    return ", ".join(f"{name} {pair[1]}" for name, pair in change.items() if name not in left)
+    shown = {name: f"{name} {pair[1]}" for name, pair in change.items()}
+    if change.get("kv_heads") == change.get("heads"):
+        shown.pop("kv_heads", None)
+    if {"heads", "head_dim"} <= change.keys():
+        shown["heads"] += shown.pop("head_dim").replace("head_dim", " ×")
+    return ", ".join(shown.values())
 
 
 def key(change: Mapping[str, Sequence[int | None]]) -> tuple[tuple[str, int | None], ...]:

@@ -33,7 +33,7 @@ def render_suggestions(found: Suggestions, *, console: Console) -> None:
     out = Out(console)
     _head(out, found)
     if found.step is not None:
-        _whole_step(out, found.step)
+        _whole_step(out, found.step, floor=_is_floor(found))
     _kernels(out, found)
     for number, pick in enumerate(found.picks, 1):
         _pick(out, found, pick, number)
@@ -73,7 +73,11 @@ def _head(out: Out, found: Suggestions) -> None:
     out.line()
 
 
-def _whole_step(out: Out, step: WholeStep) -> None:
+def _is_floor(found: Suggestions) -> bool:
+    return any(row.at_least for row in found.components)
+
+
+def _whole_step(out: Out, step: WholeStep, *, floor: bool) -> None:
     """A step of this model as it is: what it comes to, and what it is made of."""
     mfu, speed, time = step.mfu_frac, step.tokens_per_s_per_gpu, step.step_ms
     run = [f"{step.gpus} GPU{'s' if step.gpus > 1 else ''}"]
@@ -91,9 +95,10 @@ def _whole_step(out: Out, step: WholeStep) -> None:
         run.append(f"{step.micro_batches} micro-batches")
     out.line(out.text("A whole step, predicted  ", "bold") + out.text(", ".join(run), "dim"))
     ends = [f.sig(end) if end is not None else f.DASH for end in (speed.mid, speed.low, speed.high)]
-    out.line(f"   {ends[0]} tokens/s per GPU ({ends[1]} to {ends[2]})")
-    out.line(f"   MFU {f.pct(mfu.mid)} ({f.pct(mfu.low)} to {f.pct(mfu.high)})")
-    out.line(f"   {f.ms(time.mid)} a step ({f.ms_range(time.low, time.high)}, {time.basis})"
+    most, least = ("at most ", "at least ") if floor else ("", "")
+    out.line(f"   {most}{ends[0]} tokens/s per GPU ({ends[1]} to {ends[2]})")
+    out.line(f"   MFU {most}{f.pct(mfu.mid)} ({f.pct(mfu.low)} to {f.pct(mfu.high)})")
+    out.line(f"   {least}{f.ms(time.mid)} a step ({f.ms_range(time.low, time.high)}, {time.basis})"
              f" · about {f.sig(step.memory_gb)} GB of a GPU's memory")  # fmt: skip
     table = out.table([("", "l"), ("share", "r"), ("ms", "r")])
     for part in step.parts:
@@ -107,16 +112,16 @@ def _whole_step(out: Out, step: WholeStep) -> None:
 
 
 def _kernels(out: Out, found: Suggestions) -> None:
-    time = found.time_ms
+    time, least = found.time_ms, "at least " if _is_floor(found) else ""
     out.line(out.text(f"{_TIME_OF[found.time_is]}  ", "bold") + out.text(
-        f"{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {time.basis})"
+        f"{least}{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {time.basis})"
         + (f", {f.sig(found.tflops)} TFLOP/s" if found.tflops else ""), "dim"))  # fmt: skip
     table = out.table([("", "l"), ("share", "r"), ("ms", "r"), ("TFLOP/s", "r"), ("M × N × K forward", "l")])
     for row in found.components[:_COMPONENTS]:
         table.add_row(
             out.text(row.component, limit=18),
             out.text(f.pct(row.frac), "bold"),
-            out.text(f.sig(row.time_ms.mid)),
+            out.text(f"{'≥' if row.at_least else ''}{f.sig(row.time_ms.mid)}"),
             out.text(f.sig(row.tflops) if row.tflops else f.DASH),
             out.text(row.shapes[0].replace(" x ", " × ") if row.shapes else "moves bytes", limit=34),
         )

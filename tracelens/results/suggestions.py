@@ -35,6 +35,9 @@ class ComponentTime:
     frac: Annotated[float, says("of the sum")]
     tflops: Annotated[float | None, says("of its GEMMs and attention, over their time")]
     shapes: Annotated[list[str], says("of its GEMMs, forward")]
+    at_least: Annotated[
+        bool, says("what an alignment costs in one of its GEMMs is not known: time_ms is a floor")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,10 +101,8 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
 
 
 def _title(found: Mapping[str, list[int | None]]) -> str:
-    """The decisions; head_dim and kv_heads are left out where they follow from heads."""
-    shown = {name: pair for name, pair in found.items() if name != "head_dim" or "heads" not in found}
-    if shown.get("kv_heads") == shown.get("heads"):
-        shown.pop("kv_heads", None)
+    """Every size that changes; kv_heads are none of their own where they are as many as heads."""
+    shown = {name: pair for name, pair in found.items() if name != "kv_heads" or pair != found.get("heads")}
     return ", ".join(f"{name} {pair[0]} → {pair[1]}" for name, pair in shown.items())
 
 

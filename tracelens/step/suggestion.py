@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,12 @@ from tracelens.errors import InputError, UsageError
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.gpu import taken_as
 from tracelens.hardware.measurements import Measurements, find_measurements
+from tracelens.results import Span
 from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, Suggestions
 from tracelens.step.memory import memory_of, would_fit
 from tracelens.step.planned_step import PlannedStep, Planner, total
 from tracelens.step.predicted import LOW_PRECISION
+from tracelens.step.reasons import PlannedPart
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
 from tracelens.step.shape_search import front_of, nothing_faster, other_heads, picks_of
@@ -126,7 +128,7 @@ def _suggestions(
         parameters=now.parameters,
         time_ms=time,
         time_is="kernels",
-        tflops=present.flops / time.mid / 1e9 if time.mid else None,
+        tflops=_tflops(present.parts, time),
         memory_gb=planner.memory(now) / 1e9,
         components=_components(present),
         verdict=words.claim(picks[0].title, picks[0].saving_frac)
@@ -175,14 +177,21 @@ def _unknowns(present: PlannedStep) -> list[str]:
     return notes
 
 
+def _tflops(parts: Sequence[PlannedPart], time: Span) -> float | None:
+    """Of GEMMs and attention, over the time of all; None where that is a floor."""
+    flops = sum(part.flops for part in parts)
+    return flops / time.mid / 1e9 if flops and time.mid and not any(part.unknown for part in parts) else None
+
+
 def _components(present: PlannedStep) -> list[ComponentTime]:
     whole = present.time_ms.mid or 1.0
     rows: list[ComponentTime] = []
     for component in dict.fromkeys(part.component for part in present.parts):
         parts = [part for part in present.parts if part.component == component]
         time = total(part.time_ms for part in parts)
-        flops = sum(part.flops for part in parts)
         shapes = [part.shape for part in parts if part.kind != "bytes" and part.role == "forward"]
-        tflops = flops / time.mid / 1e9 if flops and time.mid else None
-        rows.append(ComponentTime(component, time, time.mid / whole, tflops, list(dict.fromkeys(shapes))))
+        tflops, least = _tflops(parts, time), any(part.unknown for part in parts)
+        rows.append(
+            ComponentTime(component, time, time.mid / whole, tflops, list(dict.fromkeys(shapes)), least)
+        )
     return sorted(rows, key=lambda row: -row.frac)
