@@ -226,8 +226,8 @@ def test_an_alignment_of_unknown_cost_is_taken_at_its_least() -> None:
     even = planner.step(changed(config.model, {"vocab": 50304}))
     aligned = [part.time_ms.mid for part in even.parts if part.component == "logits"]
     least = list(zip(unknown, aligned, strict=True))
-    # 0.72 of the aligned rate is the best that is known of such rows; their kernels' tiles cost up to 8 % more.
-    assert all(1 / 0.72 <= part.time_ms.mid / time <= 1.08 / 0.72 for part, time in least)
+    # 0.72 of the aligned rate is the best that is known; the tiles of such kernels cost 7 to 10 % more.
+    assert all(1.07 / 0.72 < part.time_ms.mid / time < 1.10 / 0.72 for part, time in least)
     assert all(part.time_ms.low < part.time_ms.mid for part, _ in least)
     saved = sum(part.time_ms.mid - time for part, time in least) / step.time_ms.mid
     assert compare(step, even).saving_frac.mid == pytest.approx(saved, abs=1e-4)

@@ -325,6 +325,7 @@ def test_a_shape_that_is_left_alone_is_judged_in_words(said: Listener) -> None:
     said(none, nothing_faster(NOW, "GPU", found, limits))
     odd = nothing_faster(replace(NOW, heads=25), "GPU", found, limits, fits=False)
     said(odd, nothing_faster(replace(NOW, heads=1), "GPU", found, limits))
+    said(none_faster(Found((), (), 1), limits))
 
 
 def test_the_front_has_as_many_points_as_are_shown() -> None:

@@ -118,6 +118,15 @@ def test_what_cannot_be_judged_is_not_called_good(said: Listener) -> None:
     said(found.verdict)
 
 
+def test_a_shape_with_nothing_to_compare_or_odd_gemms_is_not_called_good(said: Listener) -> None:
+    tiny = config_from_flags({"hidden": 64, "heads": 4, "ffn": 172, "vocab": 100, "layers": 2})
+    alone = suggest(tiny, gpu="h100-sxm")
+    assert alone.tried == 0
+    odd = suggest(gpt3_2_7b(heads=20), gpu="h100-sxm", fix=["vocab"])
+    assert odd.picks == [] and odd.tried > 1
+    said(alone.verdict, odd.verdict)
+
+
 @pytest.mark.parametrize("gpu", ["b200", "rtx-4090"])
 def test_a_gemm_of_unknown_alignment_cost_is_a_floor_and_no_faster_than_an_aligned_one(gpu: str) -> None:
     sizes = {"hidden": 768, "heads": 12, "layers": 12}

@@ -48,10 +48,20 @@ def none_faster(found: Found, limits: SearchLimits) -> str:
 
 
 def nothing_faster(
-    now: ModelConfig, gpu: str, found: Found, limits: SearchLimits, *, fits: bool = True
+    now: ModelConfig,
+    gpu: str,
+    found: Found,
+    limits: SearchLimits,
+    *,
+    off_grid: Sequence[str] = (),
+    fits: bool = True,
 ) -> str:
-    """The verdict on a shape of which none is faster: good, unless something else speaks against it."""
-    flaws = [] if fits else [words.NOT_FITTING]
+    """The verdict on a shape of which none is faster: good, unless something else speaks against it.
+
+    ``off_grid`` are components with GEMMs whose rows begin on less than 16 bytes.
+    """
+    flaws = [words.off_the_grid(off_grid)] if off_grid else []
+    flaws += [] if fits else [words.NOT_FITTING]
     if now.heads and now.heads > 1 and not any(now.heads % degree == 0 for degree in TENSOR_DEGREES):
         flaws.insert(0, words.no_usual_degree(now.heads))
     return words.already_good(gpu, flaws, none_faster(found, limits))

@@ -153,9 +153,12 @@ def _suggestions(
 
 def _nothing(present: PlannedStep, found: Found, limits: SearchLimits, gpu: str, fits: bool) -> str:
     """The verdict where nothing is recommended."""
+    if not found.tried:
+        return words.none_on_grid(limits.parameters_frac)
     if any(part.unknown for part in present.parts):
         return words.none_judged(found.tried, limits.parameters_frac, gpu)
-    return nothing_faster(present.model, gpu, found, limits, fits=fits)
+    off_grid = _padded_by_compile(present)
+    return nothing_faster(present.model, gpu, found, limits, off_grid=off_grid, fits=fits)
 
 
 def _padded_by_compile(present: PlannedStep) -> list[str]:
