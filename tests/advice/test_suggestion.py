@@ -76,6 +76,15 @@ def test_every_size_that_changes_is_named(said: Listener) -> None:
     said(one.title, words(one.change))
 
 
+def test_other_heads_say_what_they_do_to_the_weights(tmp_path: Path) -> None:
+    """8 KV heads of 64 instead of 128 halve K and V: 32 layers of 2 x 4096 x 512 weights less."""
+    config = read(tmp_path, configs.LLAMA3_8B)
+    rows = {row.heads: row for row in suggest(config, gpu="h100-sxm").heads}
+    less = 32 * 2 * 4096 * 512 / (config.model.parameters or 1)
+    assert [rows[heads].parameters_frac for heads in (64, 16)] == pytest.approx([-less, 2 * less])
+    assert {row.parameters_frac for row in suggest(gpt3_2_7b(), gpu="h100-sxm").heads} == {0.0}
+
+
 def test_effort_by_what_changes() -> None:
     found = suggest(gpt3_2_7b(), gpu="h100-sxm")
     assert {tuple(pick.change): pick.effort for pick in found.picks}[("vocab",)] == "config"

@@ -167,13 +167,13 @@ def _others(out: Out, found: Suggestions) -> None:
     if found.heads:
         sizes = found.sizes["hidden"].value, found.sizes["heads"].value
         out.line(out.text(f"Other heads at hidden {sizes[0]}, against the {sizes[1]} now", "bold"))
-        table = out.table([("heads", "r"), ("head_dim", "r"), ("saves", "l")])
+        moved = any(abs(row.parameters_frac) >= _ROUND for row in found.heads)
+        column = [("weights", "r")] if moved else []
+        table = out.table([("heads", "r"), ("head_dim", "r"), *column, ("saves", "l")])
         for row in found.heads:
-            table.add_row(
-                out.text(str(row.heads)),
-                out.text(str(row.head_dim)),
-                out.text(search.spread(row.saving_frac)),
-            )
+            weights = [search.signed(row.parameters_frac)] if moved else []
+            cells = (str(row.heads), str(row.head_dim), *weights, search.spread(row.saving_frac))
+            table.add_row(*(out.text(cell) for cell in cells))
         out.print(table)
         out.line()
     _front(out, found)

@@ -224,6 +224,9 @@ class OtherHeads:
     heads: int
     head_dim: int
     saving_frac: Estimate
+    parameters_frac: Annotated[
+        float, says("growth of the weights: fewer KV heads than heads stay as many, of another size")
+    ] = 0.0
 
 
 @dataclass(frozen=True, slots=True)

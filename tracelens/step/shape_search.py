@@ -81,9 +81,10 @@ def other_heads(step: SearchStep, now: ModelConfig, limits: SearchLimits) -> lis
         kv_heads = other if now.kv_heads == now.heads else now.kv_heads
         if kv_heads and other % kv_heads:
             continue
-        change = step.change(now, replace(now, heads=other, head_dim=dim, kv_heads=kv_heads))
+        then = replace(now, heads=other, head_dim=dim, kv_heads=kv_heads)
+        change = step.change(now, then)
         if change is not None:
-            rows.append(OtherHeads(other, dim, change.saving_frac))
+            rows.append(OtherHeads(other, dim, change.saving_frac, _growth(now, then)))
     return rows
 
 
@@ -92,7 +93,7 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
     found = changes(now, then)
     effort, why = _effort(frozenset(found))
     lost = [n for n in TENSOR_DEGREES if (now.heads or 1) % n == 0 and (then.heads or n) % n]
-    weights, memory, needs = now.parameters, step.memory(now), step.memory(then)
+    memory, needs = step.memory(now), step.memory(then)
     return ShapePick(
         title=_title(found),
         change=found,
@@ -100,7 +101,7 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
         saving_ms=change.saving_ms,
         shape_gain_frac=change.shape_gain_frac,
         parameters=then.parameters,
-        parameters_frac=(then.parameters or 0) / weights - 1 if weights else 0.0,
+        parameters_frac=_growth(now, then),
         flops_frac=change.flops_frac,
         memory_frac=needs / memory - 1 if needs and memory else None,
         effort=effort,
@@ -108,6 +109,11 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
         reasons=_reasons(change),
         diff=list(diff(then)),
     )
+
+
+def _growth(now: ModelConfig, then: ModelConfig) -> float:
+    """Of the weights; nothing where they cannot be counted."""
+    return (then.parameters or 0) / now.parameters - 1 if now.parameters else 0.0
 
 
 def _title(found: Mapping[str, list[int | None]]) -> str:
