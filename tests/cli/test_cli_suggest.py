@@ -73,6 +73,16 @@ def test_sums_that_hold_a_floor_say_so(said: Listener) -> None:
     said(next(line.rstrip() for line in result.output.splitlines() if line.startswith("logits ")))
 
 
+@pytest.mark.parametrize("given", [(), ("--micro-batch", "4")])
+def test_another_micro_batch_is_told_for_as_many_tokens_and_is_a_line_to_paste(
+    given: tuple[str, ...], said: Listener
+) -> None:
+    asked = ["--hidden", "1024", "--heads", "16", "--layers", "24", "--vocab", "50304", *given]
+    words = _run(*asked, "--gpu", "a100", "--free", "micro_batch", "--memory-gb", "80", columns=120).output
+    said(*(line.strip() for line in words.splitlines() if "saves" in line and "%" in line))
+    said([line for line in words.splitlines() if line.startswith(("   - --", "   + --"))])
+
+
 def test_a_good_shape_that_does_not_fit(said: Listener) -> None:
     result = _run("--hidden", "4096", "--heads", "32", "--layers", "32", "--ffn", "11008", "--vocab", "32000",
                   "--gated", "--untied", "--gpu", "h100-sxm")  # fmt: skip

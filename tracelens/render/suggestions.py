@@ -137,6 +137,8 @@ def _kernels(out: Out, found: Suggestions) -> None:
 def _pick(out: Out, found: Suggestions, pick: ShapePick, number: int) -> None:
     out.line(out.text(f"{number}. ", "bold") + out.text(pick.title, "bold green", limit=200))
     per = "a micro-batch" if found.source == "config" else per_step(found.time_is == "step")
+    if pick.change.keys() & {"micro_batch", "sequence"}:
+        per = "for as many tokens as now, like the times below"
     time = f"{f.ms(pick.saving_ms.mid)} {per}"
     out.line(f"   saves {search.spread(pick.saving_frac)} of the time per token · {time}")
     facts = ["weights not counted"]
