@@ -156,7 +156,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 def test_experts_print_time_load_padding_and_what_would_change_it() -> None:
     done = run("--experts", "256", "--top-k", "8", "--ep", "8", "--load", "power-law:1.2", "32768x7168x2048",
-               "--gpu", "h100-sxm", "--dtype", "fp8_block", "--row-multiple", "128")  # fmt: skip
+               "--gpu", "h100-sxm", "--dtype", "fp8-block", "--row-multiple", "128")  # fmt: skip
     assert done.returncode == 0 and done.stderr == "" and max(map(len, done.stdout.splitlines())) <= 80
     for word in ("top-8 of 256 experts", "rows ", "per expert ", "imbalance ", "padding ", "up ", "down ",
                  "balanced load", "EP 16", "top-7"):  # fmt: skip
@@ -174,6 +174,28 @@ def test_experts_as_json_are_the_values_of_python() -> None:
     found = tracelens.experts(8192, 4096, 14336, experts=8, top_k=2, gpu="h100-sxm")
     assert msgspec.convert(data, ExpertsJson).prediction == found
     assert [one["change"] for one in data["changes"]][-1] == {"top_k": [2, 3]}
+
+
+@pytest.mark.parametrize(
+    "asked", [("8192x4096x4096",), ("8192x4096x14336", "--experts", "8", "--top-k", "2")]
+)
+def test_scaled_blocks_are_spelled_either_way(asked: tuple[str, ...]) -> None:
+    one, other = (
+        run_here("gemm", *asked, "--gpu", "h100-sxm", "--dtype", f"fp8{between}block") for between in "-_"
+    )
+    assert one.returncode == 0 and "fp8-block" in one.stdout and one.stdout == other.stdout
+
+
+def test_scaled_blocks_are_spelled_either_way_in_python() -> None:
+    import tracelens
+
+    sizes = (8192, 4096, 14336)
+    experts = [
+        tracelens.experts(*sizes, experts=8, top_k=2, gpu="h100", dtype=f"fp8{between}block")
+        for between in "-_"
+    ]
+    gemms = [tracelens.gemm(*sizes, gpu="h100", dtype=f"fp8{between}block") for between in "-_"]
+    assert experts[0] == experts[1] and gemms[0] == gemms[1] and experts[0].dtype == gemms[0].dtype
 
 
 @pytest.mark.parametrize(

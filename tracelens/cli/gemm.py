@@ -130,7 +130,7 @@ def gemm(options: GemmOptions) -> None:
 def _experts(options: GemmOptions) -> None:
     from tracelens.gemm.predict.experts import predict_experts
     from tracelens.gemm.predict.experts_study import experts_changes
-    from tracelens.gemm.spelling import parse_sizes
+    from tracelens.gemm.spelling import parse_dtype, parse_sizes
     from tracelens.results.experts import ExpertLayer
 
     sizes = parse_sizes(" ".join(options.shape))
@@ -148,7 +148,7 @@ def _experts(options: GemmOptions) -> None:
             layer,
             sizes.m,
             gpu=one,
-            dtype=options.dtype.lower(),
+            dtype=parse_dtype(options.dtype),
             direction="backward" if options.backward else "forward",
             load=options.load,
             row_multiple=1 if given["row_multiple"] is None else given["row_multiple"],

@@ -195,7 +195,7 @@ def predict_gemm(
     for word in (dtype, layout, out_dtype or ""):
         if not isinstance(word, str):
             raise InputError(f"{word!r} is neither an element type nor a layout: {words.TYPES_TO_USE}")
-    math_dtype = dtype
+    math_dtype = dtype = dtype.replace("_", "-")  # fp8_block, as serving libraries write it
     if dtype == "fp32" and kernel is not None and kernel.math_dtype == "tf32":
         math_dtype = "tf32"
     fit = fitted(measured, gpu=gpu, math_dtype=math_dtype) if measured is not None else None
