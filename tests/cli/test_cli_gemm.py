@@ -176,26 +176,20 @@ def test_experts_as_json_are_the_values_of_python() -> None:
     assert [one["change"] for one in data["changes"]][-1] == {"top_k": [2, 3]}
 
 
-@pytest.mark.parametrize(
-    "asked", [("8192x4096x4096",), ("8192x4096x14336", "--experts", "8", "--top-k", "2")]
-)
-def test_scaled_blocks_are_spelled_either_way(asked: tuple[str, ...]) -> None:
-    one, other = (
-        run_here("gemm", *asked, "--gpu", "h100-sxm", "--dtype", f"fp8{between}block") for between in "-_"
-    )
+@pytest.mark.parametrize("experts", [(), ("--experts", "8", "--top-k", "2")])
+def test_scaled_blocks_are_spelled_either_way(experts: tuple[str, ...]) -> None:
+    asked = ("gemm", "8192x4096x14336", *experts, "--gpu", "h100-sxm", "--dtype")
+    one, other = (run_here(*asked, dtype) for dtype in ("fp8-block", "fp8_block"))
     assert one.returncode == 0 and "fp8-block" in one.stdout and one.stdout == other.stdout
 
 
 def test_scaled_blocks_are_spelled_either_way_in_python() -> None:
     import tracelens
 
-    sizes = (8192, 4096, 14336)
-    experts = [
-        tracelens.experts(*sizes, experts=8, top_k=2, gpu="h100", dtype=f"fp8{between}block")
-        for between in "-_"
-    ]
-    gemms = [tracelens.gemm(*sizes, gpu="h100", dtype=f"fp8{between}block") for between in "-_"]
-    assert experts[0] == experts[1] and gemms[0] == gemms[1] and experts[0].dtype == gemms[0].dtype
+    both, sizes = ("fp8-block", "fp8_block"), (8192, 4096, 14336)
+    gemms = [tracelens.gemm(*sizes, gpu="h100", dtype=dtype) for dtype in both]
+    layers = [tracelens.experts(*sizes, experts=8, top_k=2, gpu="h100", dtype=dtype) for dtype in both]
+    assert gemms[0] == gemms[1] and layers[0] == layers[1] and gemms[0].dtype == layers[0].dtype
 
 
 @pytest.mark.parametrize(
@@ -209,6 +203,13 @@ def test_scaled_blocks_are_spelled_either_way_in_python() -> None:
         ),
         (("8x8x8", "--experts", "8", "--top-k", "2", "--load", "some"), "unknown load 'some'"),
         (("8x8x8", "--experts", "8", "--top-k", "2", "--dtype", "int8"), "unknown element type 'int8'"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--batch", "3"), "--batch is of one GEMM"),
+        (("3@8x8x8", "--experts", "8", "--top-k", "2"), "--batch is of one GEMM"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--layout", "dgrad"), "--layout is of one GEMM"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--vary", "k"), "--vary is of one GEMM"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--span", "1:9"), "--span is of one GEMM"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--explain"), "--explain is of one GEMM"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--out-dtype", "fp32"), "--out-dtype is of one GEMM"),
         (("8x8x8", "--ep", "2"), "--ep is of experts"),
         (("8x8x8", "--backward"), "are of experts"),
     ],

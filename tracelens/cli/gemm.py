@@ -23,6 +23,10 @@ EXPERT_OPTIONS = {
     "experts": "--experts", "top_k": "--top-k", "ep": "--ep", "tp": "--tp", "row_multiple": "--row-multiple",
     "load": None, "backward": None,
 }  # fmt: skip
+#: Options of one GEMM that a layer of experts has no use for -> what they are unless given.
+_OF_ONE_GEMM = {
+    "out_dtype": None, "layout": "TN", "batch": None, "vary": "n", "span": None, "explain": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,10 @@ def _experts(options: GemmOptions) -> None:
     from tracelens.results.experts import ExpertLayer
 
     sizes = parse_sizes(" ".join(options.shape))
+    for name, default in _OF_ONE_GEMM.items():
+        if getattr(options, name) != default or (name == "batch" and sizes.batch > 1):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} is of one GEMM, and --experts predicts a layer of them: leave it out")
     given = {
         name: _whole(option, getattr(options, name)) for name, option in EXPERT_OPTIONS.items() if option
     }

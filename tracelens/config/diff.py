@@ -15,8 +15,8 @@ _OF_RUN = {"sequence": "--sequence", "micro_batch": "--micro-batch"}
 def config_diff(config: Configuration, then: ModelConfig) -> tuple[str, ...]:
     """Lines to take out ("- ") and to put in ("+ "), in the format of the input.
 
-    A size that the file leaves to a default is written out where the default would follow another change. Of a
-    run whose file does not set them, sequence and micro-batch are options of ``tracelens suggest``.
+    A size that the file leaves to a default is written out where the default would follow another change.
+    Sequence and micro-batch that the file does not set are options of ``tracelens suggest``.
 
     >>> from tracelens.config import config_from_flags
     >>> from tracelens.config.model_config import changed
