@@ -13,6 +13,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.study import Around, BetterSize, study_gemm
 from tracelens.hardware import find_gpu
+from tracelens.render.gemm import claim
 
 A100 = find_gpu(None, override="a100-sxm-40gb")
 H100 = find_gpu(None, override="h100-sxm")
@@ -75,6 +76,18 @@ def test_every_neighbour_is_better_than_its_own_error_or_told_apart() -> None:
             study = study_gemm(m, n, k, gpu=gpu, dtype="fp16", vary=("m", "n", "k"))
             for around in study.around:
                 check(around.neighbours, {"m": m, "n": n, "k": k}[around.dimension])
+
+
+def test_what_its_range_leaves_open_is_named_in_16_bits_alone_and_as_likely(said: Listener) -> None:
+    (around,) = study_gemm(8192, 2560, 50304, gpu=H100, layout="NN").around
+    assert [one.size for one in around.neighbours] == [2688, 2112]
+    said([claim(one) for one in around.neighbours])
+    assert all((one.gain.per_flop_ratio.high or 0) > 1 for one in around.neighbours if one.gain)
+    (sure,) = study_gemm(2304, 1600, 4096, gpu=A100).around[0].neighbours[-1:]
+    assert "likely" not in claim(sure)
+    for dtype in ("tf32", "fp32", "fp8"):
+        (around,) = study_gemm(8192, 8192, 8192, gpu=H100, dtype=dtype).around
+        assert all((one.gain.per_flop_ratio.high or 2) < 1 for one in around.neighbours if one.gain)
 
 
 def check(neighbours: tuple[BetterSize, ...], size: int) -> None:

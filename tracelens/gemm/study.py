@@ -39,7 +39,7 @@ class StudyPoint:
 
 @dataclass(frozen=True, slots=True)
 class BetterSize:
-    """A size worth having: better by more than the predictions' own error."""
+    """A size worth having: better over the whole range of ``gain``, or told apart (``gain.told_apart``)."""
 
     size: int
     kind: (

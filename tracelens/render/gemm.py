@@ -228,13 +228,15 @@ def claim(one: BetterSize) -> str:
     saving, ratio, per_flop = gain.saving_us, gain.time_ratio, gain.per_flop_ratio
     if saving.mid is None:
         return f"{then}, at least {duration(saving.low)} less"
+    likely = "likely " if (per_flop.high or 1) >= 1 else ""
     if saving.low is not None and saving.low > 0:
         work = f"{_percent(ratio.mid)} time for {_percent(gain.work_ratio)} work"
+        work += f", {likely}less per FLOP" if likely and one.kind != "faster" else ""
         return f"{then}, {duration(saving.mid)} less ({duration_range(saving)}): {work}"
     per_flop_range = f"{f.pct(1 - (per_flop.high or 1))} to {f.pct(1 - (per_flop.low or 0))}"
     return (
         f"{then}, {_percent(ratio.mid)} time for {_percent(gain.work_ratio)} work:"
-        f" {_percent(per_flop.mid)} per FLOP ({per_flop_range})"
+        f" {likely}{_percent(per_flop.mid)} per FLOP ({per_flop_range})"
     )
 
 
