@@ -163,6 +163,18 @@ def test_the_present_shape_is_on_the_front_where_nothing_is_faster() -> None:
     assert [(one.model.heads, one.time_frac) for one in faster.front] == [(8, 0.96)]
 
 
+def test_more_padding_than_a_pick_has_is_not_on_the_front() -> None:
+    """50304 and 50432 take the same time: the least padded one, with other widths of the MLP as well."""
+
+    class Padded(Step):
+        def time_ms(self, then: ModelConfig, /) -> float:
+            return 92.0 + (then.ffn or 0) / 4096 if (then.vocab or 1) % 64 == 0 else 101.0
+
+    told = found(Padded({}), {"vocab", "ffn"}, replace(NOW, vocab=50257), share=0.05)
+    assert len(told.front) > 2 and {one.model.vocab for one in told.front} == {50304}
+    assert {pick.then.vocab for pick in told.picks} == {50304}
+
+
 @pytest.mark.parametrize("tokens", [None, 4096])
 def test_times_are_compared_where_the_tokens_are_not_known(tokens: int | None) -> None:
     now = replace(NOW, micro_batch=None, sequence=None, tokens=tokens)

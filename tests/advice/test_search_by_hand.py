@@ -190,7 +190,10 @@ def test_reasons_are_per_token(said: Listener) -> None:
 
 def test_a_front_gains_a_ten_thousandth_with_each_point() -> None:
     points = [(0.0, 1.0), (-0.01, 0.99995), (-0.02, 0.9998), (-0.03, 0.9998), (-0.04, 0.95), (0.0, 0.99999)]
-    found = _front([Combination(NOW, time, weights) for weights, time in points])
+    models = [replace(NOW, ffn=64 * at) for at in range(len(points))]
+    found = _front(
+        [Combination(one, time, weights) for one, (weights, time) in zip(models, points, strict=True)]
+    )
     assert [(one.parameters_frac, one.time_frac) for one in found] == [
         (0.0, 0.99999), (-0.02, 0.9998), (-0.04, 0.95)
     ]  # fmt: skip

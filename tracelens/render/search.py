@@ -55,12 +55,25 @@ def key(change: Mapping[str, Sequence[int | None]]) -> tuple[tuple[str, int | No
     return tuple(sorted((name, pair[1]) for name, pair in change.items()))
 
 
-def thinned(front: Sequence[FrontPoint], *, most: int = POINTS) -> list[FrontPoint]:
-    """At most ``most`` points, evenly, with both ends."""
-    if len(front) <= most:
-        return list(front)
-    step = (len(front) - 1) / (most - 1)
-    return [front[round(at * step)] for at in range(most)]
+def thinned(
+    front: Sequence[FrontPoint], picks: Sequence[ShapePick] = (), *, most: int = POINTS
+) -> list[FrontPoint]:
+    """At most ``most`` points: the present shape, picks, the fastest, and what adds most to the front.
+
+    A point adds what it alone offers: weights over the next faster one, times its gain over the next heavier.
+    """
+    shown = list(front)
+    named = {key({}), *(key(pick.change) for pick in picks)}
+    while len(shown) > most:
+        adds = [
+            ((before.time_frac - one.time_frac) * (one.parameters_frac - after.parameters_frac), at)
+            for at, (before, one, after) in enumerate(zip([front[0], *shown], shown, shown[1:], strict=False))
+            if key(one.change) not in named
+        ]
+        if not adds:
+            break
+        del shown[min(adds)[1]]
+    return shown
 
 
 def spread(saving: Estimate) -> str:

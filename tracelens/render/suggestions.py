@@ -183,7 +183,7 @@ def _others(out: Out, found: Suggestions) -> None:
 
 def _front(out: Out, found: Suggestions) -> None:
     """The Pareto front, thinned to what a reader takes in."""
-    points = search.thinned(found.front)
+    points = search.thinned(found.front, found.picks)
     if len(points) < 2:
         return
     out.line(

@@ -26,6 +26,8 @@ _WORTH_MORE = 0.003
 _JUDGED = 6
 #: Of a GPU's memory: the rest is the context and fragments.
 _USABLE_MEMORY = 0.92
+#: Times per token nearer to one another are equal.
+_EQUAL = 1e-4
 #: Picks shown, and points of the front.
 PICKS = 5
 FRONT = 12
@@ -180,11 +182,20 @@ def _varied(kept: list[Change], now: ModelConfig) -> list[Change]:
 
 
 def _front(candidates: Sequence[Combination]) -> tuple[Combination, ...]:
-    """The Pareto front of weights (more is better) against time per token, most weights first."""
+    """The Pareto front of weights (more is better) against time per token, most weights first.
+
+    Rows that pad the vocabulary are no weights that a model gains: of the vocabularies of one shape the
+    fastest counts, and of equal ones the least padded.
+    """
+    best: dict[tuple[int | None, ...], Combination] = {}
+    for one in sorted(candidates, key=lambda one: one.model.vocab or 0):
+        shape = tuple(one.model.get(name) for name in SEARCHED if name != "vocab")
+        if one.time_frac < best.setdefault(shape, one).time_frac - _EQUAL:
+            best[shape] = one
     front: list[Combination] = []
     fastest = float("inf")
-    for one in sorted(candidates, key=lambda one: (-one.parameters_frac, one.time_frac)):
-        if one.time_frac < fastest - 1e-4:
+    for one in sorted(best.values(), key=lambda one: (-one.parameters_frac, one.time_frac)):
+        if one.time_frac < fastest - _EQUAL:
             fastest = one.time_frac
             front.append(one)
     if len(front) > FRONT:
