@@ -84,6 +84,14 @@ class Study:
         peak, tflops = self.gpu.peak(self.prediction.dtype), self.prediction.tflops
         return tflops / peak if peak and tflops is not None else None
 
+    @property
+    def operands_gb(self) -> float:
+        """What a, b and out take together."""
+        one = self.prediction
+        read, written = (bytes_per_element(dtype) or 0.0 for dtype in (one.dtype, one.out_dtype))
+        moved = read * one.k * (one.m + one.n) + written * one.m * one.n
+        return one.batch * moved / 1e9
+
 
 def study_gemm(
     m: int,

@@ -94,6 +94,9 @@ def _time(out: Out, study: Study) -> None:
             f"{duration(one.time_us.mid)} ({duration_range(one.time_us)}), {f.sig(one.tflops)} TFLOP/s{share}"
         )
         out.line(text, "bold")
+    room = study.gpu.memory_gb
+    if room is not None and study.operands_gb > room:
+        hanging(out, "", f"a, b and out take {f.sig(study.operands_gb)} GB, this GPU has {f.sig(room)} GB")
     source = one.chosen.rates.source if one.chosen is not None else None
     if one.time_us.basis == "calibrated":
         hanging(out, "", f"calibrated: {source}")
