@@ -28,7 +28,7 @@ from tracelens.gemm.predict.experts_load import expert_load
 from tracelens.gemm.predict.experts_rates import ExpertRates, ExpertShares, expert_rates, rates_of
 from tracelens.hardware import Gpu, find_gpu
 
-DTYPES = {"bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+DTYPES = {"bf16": "bfloat16", "fp8": "fp8", "fp8-block": "fp8_block", "nvfp4": "nvfp4"}
 LOADS = {"balanced": None, "power_law_1.01": 1.01, "power_law_1.2": 1.2}
 _KEY = [
     "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size", "num_tokens",

@@ -64,6 +64,7 @@ def judged(table: pd.DataFrame) -> Figures:
 
 def neighbours(table: pd.DataFrame, axis: str, told_apart: float) -> Figures:
     """Of true neighbours: whose cheaper size is named; how many are named for each, and how many wrongly.
+    Of all that are named, how many the sources' median has cheaper at all.
 
     Named are those predicted to differ by ``told_apart`` (ln) or more, as ``tracelens gemm`` names them.
     """
@@ -72,6 +73,7 @@ def neighbours(table: pd.DataFrame, axis: str, told_apart: float) -> Figures:
     true = up ^ down
     named = change["mid"].abs() >= told_apart
     right = true & (np.sign(change["mid"]) == np.where(up, 1.0, -1.0))
+    cheaper = named & (np.sign(change["mid"]) == np.sign(change.drop(columns="mid").median(axis=1)))
     most = max(int(true.sum()), 1)
     return {
         "pairs": len(change),
@@ -80,6 +82,7 @@ def neighbours(table: pd.DataFrame, axis: str, told_apart: float) -> Figures:
         "recall": float((right & named).sum() / most),
         "named_per_true": float(named.sum() / most),
         "wrong_way": float((true & named & ~right).sum() / max(int(named.sum()), 1)),
+        "cheaper": float(cheaper.sum() / max(int(named.sum()), 1)),
     }
 
 

@@ -120,6 +120,24 @@ def test_what_is_unsure_is_told_where_it_is_a_percent_better(more: float, told: 
     assert (one.best_unsure is not None) == told
 
 
+def test_what_adds_nothing_for_sure_is_unsure_over_what_it_contains() -> None:
+    """The vocabulary saves 8 ms for sure; other heads 4 more, or nothing."""
+
+    class Heads(Step):
+        def change(self, now: ModelConfig, then: ModelConfig, /) -> Change:
+            self.open_ms = 4.0 if then.heads != now.heads else 0.0
+            return super().change(now, then)
+
+    step = Heads({name: SAVES[name] for name in ("vocab", "heads")})
+    told = found(step, HEADS | {"vocab"})
+    assert [changed(one) for one in told.picks] == [{"vocab"}]
+    _, unsure = picks_of(step, told, lambda _: [])
+    assert unsure is not None and (unsure.saving_frac.low or 0) > 0
+    assert unsure.unsure_over == {"vocab": [50257, 50304]}
+    _, alone = picks_of(step, found(step, HEADS), lambda _: [])
+    assert alone is not None and alone.unsure_over == {}
+
+
 def test_a_smaller_model_is_not_judged_before_a_better_one() -> None:
     """Time goes with the weights, but for one width which takes 2 % less: of 130 it is among the first."""
 
@@ -143,6 +161,18 @@ def test_the_present_shape_is_on_the_front_where_nothing_is_faster() -> None:
     assert [(one.model, one.time_frac, one.parameters_frac) for one in told.front] == [(NOW, 1.0, 0.0)]
     faster = found(Step({"heads": (8, 4.0)}), HEADS)
     assert [(one.model.heads, one.time_frac) for one in faster.front] == [(8, 0.96)]
+
+
+def test_more_padding_than_a_pick_has_is_not_on_the_front() -> None:
+    """50304 and 50432 take the same time: the least padded one, with other widths of the MLP as well."""
+
+    class Padded(Step):
+        def time_ms(self, then: ModelConfig, /) -> float:
+            return 92.0 + (then.ffn or 0) / 4096 if (then.vocab or 1) % 64 == 0 else 101.0
+
+    told = found(Padded({}), {"vocab", "ffn"}, replace(NOW, vocab=50257), share=0.05)
+    assert len(told.front) > 2 and {one.model.vocab for one in told.front} == {50304}
+    assert {pick.then.vocab for pick in told.picks} == {50304}
 
 
 @pytest.mark.parametrize("tokens", [None, 4096])

@@ -223,11 +223,14 @@ def test_an_alignment_of_unknown_cost_is_taken_at_its_least() -> None:
     step = planner.step(config.model)
     unknown = [part for part in step.parts if part.unknown]
     assert {part.component for part in unknown} == {"logits"}
-    assert all(part.time_ms.low == part.time_ms.mid for part in unknown)
-    padded = compare(step, planner.step(changed(config.model, {"vocab": 50304})))
-    # Little is promised: what 0.72 of the aligned rate costs the logits at the low end of the range.
-    logits = sum((part.time_ms.mid or 0.0) for part in unknown) / (step.time_ms.mid or 0.0)
-    assert 0 <= (padded.saving_frac.mid or 0) <= (1 - 0.72) * logits
+    even = planner.step(changed(config.model, {"vocab": 50304}))
+    aligned = [part.time_ms.mid for part in even.parts if part.component == "logits"]
+    least = list(zip(unknown, aligned, strict=True))
+    # 0.72 of the aligned rate is the best that is known; the tiles of such kernels cost 7 to 10 % more.
+    assert all(1.07 / 0.72 < part.time_ms.mid / time < 1.10 / 0.72 for part, time in least)
+    assert all(part.time_ms.low < part.time_ms.mid for part, _ in least)
+    saved = sum(part.time_ms.mid - time for part, time in least) / step.time_ms.mid
+    assert compare(step, even).saving_frac.mid == pytest.approx(saved, abs=1e-4)
 
 
 def _priced(gpu: Gpu, config: Configuration) -> PlannedStep | str:

@@ -190,7 +190,10 @@ def test_reasons_are_per_token(said: Listener) -> None:
 
 def test_a_front_gains_a_ten_thousandth_with_each_point() -> None:
     points = [(0.0, 1.0), (-0.01, 0.99995), (-0.02, 0.9998), (-0.03, 0.9998), (-0.04, 0.95), (0.0, 0.99999)]
-    found = _front([Combination(NOW, time, weights) for weights, time in points])
+    models = [replace(NOW, ffn=64 * at) for at in range(len(points))]
+    found = _front(
+        [Combination(one, time, weights) for one, (weights, time) in zip(models, points, strict=True)]
+    )
     assert [(one.parameters_frac, one.time_frac) for one in found] == [
         (0.0, 0.99999), (-0.02, 0.9998), (-0.04, 0.95)
     ]  # fmt: skip
@@ -245,10 +248,11 @@ HEADS = {"heads", "head_dim"}
         (MadeUp(vocab_ms=0.99), {"vocab"}, []),  # below one percent
         (MadeUp(open_ms=6.0), {"vocab"}, ["unsure: vocab 50257 → 50304"]),
         (MadeUp(), HEADS, []),
-        (MadeUp(heads_ms=3.0), HEADS, ["heads 16 → 8"]),
+        (MadeUp(heads_ms=3.0), HEADS, ["heads 16 → 8, head_dim 64 → 128"]),
         # both pay: together, then each alone
         (MadeUp(heads_ms=3.0), {"vocab"} | HEADS,
-         ["heads 16 → 8, vocab 50257 → 50304", "vocab 50257 → 50304", "heads 16 → 8"]),
+         ["heads 16 → 8, head_dim 64 → 128, vocab 50257 → 50304", "vocab 50257 → 50304",
+          "heads 16 → 8, head_dim 64 → 128"]),
         # heads add 0.2 % to the vocabulary, which is not worth it
         (MadeUp(heads_ms=0.2), {"vocab"} | HEADS, ["vocab 50257 → 50304"]),
     ],
@@ -324,6 +328,7 @@ def test_a_shape_that_is_left_alone_is_judged_in_words(said: Listener) -> None:
     said(none, nothing_faster(NOW, "GPU", found, limits))
     odd = nothing_faster(replace(NOW, heads=25), "GPU", found, limits, fits=False)
     said(odd, nothing_faster(replace(NOW, heads=1), "GPU", found, limits))
+    said(none_faster(Found((), (), 1), limits))
 
 
 def test_the_front_has_as_many_points_as_are_shown() -> None:

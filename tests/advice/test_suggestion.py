@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
@@ -12,11 +12,13 @@ import tracelens
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read, written
 from tests.said import Listener
+from tracelens.config import config_from_flags
 from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
+from tracelens.render.search import why_unsure, words
 from tracelens.results.suggestions import Suggestions
 from tracelens.step import suggestion
 from tracelens.suggestions import suggest
@@ -53,6 +55,34 @@ def test_a_chip_s_name_means_its_usual_part_and_says_so(name: str, part: str, sa
     found = suggest(gpt3_2_7b(vocab=50304), gpu=name)
     assert found.gpu == part
     said(found.notes)
+
+
+def test_why_a_shape_is_not_recommended(said: Listener) -> None:
+    sizes = {"hidden": 1600, "heads": 25, "layers": 48, "vocab": 50257}
+    one = suggest(config_from_flags(sizes), gpu="a100-sxm-80gb").unsure
+    assert one is not None and (one.saving_frac.low or 0) > 0
+    assert one.unsure_over == {"vocab": [50257, 50304]}
+    alone = replace(one, unsure_over={})
+    low = replace(one.saving_frac, low=-0.01)
+    said(why_unsure(one), why_unsure(alone), why_unsure(replace(alone, saving_frac=low)))
+
+
+def test_every_size_that_changes_is_named(said: Listener) -> None:
+    """Heads of their own size are no hidden / heads, and few kv_heads of another size are another model."""
+    gemma2 = {"hidden": 3584, "heads": 16, "head_dim": 256, "kv_heads": 8, "ffn": 14336, "layers": 42}
+    asked = config_from_flags(gemma2 | {"vocab": 256_000}, gated=True)
+    one = suggest(asked, gpu="h100-sxm", free=["kv_heads"]).unsure
+    assert one is not None and {"head_dim", "kv_heads"} < set(one.change)
+    said(one.title, words(one.change))
+
+
+def test_other_heads_say_what_they_do_to_the_weights(tmp_path: Path) -> None:
+    """8 KV heads of 64 instead of 128 halve K and V: 32 layers of 2 x 4096 x 512 weights less."""
+    config = read(tmp_path, configs.LLAMA3_8B)
+    rows = {row.heads: row for row in suggest(config, gpu="h100-sxm").heads}
+    less = 32 * 2 * 4096 * 512 / (config.model.parameters or 1)
+    assert [rows[heads].parameters_frac for heads in (64, 16)] == pytest.approx([-less, 2 * less])
+    assert {row.parameters_frac for row in suggest(gpt3_2_7b(), gpu="h100-sxm").heads} == {0.0}
 
 
 def test_effort_by_what_changes() -> None:
@@ -95,6 +125,26 @@ def test_what_cannot_be_judged_is_not_called_good(said: Listener) -> None:
     found = suggest(gpt3_2_7b(), gpu="rtx-5090", fix=["heads", "hidden", "ffn"])
     assert any("50257 → 50304" in note for note in found.notes)
     said(found.verdict)
+
+
+def test_a_shape_with_nothing_to_compare_or_odd_gemms_is_not_called_good(said: Listener) -> None:
+    tiny = config_from_flags({"hidden": 64, "heads": 4, "ffn": 172, "vocab": 100, "layers": 2})
+    alone = suggest(tiny, gpu="h100-sxm")
+    assert alone.tried == 0
+    odd = suggest(gpt3_2_7b(heads=20), gpu="h100-sxm", fix=["vocab"])
+    assert odd.picks == [] and odd.tried > 1
+    said(alone.verdict, odd.verdict)
+
+
+@pytest.mark.parametrize("gpu", ["b200", "rtx-4090"])
+def test_a_gemm_of_unknown_alignment_cost_is_a_floor_and_no_faster_than_an_aligned_one(gpu: str) -> None:
+    sizes = {"hidden": 768, "heads": 12, "layers": 12}
+    odd, even = (suggest(config_from_flags(sizes | {"vocab": n}), gpu=gpu) for n in (50257, 50304))
+    now, then = (next(x for x in one.components if x.component == "logits") for one in (odd, even))
+    assert (now.at_least, now.tflops, odd.tflops) == (True, None, None)
+    assert not then.at_least and then.tflops and even.tflops
+    assert now.time_ms.mid >= then.time_ms.mid * 50257 / 50304
+    assert [row.component for row in odd.components if row.at_least] == ["logits"]
 
 
 def test_the_same_from_python_and_a_file(tmp_path: Path) -> None:

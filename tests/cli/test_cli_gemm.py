@@ -156,7 +156,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 def test_experts_print_time_load_padding_and_what_would_change_it() -> None:
     done = run("--experts", "256", "--top-k", "8", "--ep", "8", "--load", "power-law:1.2", "32768x7168x2048",
-               "--gpu", "h100-sxm", "--dtype", "fp8_block", "--row-multiple", "128")  # fmt: skip
+               "--gpu", "h100-sxm", "--dtype", "fp8-block", "--row-multiple", "128")  # fmt: skip
     assert done.returncode == 0 and done.stderr == "" and max(map(len, done.stdout.splitlines())) <= 80
     for word in ("top-8 of 256 experts", "rows ", "per expert ", "imbalance ", "padding ", "up ", "down ",
                  "balanced load", "EP 16", "top-7"):  # fmt: skip
@@ -176,6 +176,22 @@ def test_experts_as_json_are_the_values_of_python() -> None:
     assert [one["change"] for one in data["changes"]][-1] == {"top_k": [2, 3]}
 
 
+@pytest.mark.parametrize("experts", [(), ("--experts", "8", "--top-k", "2")])
+def test_scaled_blocks_are_spelled_either_way(experts: tuple[str, ...]) -> None:
+    asked = ("gemm", "8192x4096x14336", *experts, "--gpu", "h100-sxm", "--dtype")
+    one, other = (run_here(*asked, dtype) for dtype in ("fp8-block", "fp8_block"))
+    assert one.returncode == 0 and "fp8-block" in one.stdout and one.stdout == other.stdout
+
+
+def test_scaled_blocks_are_spelled_either_way_in_python() -> None:
+    import tracelens
+
+    both, sizes = ("fp8-block", "fp8_block"), (8192, 4096, 14336)
+    gemms = [tracelens.gemm(*sizes, gpu="h100", dtype=dtype) for dtype in both]
+    layers = [tracelens.experts(*sizes, experts=8, top_k=2, gpu="h100", dtype=dtype) for dtype in both]
+    assert gemms[0] == gemms[1] and layers[0] == layers[1] and gemms[0].dtype == layers[0].dtype
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -187,6 +203,13 @@ def test_experts_as_json_are_the_values_of_python() -> None:
         ),
         (("8x8x8", "--experts", "8", "--top-k", "2", "--load", "some"), "unknown load 'some'"),
         (("8x8x8", "--experts", "8", "--top-k", "2", "--dtype", "int8"), "unknown element type 'int8'"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--batch", "3"), "--batch is of one GEMM"),
+        (("3@8x8x8", "--experts", "8", "--top-k", "2"), "--batch is of one GEMM"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--layout", "dgrad"), "--layout is of one GEMM"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--vary", "k"), "--vary is of one GEMM"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--span", "1:9"), "--span is of one GEMM"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--explain"), "--explain is of one GEMM"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--out-dtype", "fp32"), "--out-dtype is of one GEMM"),
         (("8x8x8", "--ep", "2"), "--ep is of experts"),
         (("8x8x8", "--backward"), "are of experts"),
     ],

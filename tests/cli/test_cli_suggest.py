@@ -34,7 +34,7 @@ def _run(*arguments: str, columns: int = 80) -> Result:
 def test_from_sizes_alone() -> None:
     result = _run(*_GPT3)
     assert result.exit_code == 0, result.output
-    assert "1. heads 32 → 20, vocab 50257 → 50304" in result.output
+    assert "1. heads 32 → 20, head_dim 80 → 128, vocab 50257 → 50304" in result.output
     assert "+ --heads 20" in result.output
     assert "attention.core" in result.output
     assert "Not included: gaps between kernels" in result.output.replace("\n", " ")
@@ -80,6 +80,23 @@ def test_a_step_and_what_is_printed_below_it_agree(said: Listener) -> None:
     assert found["picked_tokens_per_s"][0] == then["step"]["tokens_per_s_per_gpu"]
     words = " ".join(text.split())
     said(found["verdict"], words[words.index("whole step 1") : words.index(" weights +")])
+
+
+def test_sums_that_hold_a_floor_say_so(said: Listener) -> None:
+    result = _run("--hidden", "768", "--heads", "12", "--layers", "12", "--vocab", "50257", "--step",
+                  "--gpus", "1", "--gpu", "rtx-4090")  # fmt: skip
+    said([line.rstrip() for line in result.output.splitlines() if "at most" in line or "at least" in line])
+    said(next(line.rstrip() for line in result.output.splitlines() if line.startswith("logits ")))
+
+
+@pytest.mark.parametrize("given", [(), ("--micro-batch", "4")])
+def test_another_micro_batch_is_told_for_as_many_tokens_and_is_a_line_to_paste(
+    given: tuple[str, ...], said: Listener
+) -> None:
+    asked = ["--hidden", "1024", "--heads", "16", "--layers", "24", "--vocab", "50304", *given]
+    words = _run(*asked, "--gpu", "a100", "--free", "micro_batch", "--memory-gb", "80", columns=120).output
+    said(*(line.strip() for line in words.splitlines() if "saves" in line and "%" in line))
+    said([line for line in words.splitlines() if line.startswith(("   - --", "   + --"))])
 
 
 def test_a_good_shape_that_does_not_fit(said: Listener) -> None:

@@ -120,7 +120,7 @@ def test_what_was_not_measured_has_a_wider_range(derived: bool, direction: str, 
         ("h100-sxm", "bf16", 2.0, 989.4),
         ("h100-sxm", "fp16", 2.0, 989.4),
         ("h100-sxm", "fp8", 1.0, 1978.9),
-        ("h100-sxm", "fp8_block", 1.0, 1978.9),
+        ("h100-sxm", "fp8-block", 1.0, 1978.9),
         ("h100-sxm", "nvfp4", 0.5625, 2 * 1978.9),  # no fp4 of its own: twice fp8
     ],
 )

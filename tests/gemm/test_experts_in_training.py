@@ -20,17 +20,17 @@ TOKENS = 4096
 #: it.
 MEASURED = {
     ("deepseek", "bf16", "all-to-all"): (7.12, 10.48),
-    ("deepseek", "fp8_block", "all-to-all"): (7.61, 10.13),
+    ("deepseek", "fp8-block", "all-to-all"): (7.61, 10.13),
     ("deepseek", "bf16", "DeepEP"): (5.68, 9.06),
-    ("deepseek", "fp8_block", "DeepEP"): (6.03, 8.60),
+    ("deepseek", "fp8-block", "DeepEP"): (6.03, 8.60),
     ("deepseek", "bf16", "HybridEP"): (5.39, 8.80),
-    ("deepseek", "fp8_block", "HybridEP"): (5.14, 7.69),
+    ("deepseek", "fp8-block", "HybridEP"): (5.14, 7.69),
     ("mixtral", "bf16", "all-to-all"): (4.33, 7.68),
-    ("mixtral", "fp8_block", "all-to-all"): (3.79, 6.62),
+    ("mixtral", "fp8-block", "all-to-all"): (3.79, 6.62),
     ("mixtral", "bf16", "DeepEP"): (4.64, 7.85),
-    ("mixtral", "fp8_block", "DeepEP"): (4.10, 6.83),
+    ("mixtral", "fp8-block", "DeepEP"): (4.10, 6.83),
     ("mixtral", "bf16", "HybridEP"): (4.34, 7.74),
-    ("mixtral", "fp8_block", "HybridEP"): (3.70, 6.57),
+    ("mixtral", "fp8-block", "HybridEP"): (3.70, 6.57),
 }
 #: Bytes of each activated element that Megatron's code for layers without a gate moves beyond a fused kernel
 #: (megatron/core/transformer/moe/experts.py, bias_act_func): the activation, times fp32 probabilities, back

@@ -44,7 +44,7 @@ def test_rows_padded_to_128_waste_what_a_user_of_deepgemm_found() -> None:
     """deepseek-ai/DeepGEMM issue 98: one node of 8 GPUs, 8192 tokens, "almost to 20 % waste"."""
     layer = ExpertLayer(7168, 2048, experts=256, top_k=8, ep=8)
     for load in ("power-law:0.5", "power-law:1.01", "power-law:1.2"):
-        found = predict_experts(layer, 8192, gpu=H100, dtype="fp8_block", load=load, row_multiple=128)
+        found = predict_experts(layer, 8192, gpu=H100, dtype="fp8-block", load=load, row_multiple=128)
         assert 0.15 < 1 - found.rows / found.padded_rows < 0.22
 
 
@@ -124,7 +124,7 @@ def test_no_layer_beats_the_datasheet_on_any_gpu(gpu: Gpu) -> None:
                 assert found.unknown and low is mid is high is None
                 continue
             assert 0 < low <= mid <= high
-            peak = gpu.peak({"fp8_block": "fp8"}.get(dtype, dtype))
+            peak = gpu.peak({"fp8-block": "fp8"}.get(dtype, dtype))
             wide = 3 * layer.inter * layer.hidden
             assert peak is None or low >= min(2 * found.rows * wide / (peak * 1e6), mid) * (1 - 1e-9)
 
@@ -171,9 +171,9 @@ def test_changes_say_what_they_change() -> None:
 def test_triton_kernels_move_the_rows_of_other_gpus_experts_too(name: str) -> None:
     """Geometries that no fit saw: without those rows 64 GPUs are predicted in half the time."""
     gpu = find_gpu(None, override=GPUS[name][1])
-    rates = expert_rates(gpu, "fp8_block")
+    rates = expert_rates(gpu, "fp8-block")
     assert isinstance(rates, ExpertRates) and rates.shares.foreign_frac >= 1
-    table = layers(name, "fp8_block")
+    table = layers(name, "fp8-block")
     table = table[table["judging"] & (table["num_tokens"] >= 512)].reset_index(drop=True)
     table = table.assign(mid=times(work_of(table), rates))
     assert uneven_error(table).median() <= 0.05
@@ -185,7 +185,7 @@ def test_triton_kernels_move_the_rows_of_other_gpus_experts_too(name: str) -> No
 
 
 def test_only_triton_kernels_do() -> None:
-    for dtype in ("bf16", "fp8", "fp8_block"):
+    for dtype in ("bf16", "fp8", "fp8-block"):
         rates = expert_rates(H100, dtype)
         assert isinstance(rates, ExpertRates) and rates.shares.foreign_frac == 0
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from rich.console import Console
 
 from tests.gemm.test_predict_calibration import H200, measurements, truth
 from tests.said import Listener
@@ -13,6 +15,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.study import Around, BetterSize, study_gemm
 from tracelens.hardware import find_gpu
+from tracelens.render.gemm import claim, render_gemm
 
 A100 = find_gpu(None, override="a100-sxm-40gb")
 H100 = find_gpu(None, override="h100-sxm")
@@ -75,6 +78,35 @@ def test_every_neighbour_is_better_than_its_own_error_or_told_apart() -> None:
             study = study_gemm(m, n, k, gpu=gpu, dtype="fp16", vary=("m", "n", "k"))
             for around in study.around:
                 check(around.neighbours, {"m": m, "n": n, "k": k}[around.dimension])
+
+
+def test_operands_that_no_memory_holds_are_told() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    for size in (10**5, 10**9):
+        render_gemm(study_gemm(size, size, size, gpu=H100), console=console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert text.count("this GPU has 80.0 GB") == 1 and "take 6,000,000,000 GB" in text
+
+
+def test_figures_of_another_type_are_called_so() -> None:
+    said = {}
+    for dtype in ("bf16", "fp16", "fp32", "fp64", "tf32"):
+        chosen = predict_gemm(4096, 4096, 4096, gpu=H100, dtype=dtype).chosen
+        said[dtype] = chosen is not None and f"taken over to {dtype}" in chosen.rates.source
+    assert said == {"bf16": False, "fp16": False, "fp32": False, "fp64": True, "tf32": True}
+
+
+def test_what_its_range_leaves_open_is_named_in_16_bits_alone_and_as_likely(said: Listener) -> None:
+    (around,) = study_gemm(8192, 2560, 50304, gpu=H100, layout="NN").around
+    assert [one.size for one in around.neighbours] == [2688, 2112]
+    said([claim(one) for one in around.neighbours])
+    assert all((one.gain.per_flop_ratio.high or 0) > 1 for one in around.neighbours if one.gain)
+    (sure,) = study_gemm(2304, 1600, 4096, gpu=A100).around[0].neighbours[-1:]
+    assert "likely" not in claim(sure)
+    for dtype in ("tf32", "fp32", "fp8"):
+        (around,) = study_gemm(8192, 8192, 8192, gpu=H100, dtype=dtype).around
+        assert all((one.gain.per_flop_ratio.high or 2) < 1 for one in around.neighbours if one.gain)
 
 
 def check(neighbours: tuple[BetterSize, ...], size: int) -> None:

@@ -86,12 +86,23 @@ def test_the_figure_holds_every_point_inside_its_frame(said: Listener) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 6, 7, 12, 50])
-def test_few_points_of_a_front_keep_its_ends(count: int) -> None:
-    front = [FrontPoint({}, -0.001 * at, 1 - 0.001 * at) for at in range(count)]
+def test_few_points_of_a_front_keep_the_fastest(count: int) -> None:
+    front = [FrontPoint({"ffn": [0, at]}, -0.001 * at, 1 - 0.001 * at) for at in range(count)]
     shown = search.thinned(front)
     assert len(shown) == min(count, 6)
     if count:
-        assert (shown[0], shown[-1]) == (front[0], front[-1])
+        assert shown[-1] == front[-1] and shown == [one for one in front if one in shown]
+
+
+def test_the_points_of_a_front_that_are_shown_are_the_useful_ones() -> None:
+    """Weights for next to no time stay, weights for much time go; the present shape and picks stay anyhow."""
+    points = [(0.0093, 1.0571), (0.0075, 1.0026), (0.0074, 1.0025), (0.0073, 1.0024), (0.0, 1.0),
+              (-0.0001, 0.9999), (-0.004, 0.9856), (-0.0076, 0.98), (-0.0077, 0.979)]  # fmt: skip
+    front = [FrontPoint({"ffn": [0, at]} if w else {}, w, t) for at, (w, t) in enumerate(points)]
+    kept = [points[front.index(one)] for one in search.thinned(front, most=4)]
+    assert kept == [(0.0075, 1.0026), (0.0, 1.0), (-0.004, 0.9856), (-0.0077, 0.979)]
+    pick = replace(PICK, change=front[5].change)
+    assert front[5] in search.thinned(front, [pick], most=4)
 
 
 @pytest.mark.parametrize("spread", [1e-9, 1e-4, 0.003, 0.02, 0.3, 4.0])

@@ -24,6 +24,10 @@ EXPERT_OPTIONS = {
     "experts": "--experts", "top_k": "--top-k", "ep": "--ep", "tp": "--tp", "row_multiple": "--row-multiple",
     "load": None, "backward": None,
 }  # fmt: skip
+#: Options of one GEMM that a layer of experts has no use for -> what they are unless given.
+_OF_ONE_GEMM = {
+    "out_dtype": None, "layout": "TN", "batch": None, "vary": "n", "span": None, "explain": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +135,14 @@ def gemm(options: GemmOptions) -> None:
 def _experts(options: GemmOptions) -> None:
     from tracelens.gemm.predict.experts import predict_experts
     from tracelens.gemm.predict.experts_study import experts_changes
-    from tracelens.gemm.spelling import parse_sizes
+    from tracelens.gemm.spelling import parse_dtype, parse_sizes
     from tracelens.results.experts import ExpertLayer
 
     sizes = parse_sizes(" ".join(options.shape))
+    for name, default in _OF_ONE_GEMM.items():
+        if getattr(options, name) != default or (name == "batch" and sizes.batch > 1):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} is of one GEMM, and --experts predicts a layer of them: leave it out")
     given = {
         name: _whole(option, getattr(options, name)) for name, option in EXPERT_OPTIONS.items() if option
     }
@@ -149,7 +157,7 @@ def _experts(options: GemmOptions) -> None:
             layer,
             sizes.m,
             gpu=one,
-            dtype=options.dtype.lower(),
+            dtype=parse_dtype(options.dtype),
             direction="backward" if options.backward else "forward",
             load=options.load,
             row_multiple=1 if given["row_multiple"] is None else given["row_multiple"],

@@ -8,11 +8,15 @@ from tracelens.numbers import round_up
 
 _ORDER = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "sequence", "micro_batch")
 
+#: Settings of a run that a model's file need not have, as options of `tracelens suggest`.
+_OF_RUN = {"sequence": "--sequence", "micro_batch": "--micro-batch"}
+
 
 def config_diff(config: Configuration, then: ModelConfig) -> tuple[str, ...]:
     """Lines to take out ("- ") and to put in ("+ "), in the format of the input.
 
     A size that the file leaves to a default is written out where the default would follow another change.
+    Sequence and micro-batch that the file does not set are options of ``tracelens suggest``.
 
     >>> from tracelens.config import config_from_flags
     >>> from tracelens.config.model_config import changed
@@ -25,6 +29,8 @@ def config_diff(config: Configuration, then: ModelConfig) -> tuple[str, ...]:
     for name in _ORDER:
         key = config.keys.get(name)
         before, after = now.get(name), then.get(name)
+        if key is None and name in _OF_RUN and before != after:
+            lines += [f"{sign} {_OF_RUN[name]} {value}" for sign, value in (("-", before), ("+", after))]
         if after is None or key is None:
             continue
         written = name in config.written

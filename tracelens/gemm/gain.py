@@ -31,6 +31,8 @@ RATIO_ERROR = (
 #: in their own ways: this share of the change (ln, up to 0.5) is error too.
 _ERROR_OF_CHANGE = 0.1
 _LARGEST_CHANGE = 0.5
+#: Types in which neighbours were judged (``benchmarks/predictions.py``).
+_JUDGED = ("bf16", "fp16")
 #: The model's range upwards on the GPU that these errors are from; wider there, wider here.
 _HIGH_OF_A100 = 1.25
 
@@ -76,13 +78,13 @@ def told_apart(now: Prediction, then: Prediction, dimension: Axis) -> bool:
     """Is ``then`` said to take less time per FLOP, though the error of the ratio may reach across 1?
 
     Along M and N, equally aligned, from the predicted difference on at which neighbours measured 10 % apart
-    are named with few false alarms (``Shares.told_apart_m``, ``told_apart_n``). A calibrated ratio has an
-    error of its own; unknown times are not told apart.
+    are named with few false alarms (``Shares.told_apart_m``, ``told_apart_n``), in 16 bits, where that was
+    judged. A calibrated ratio has an error of its own; unknown times are not told apart.
     """
     one = then.chosen
     if one is None or not now.time_us.mid or not then.time_us.mid or then.time_us.basis != "model":
         return False
-    if dimension == "k" or now.alignment_frac != then.alignment_frac:
+    if dimension == "k" or now.alignment_frac != then.alignment_frac or then.dtype not in _JUDGED:
         return False
     least = one.rates.told_apart_m if dimension == "m" else one.rates.told_apart_n
     return math.log(then.time_us.mid / now.time_us.mid / _work(now, then)) <= -least

@@ -39,7 +39,7 @@ class StudyPoint:
 
 @dataclass(frozen=True, slots=True)
 class BetterSize:
-    """A size worth having: better by more than the predictions' own error."""
+    """A size worth having: better over the whole range of ``gain``, or told apart (``gain.told_apart``)."""
 
     size: int
     kind: (
@@ -83,6 +83,14 @@ class Study:
         """TFLOP/s at the mid estimate over the GPU's dense peak."""
         peak, tflops = self.gpu.peak(self.prediction.dtype), self.prediction.tflops
         return tflops / peak if peak and tflops is not None else None
+
+    @property
+    def operands_gb(self) -> float:
+        """What a, b and out take together."""
+        one = self.prediction
+        read, written = (bytes_per_element(dtype) or 0.0 for dtype in (one.dtype, one.out_dtype))
+        moved = read * one.k * (one.m + one.n) + written * one.m * one.n
+        return one.batch * moved / 1e9
 
 
 def study_gemm(

@@ -94,6 +94,9 @@ def _time(out: Out, study: Study) -> None:
             f"{duration(one.time_us.mid)} ({duration_range(one.time_us)}), {f.sig(one.tflops)} TFLOP/s{share}"
         )
         out.line(text, "bold")
+    room = study.gpu.memory_gb
+    if room is not None and study.operands_gb > room:
+        hanging(out, "", f"a, b and out take {f.sig(study.operands_gb)} GB, this GPU has {f.sig(room)} GB")
     source = one.chosen.rates.source if one.chosen is not None else None
     if one.time_us.basis == "calibrated":
         hanging(out, "", f"calibrated: {source}")
@@ -228,13 +231,15 @@ def claim(one: BetterSize) -> str:
     saving, ratio, per_flop = gain.saving_us, gain.time_ratio, gain.per_flop_ratio
     if saving.mid is None:
         return f"{then}, at least {duration(saving.low)} less"
+    likely = "likely " if (per_flop.high or 1) >= 1 else ""
     if saving.low is not None and saving.low > 0:
         work = f"{_percent(ratio.mid)} time for {_percent(gain.work_ratio)} work"
+        work += f", {likely}less per FLOP" if likely and one.kind != "faster" else ""
         return f"{then}, {duration(saving.mid)} less ({duration_range(saving)}): {work}"
     per_flop_range = f"{f.pct(1 - (per_flop.high or 1))} to {f.pct(1 - (per_flop.low or 0))}"
     return (
         f"{then}, {_percent(ratio.mid)} time for {_percent(gain.work_ratio)} work:"
-        f" {_percent(per_flop.mid)} per FLOP ({per_flop_range})"
+        f" {likely}{_percent(per_flop.mid)} per FLOP ({per_flop_range})"
     )
 
 

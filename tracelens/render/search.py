@@ -35,17 +35,19 @@ def signed(frac: float) -> str:
 
 
 def words(change: Mapping[str, Sequence[int | None]]) -> str:
-    """A change in short: "heads 20, vocab 50304". head_dim and kv_heads are left out beside heads.
+    """A change in short, heads with their size; kv_heads are none of their own where they are as many.
 
-    >>> words({"heads": [32, 20], "kv_heads": [32, 20], "head_dim": [80, 128]})
-    'heads 20'
+    >>> words({"heads": [32, 20], "kv_heads": [32, 20], "head_dim": [80, 128], "vocab": [50257, 50304]})
+    'heads 20 × 128, vocab 50304'
     """
     if not change:
         return "the present shape"
-    left = {"head_dim"} if "heads" in change else set()
-    if "heads" in change and change.get("kv_heads") == change["heads"]:
-        left.add("kv_heads")
-    return ", ".join(f"{name} {pair[1]}" for name, pair in change.items() if name not in left)
+    shown = {name: f"{name} {pair[1]}" for name, pair in change.items()}
+    if change.get("kv_heads") == change.get("heads"):
+        shown.pop("kv_heads", None)
+    if {"heads", "head_dim"} <= change.keys():
+        shown["heads"] += shown.pop("head_dim").replace("head_dim", " ×")
+    return ", ".join(shown.values())
 
 
 def key(change: Mapping[str, Sequence[int | None]]) -> tuple[tuple[str, int | None], ...]:
@@ -53,12 +55,25 @@ def key(change: Mapping[str, Sequence[int | None]]) -> tuple[tuple[str, int | No
     return tuple(sorted((name, pair[1]) for name, pair in change.items()))
 
 
-def thinned(front: Sequence[FrontPoint], *, most: int = POINTS) -> list[FrontPoint]:
-    """At most ``most`` points, evenly, with both ends."""
-    if len(front) <= most:
-        return list(front)
-    step = (len(front) - 1) / (most - 1)
-    return [front[round(at * step)] for at in range(most)]
+def thinned(
+    front: Sequence[FrontPoint], picks: Sequence[ShapePick] = (), *, most: int = POINTS
+) -> list[FrontPoint]:
+    """At most ``most`` points: the present shape, picks, the fastest, and what adds most to the front.
+
+    A point adds what it alone offers: weights over the next faster one, times its gain over the next heavier.
+    """
+    shown = list(front)
+    named = {key({}), *(key(pick.change) for pick in picks)}
+    while len(shown) > most:
+        adds = [
+            ((before.time_frac - one.time_frac) * (one.parameters_frac - after.parameters_frac), at)
+            for at, (before, one, after) in enumerate(zip([front[0], *shown], shown, shown[1:], strict=False))
+            if key(one.change) not in named
+        ]
+        if not adds:
+            break
+        del shown[min(adds)[1]]
+    return shown
 
 
 def spread(saving: Estimate) -> str:
@@ -68,6 +83,17 @@ def spread(saving: Estimate) -> str:
     if saving.low is None or saving.high is None:
         return f"{saving.mid:.1%}"
     return f"{saving.mid:.1%} ({100 * saving.low:.1f} to {saving.high:.1%})"
+
+
+def why_unsure(pick: ShapePick) -> str:
+    """What a pick that is not recommended is predicted to save, and why it is not."""
+    if pick.unsure_over:
+        why = f"but not surely more than {words(pick.unsure_over)} alone"
+    elif (pick.saving_frac.low or 0.0) > 0:
+        why = "but at the low end only by fewer operations"
+    else:
+        why = "but the range includes slower"
+    return f"Predicted {spread(pick.saving_frac)}, {why}: measure it."
 
 
 def same_change(finding: Finding, pick: ShapePick) -> bool:
@@ -244,6 +270,7 @@ def _content(page: Page) -> Content | None:
         "same_change": same_change,
         "spread": spread,
         "signed": signed,
+        "why_unsure": why_unsure,
         "reasons": reasons,
     }
 

@@ -34,7 +34,7 @@ def render_suggestions(found: Suggestions, *, console: Console) -> None:
     out = Out(console)
     _head(out, found)
     if found.step is not None:
-        _whole_step(out, found.step)
+        _whole_step(out, found.step, floor=_is_floor(found))
     _kernels(out, found)
     for number, pick in enumerate(found.picks, 1):
         _pick(out, found, pick, number)
@@ -75,7 +75,11 @@ def _head(out: Out, found: Suggestions) -> None:
     out.line()
 
 
-def _whole_step(out: Out, step: WholeStep) -> None:
+def _is_floor(found: Suggestions) -> bool:
+    return any(row.at_least for row in found.components)
+
+
+def _whole_step(out: Out, step: WholeStep, *, floor: bool) -> None:
     """A step of this model as it is: what it comes to, and what it is made of."""
     mfu, speed, time = step.mfu_frac, step.tokens_per_s_per_gpu, step.step_ms
     run = [f"{step.gpus} GPU{'s' if step.gpus > 1 else ''}"]
@@ -93,9 +97,10 @@ def _whole_step(out: Out, step: WholeStep) -> None:
         run.append(f"{step.micro_batches} micro-batches")
     out.line(out.text("A whole step, predicted  ", "bold") + out.text(", ".join(run), "dim"))
     ends = [f.sig(end) if end is not None else f.DASH for end in (speed.mid, speed.low, speed.high)]
-    out.line(f"   {ends[0]} tokens/s per GPU ({ends[1]} to {ends[2]})")
-    out.line(f"   MFU {f.pct(mfu.mid)} ({f.pct(mfu.low)} to {f.pct(mfu.high)})")
-    out.line(f"   {f.ms(time.mid)} a step ({f.ms_range(time.low, time.high)}, {time.basis})"
+    most, least = ("at most ", "at least ") if floor else ("", "")
+    out.line(f"   {most}{ends[0]} tokens/s per GPU ({ends[1]} to {ends[2]})")
+    out.line(f"   MFU {most}{f.pct(mfu.mid)} ({f.pct(mfu.low)} to {f.pct(mfu.high)})")
+    out.line(f"   {least}{f.ms(time.mid)} a step ({f.ms_range(time.low, time.high)}, {time.basis})"
              f" · about {f.sig(step.memory_gb)} GB of a GPU's memory")  # fmt: skip
     table = out.table([("", "l"), ("share", "r"), ("ms", "r")])
     for part in step.parts:
@@ -119,9 +124,9 @@ def _kernels(out: Out, found: Suggestions) -> None:
         out.print(table)
         out.line()
         return
-    time = found.time_ms
+    time, least = found.time_ms, "at least " if _is_floor(found) else ""
     out.line(out.text(f"{_TIME_OF[found.time_is]}  ", "bold") + out.text(
-        f"{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {time.basis})"
+        f"{least}{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {time.basis})"
         + (f", {f.sig(found.tflops)} TFLOP/s" if found.tflops else ""), "dim"))  # fmt: skip
     table = out.table([("", "l"), ("share", "r"), ("ms", "r"), ("TFLOP/s", "r"), ("M × N × K forward", "l")])
     for row in found.components[:_COMPONENTS]:
@@ -140,7 +145,7 @@ def _row(out: Out, row: ComponentTime) -> list[Text]:
     """A component's name, time, rate and first shape."""
     return [
         out.text(row.component, limit=18),
-        out.text(f.sig(row.time_ms.mid)),
+        out.text(f"{'≥' if row.at_least else ''}{f.sig(row.time_ms.mid)}"),
         out.text(f.sig(row.tflops) if row.tflops else f.DASH),
         out.text(row.shapes[0].replace(" x ", " × ") if row.shapes else "moves bytes", limit=34),
     ]
@@ -149,6 +154,8 @@ def _row(out: Out, row: ComponentTime) -> list[Text]:
 def _pick(out: Out, found: Suggestions, pick: ShapePick, number: int) -> None:
     out.line(out.text(f"{number}. ", "bold") + out.text(pick.title, "bold green", limit=200))
     per = "a micro-batch" if found.source == "config" else per_step(found.time_is == "step")
+    if pick.change.keys() & {"micro_batch", "sequence"}:
+        per = "for as many tokens as now, like the times below"
     time = f"{f.ms(pick.saving_ms.mid)} {per}"
     of = "kernel time" if found.source == "config" else "time"
     out.line(f"   saves {search.spread(pick.saving_frac)} of the {of} per token · {time}")
@@ -179,19 +186,18 @@ def _pick(out: Out, found: Suggestions, pick: ShapePick, number: int) -> None:
 def _others(out: Out, found: Suggestions) -> None:
     if found.unsure is not None:
         one = found.unsure
-        why = f"Predicted {search.spread(one.saving_frac)}, but the range includes slower: measure it."
-        out.line(out.text("Not recommended: ", "bold") + out.text(f"{one.title}. {why}"))
+        out.line(out.text("Not recommended: ", "bold") + out.text(f"{one.title}. {search.why_unsure(one)}"))
         out.line()
     if found.heads:
         sizes = found.sizes["hidden"].value, found.sizes["heads"].value
         out.line(out.text(f"Other heads at hidden {sizes[0]}, against the {sizes[1]} now", "bold"))
-        table = out.table([("heads", "r"), ("head_dim", "r"), ("saves", "l")])
+        moved = any(abs(row.parameters_frac) >= _ROUND for row in found.heads)
+        column = [("weights", "r")] if moved else []
+        table = out.table([("heads", "r"), ("head_dim", "r"), *column, ("saves", "l")])
         for row in found.heads:
-            table.add_row(
-                out.text(str(row.heads)),
-                out.text(str(row.head_dim)),
-                out.text(search.spread(row.saving_frac)),
-            )
+            weights = [search.signed(row.parameters_frac)] if moved else []
+            cells = (str(row.heads), str(row.head_dim), *weights, search.spread(row.saving_frac))
+            table.add_row(*(out.text(cell) for cell in cells))
         out.print(table)
         out.line()
     _front(out, found)
@@ -199,7 +205,7 @@ def _others(out: Out, found: Suggestions) -> None:
 
 def _front(out: Out, found: Suggestions) -> None:
     """The Pareto front, thinned to what a reader takes in."""
-    points = search.thinned(found.front)
+    points = search.thinned(found.front, found.picks)
     if len(points) < 2:
         return
     out.line(

@@ -211,6 +211,10 @@ class ShapePick:
     reasons: list[PickReason]
     diff: list[str]
     verified: Annotated[Verified | None, says("what `tracelens verify` measured of it")] = None
+    unsure_over: Annotated[
+        dict[str, list[int | None]] | None,
+        says("of ``unsure``: the smaller change that it is not surely better than; {}: the present shape"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +224,9 @@ class OtherHeads:
     heads: int
     head_dim: int
     saving_frac: Estimate
+    parameters_frac: Annotated[
+        float, says("growth of the weights: fewer KV heads than heads stay as many, of another size")
+    ] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +246,7 @@ class ShapeSearch:
     verdict: str
     picks: Annotated[list[ShapePick], says("best first; each surely faster")] = field(default_factory=list)
     unsure: Annotated[
-        ShapePick | None, says("predicted faster, but the range reaches to slower: not recommended")
+        ShapePick | None, says("predicted faster, but not surely, see ``unsure_over``: not recommended")
     ] = None
     heads: list[OtherHeads] = field(default_factory=list)
     front: Annotated[list[FrontPoint], says("most weights first")] = field(default_factory=list)

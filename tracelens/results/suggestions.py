@@ -35,6 +35,9 @@ class ComponentTime:
     frac: Annotated[float, says("of the sum")]
     tflops: Annotated[float | None, says("of its GEMMs and attention, over their time")]
     shapes: Annotated[list[str], says("of its GEMMs, forward")]
+    at_least: Annotated[
+        bool, says("what an alignment costs in one of its GEMMs is not known: time_ms is a floor")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class Suggestions:
     verdict: str
     picks: list[ShapePick]
     unsure: Annotated[
-        ShapePick | None, says("predicted faster, but what it adds reaches to slower: not recommended")
+        ShapePick | None, says("predicted faster, but not surely, see ``unsure_over``: not recommended")
     ]
     heads: list[OtherHeads]
     front: list[FrontPoint]

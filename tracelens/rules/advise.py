@@ -94,10 +94,10 @@ def _at_stake(
 ) -> tuple[Estimate, float]:
     """What all findings save together, and what those without a prediction have at stake beside that.
 
-    Changes of the model are simulated at once, for no more than each has at stake, and what rules predict for other rows is added. Of a rule's
-    own prediction counts the share that its rows have which no other finding counts already. Where rows
-    would count in both, the model's changes come first or last, whichever saves more. Without any prediction
-    the bound is all.
+    Changes of the model are simulated at once, for no more than each has at stake, and what rules predict
+    for other rows is added. Of a rule's own prediction counts the share that its rows have which no other
+    finding counts already. Where rows would count in both, the model's changes come first or last, whichever
+    saves more. Without any prediction the bound is all.
     """
     changes = [change for _, change in found if change]
     joint = together(facts, changes) if changes else None

@@ -83,13 +83,13 @@ def _make(wait: HostWait, facts: StepFacts) -> Candidate:
     title, saw, fix = _SAID[wait.kind]
     copies = wait.kind in ("pageable", "fetch")
     alone = "nothing else runs on the GPU" if copies else "the GPU waits"
-    behind = " and behind it" if wait.kind == "fetch" else ""
+    behind = " and until the next kernel" if wait.kind == "fetch" else ""
     return Candidate(
         name=title[:1].lower() + title[1:],
         title=f"{title}: {ms(wait.ms_per_step)} {facts.per_step}",
         saw=(
             f"{saw}, {times(count(wait.calls_per_step))} {facts.per_step}, and {alone} for"
-            f" {ms(wait.ms_per_step)}{behind or ' of it'} ({_share(wait.ms_per_step, facts)})."
+            f" {ms(wait.ms_per_step)} of it{behind} ({_share(wait.ms_per_step, facts)})."
         ),
         fix=fix,
         caveats=["With the profiler on, the CPU is slower: without it the GPU waits less."],
@@ -97,7 +97,7 @@ def _make(wait: HostWait, facts: StepFacts) -> Candidate:
         effort="code",
         components=["memory"] if copies else [],
         elsewhere_ms=wait.ms_per_step,
-        bound_of=f"the time in which this runs{behind} and {alone}",
+        bound_of=f"the time in which this runs{behind}{',' * bool(behind)} and {alone}",
         why=wait.kind if wait.kind not in ("data", "workers") else "",
         evidence={"kind": wait.kind, "wait_ms": wait.ms_per_step, "calls_per_step": wait.calls_per_step},
         parameter_delta=0,

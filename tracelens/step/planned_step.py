@@ -204,7 +204,8 @@ class Planner:
             m, n, k, batch=linear.batch, gpu=self.gpu, dtype=dtype, layout=layout, measured=self.measured
         )
         cannot = found.unknown or words.no_time("GEMMs", self.gpu.title)
-        time_ms = in_ms(found.time_us, linear.calls, cannot)
+        known = found.time_us if found.floor_us is None else replace(found.time_us, mid=found.floor_us)
+        time_ms = in_ms(known, linear.calls, cannot)
         if dtype in LOW_PRECISION:
             time_ms = total((time_ms, cast_ms(float(linear.calls * (m * k + k * n)), self.gpu)))
         shape = f"{m} x {n} x {k}" if linear.batch == 1 else f"{linear.batch} x ({m} x {n} x {k})"
@@ -245,8 +246,8 @@ class Planner:
         step = self._ladders[found.dtype].step_of(found.alignment)
         frac = found.alignment_frac
         if not frac or found.time_us.mid is None:
-            low, high = found.time_us.low or 1.0, found.time_us.high or found.time_us.low or 1.0
-            return 0.0, math.log(high / low)
+            low, high = found.floor_us or 1.0, found.time_us.high or 0.0
+            return 0.0, math.log(max(high / low, 1.0))
         return math.log(max(step.high or frac, frac) / frac), math.log(frac / min(step.low or frac, frac))
 
     def _predict_attention(self, call: RankAttention) -> tuple[PlannedPart, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,7 +70,10 @@ def _attention(old: PlannedPart, new: PlannedPart, tokens: float, slower: bool) 
     """The kernel, its operations, and its exponentials, which go with batch * heads * length^2."""
     found = [words.another_kernel(old.backend, new.backend)] if old.backend != new.backend else []
     padded = new.note if slower else old.note
-    found += _times("operations", old.computed_flops, new.computed_flops * tokens, slower, padded)
+    ran = [part.computed_flops or part.flops for part in (old, new)]
+    same = math.isclose(ran[0] * new.flops, ran[1] * old.flops, rel_tol=_LEAST)
+    what = "operations" if same else "computed operations"
+    found += _times(what, ran[0], ran[1] * tokens, slower, padded)
     before, after = (part.calls * part.sizes[0] * part.sizes[1] * part.sizes[2] ** 2 for part in (old, new))
     return found + _times("exponentials", before, after * tokens, slower)
 

@@ -26,6 +26,8 @@ _WORTH_MORE = 0.003
 _JUDGED = 6
 #: Of a GPU's memory: the rest is the context and fragments.
 _USABLE_MEMORY = 0.92
+#: Times per token nearer to one another are equal.
+_EQUAL = 1e-4
 #: Picks shown, and points of the front.
 PICKS = 5
 FRONT = 12
@@ -61,13 +63,21 @@ class Combination:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsure:
+    """A change that is faster at mid, and at its low end no better than ``over`` for the same operations."""
+
+    change: Change
+    over: ModelConfig  # the present shape, or a smaller change that it contains
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """What the search came to. Without picks the present shape is good."""
 
     picks: tuple[Change, ...]
     front: tuple[Combination, ...]  # no other has as many weights and is faster; mids, not recommendations
     tried: int
-    best_unsure: Change | None = None  # faster at mid, but its range reaches to slower
+    best_unsure: Unsure | None = None
     notes: tuple[str, ...] = field(default=())
 
 
@@ -107,16 +117,13 @@ def _candidates(step: SearchStep, space: Space) -> list[Combination]:
 
 def _picks(
     step: SearchStep, now: ModelConfig, candidates: Sequence[Combination]
-) -> tuple[list[Change], Change | None]:
-    """For every set of parameters the best change of it, then those where each further parameter pays.
-
-    ``unsure``: the best gain whose range reaches to slower.
-    """
+) -> tuple[list[Change], Unsure | None]:
+    """For every set of parameters the best change of it, then those where each further parameter pays."""
     best: dict[frozenset[str], list[Combination]] = {}
     for candidate in candidates:
         best.setdefault(_meant(candidate.changed_from(now)), []).append(candidate)
     judged: dict[frozenset[str], Change] = {}
-    unsure: list[Change] = []
+    unsure: list[Unsure] = []
     for names, group in best.items():
         group.sort(key=lambda one: (round(one.time_frac / max(1 + min(one.parameters_frac, 0.0), 0.5), 3),
                                     abs(one.parameters_frac)))  # fmt: skip
@@ -127,7 +134,7 @@ def _picks(
             if change is None or change.shape_gain_frac < WORTH_FRAC:
                 continue
             if change.sure_gain_frac <= 0:
-                unsure.append(change)
+                unsure.append(Unsure(change, now))
                 continue
             known = judged.get(names)
             if known is None or change.shape_gain_frac > known.shape_gain_frac:
@@ -135,14 +142,14 @@ def _picks(
     kept = [change for names, change in judged.items() if _each_pays(step, names, judged, unsure)]
     kept.sort(key=lambda one: -one.shape_gain_frac)
     top = kept[0].shape_gain_frac if kept else 0.0
-    best_unsure = max(unsure, key=lambda one: one.shape_gain_frac, default=None)
-    if best_unsure is not None and best_unsure.shape_gain_frac < top + WORTH_FRAC:
+    best_unsure = max(unsure, key=lambda one: one.change.shape_gain_frac, default=None)
+    if best_unsure is not None and best_unsure.change.shape_gain_frac < top + WORTH_FRAC:
         best_unsure = None
     return _varied(kept, now), best_unsure
 
 
 def _each_pays(
-    step: SearchStep, names: frozenset[str], judged: Mapping[frozenset[str], Change], unsure: list[Change]
+    step: SearchStep, names: frozenset[str], judged: Mapping[frozenset[str], Change], unsure: list[Unsure]
 ) -> bool:
     """Whether the change is surely faster than every smaller one: no unsure part hides behind a sure one."""
     change = judged[names]
@@ -152,7 +159,7 @@ def _each_pays(
             if more is None or more.shape_gain_frac < _WORTH_MORE:
                 return False
             if more.sure_gain_frac <= 0:
-                unsure.append(change)
+                unsure.append(Unsure(change, other.then))
                 return False
     return True
 
@@ -175,11 +182,20 @@ def _varied(kept: list[Change], now: ModelConfig) -> list[Change]:
 
 
 def _front(candidates: Sequence[Combination]) -> tuple[Combination, ...]:
-    """The Pareto front of weights (more is better) against time per token, most weights first."""
+    """The Pareto front of weights (more is better) against time per token, most weights first.
+
+    Rows that pad the vocabulary are no weights that a model gains: of the vocabularies of one shape the
+    fastest counts, and of equal ones the least padded.
+    """
+    best: dict[tuple[int | None, ...], Combination] = {}
+    for one in sorted(candidates, key=lambda one: one.model.vocab or 0):
+        shape = tuple(one.model.get(name) for name in SEARCHED if name != "vocab")
+        if one.time_frac < best.setdefault(shape, one).time_frac - _EQUAL:
+            best[shape] = one
     front: list[Combination] = []
     fastest = float("inf")
-    for one in sorted(candidates, key=lambda one: (-one.parameters_frac, one.time_frac)):
-        if one.time_frac < fastest - 1e-4:
+    for one in sorted(best.values(), key=lambda one: (-one.parameters_frac, one.time_frac)):
+        if one.time_frac < fastest - _EQUAL:
             fastest = one.time_frac
             front.append(one)
     if len(front) > FRONT:

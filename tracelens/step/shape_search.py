@@ -25,7 +25,11 @@ Diff = Callable[[ModelConfig], Sequence[str]]
 def picks_of(step: SearchStep, found: Found, diff: Diff) -> tuple[list[ShapePick], ShapePick | None]:
     """What is recommended, and the best of what is not. ``diff`` gives the lines to paste."""
     picks = [_pick(step, change, diff) for change in found.picks]
-    return picks, _pick(step, found.best_unsure, diff) if found.best_unsure is not None else None
+    unsure = found.best_unsure
+    if unsure is None:
+        return picks, None
+    over = changes(unsure.change.now, unsure.over)
+    return picks, replace(_pick(step, unsure.change, diff), unsure_over=over)
 
 
 def front_of(now: ModelConfig, found: Found) -> list[FrontPoint]:
@@ -44,10 +48,20 @@ def none_faster(found: Found, limits: SearchLimits) -> str:
 
 
 def nothing_faster(
-    now: ModelConfig, gpu: str, found: Found, limits: SearchLimits, *, fits: bool = True
+    now: ModelConfig,
+    gpu: str,
+    found: Found,
+    limits: SearchLimits,
+    *,
+    off_grid: Sequence[str] = (),
+    fits: bool = True,
 ) -> str:
-    """The verdict on a shape of which none is faster: good, unless something else speaks against it."""
-    flaws = [] if fits else [words.NOT_FITTING]
+    """The verdict on a shape of which none is faster: good, unless something else speaks against it.
+
+    ``off_grid`` are components with GEMMs whose rows begin on less than 16 bytes.
+    """
+    flaws = [words.off_the_grid(off_grid)] if off_grid else []
+    flaws += [] if fits else [words.NOT_FITTING]
     if now.heads and now.heads > 1 and not any(now.heads % degree == 0 for degree in TENSOR_DEGREES):
         flaws.insert(0, words.no_usual_degree(now.heads))
     return words.already_good(gpu, flaws, none_faster(found, limits))
@@ -67,9 +81,10 @@ def other_heads(step: SearchStep, now: ModelConfig, limits: SearchLimits) -> lis
         kv_heads = other if now.kv_heads == now.heads else now.kv_heads
         if kv_heads and other % kv_heads:
             continue
-        change = step.change(now, replace(now, heads=other, head_dim=dim, kv_heads=kv_heads))
+        then = replace(now, heads=other, head_dim=dim, kv_heads=kv_heads)
+        change = step.change(now, then)
         if change is not None:
-            rows.append(OtherHeads(other, dim, change.saving_frac))
+            rows.append(OtherHeads(other, dim, change.saving_frac, _growth(now, then)))
     return rows
 
 
@@ -78,7 +93,7 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
     found = changes(now, then)
     effort, why = _effort(frozenset(found))
     lost = [n for n in TENSOR_DEGREES if (now.heads or 1) % n == 0 and (then.heads or n) % n]
-    weights, memory, needs = now.parameters, step.memory(now), step.memory(then)
+    memory, needs = step.memory(now), step.memory(then)
     return ShapePick(
         title=_title(found),
         change=found,
@@ -86,7 +101,7 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
         saving_ms=change.saving_ms,
         shape_gain_frac=change.shape_gain_frac,
         parameters=then.parameters,
-        parameters_frac=(then.parameters or 0) / weights - 1 if weights else 0.0,
+        parameters_frac=_growth(now, then),
         flops_frac=change.flops_frac,
         memory_frac=needs / memory - 1 if needs and memory else None,
         effort=effort,
@@ -96,11 +111,14 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
     )
 
 
+def _growth(now: ModelConfig, then: ModelConfig) -> float:
+    """Of the weights; nothing where they cannot be counted."""
+    return (then.parameters or 0) / now.parameters - 1 if now.parameters else 0.0
+
+
 def _title(found: Mapping[str, list[int | None]]) -> str:
-    """The decisions; head_dim and kv_heads are left out where they follow from heads."""
-    shown = {name: pair for name, pair in found.items() if name != "head_dim" or "heads" not in found}
-    if shown.get("kv_heads") == shown.get("heads"):
-        shown.pop("kv_heads", None)
+    """Every size that changes; kv_heads are none of their own where they are as many as heads."""
+    shown = {name: pair for name, pair in found.items() if name != "kv_heads" or pair != found.get("heads")}
     return ", ".join(f"{name} {pair[0]} → {pair[1]}" for name, pair in shown.items())
 
 

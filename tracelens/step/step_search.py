@@ -9,6 +9,7 @@ from itertools import chain
 
 from tracelens.config.model_config import ModelConfig
 from tracelens.results import Lack, ModelDims, SearchState, ShapePick, ShapeSearch
+from tracelens.step.alignment import off_grid
 from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import GRID, SEARCHED, SearchLimits, Space
@@ -163,13 +164,15 @@ def _verdict(
         return "none", words.none_picked(gpu_work_note(step.busy_frac))
     if closed or found.best_unsure is not None:
         return "none", words.none_sure(none_faster(found, limits))
-    return "good", nothing_faster(step.now, step.gpu.title, found, limits)
+    rows = [product.row for product in step.work.products if off_grid(product.row)]
+    parts = list(dict.fromkeys(row.component for row in rows))
+    return "good", nothing_faster(step.now, step.gpu.title, found, limits, off_grid=parts)
 
 
 def _notes(measured: MeasuredStep, found: Found) -> list[str]:
     """What the best change, or the best that is not recommended, leaves open."""
-    best = found.picks[0] if found.picks else found.best_unsure
-    notes = list(measured.notes(best.then)) if best is not None else []
+    best = [*found.picks, *([found.best_unsure.change] if found.best_unsure is not None else [])]
+    notes = list(measured.notes(best[0].then)) if best else []
     if measured.memory(measured.step.now) is None:
         notes.append(words.NO_MEMORY)
     if measured.step.now.parameters is None:

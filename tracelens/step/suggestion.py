@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, S
 from tracelens.step.memory import memory_of, would_fit
 from tracelens.step.planned_step import PlannedStep, Planner, total
 from tracelens.step.predicted import LOW_PRECISION
+from tracelens.step.reasons import PlannedPart
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
 from tracelens.step.shape_search import front_of, nothing_faster, other_heads, picks_of
@@ -139,7 +140,7 @@ def _suggestions(
         parameters=now.parameters,
         time_ms=time,
         time_is="kernels",
-        tflops=present.flops / time.mid / 1e9 if time.mid else None,
+        tflops=_tflops(present.parts, time),
         memory_gb=planner.memory(now) / 1e9,
         components=_components(present),
         verdict=words.claim(picks[0].title, picks[0].saving_frac, of=words.KERNEL_TIME)
@@ -164,9 +165,12 @@ def _suggestions(
 
 def _nothing(present: PlannedStep, found: Found, limits: SearchLimits, gpu: str, fits: bool) -> str:
     """The verdict where nothing is recommended."""
+    if not found.tried:
+        return words.none_on_grid(limits.parameters_frac)
     if any(part.unknown for part in present.parts):
         return words.none_judged(found.tried, limits.parameters_frac, gpu)
-    return nothing_faster(present.model, gpu, found, limits, fits=fits)
+    off_grid = _padded_by_compile(present)
+    return nothing_faster(present.model, gpu, found, limits, off_grid=off_grid, fits=fits)
 
 
 def _padded_by_compile(present: PlannedStep) -> list[str]:
@@ -188,14 +192,21 @@ def _unknowns(present: PlannedStep) -> list[str]:
     return notes
 
 
+def _tflops(parts: Sequence[PlannedPart], time: Span) -> float | None:
+    """Of GEMMs and attention, over the time of all; None where that is a floor."""
+    flops = sum(part.flops for part in parts)
+    return flops / time.mid / 1e9 if flops and time.mid and not any(part.unknown for part in parts) else None
+
+
 def _components(present: PlannedStep) -> list[ComponentTime]:
     whole = present.time_ms.mid or 1.0
     rows: list[ComponentTime] = []
     for component in dict.fromkeys(part.component for part in present.parts):
         parts = [part for part in present.parts if part.component == component]
         time = total(part.time_ms for part in parts)
-        flops = sum(part.flops for part in parts)
         shapes = [part.shape for part in parts if part.kind != "bytes" and part.role == "forward"]
-        tflops = flops / time.mid / 1e9 if flops and time.mid else None
-        rows.append(ComponentTime(component, time, time.mid / whole, tflops, list(dict.fromkeys(shapes))))
+        tflops, least = _tflops(parts, time), any(part.unknown for part in parts)
+        rows.append(
+            ComponentTime(component, time, time.mid / whole, tflops, list(dict.fromkeys(shapes)), least)
+        )
     return sorted(rows, key=lambda row: -row.frac)

@@ -17,6 +17,7 @@ from typing import Any
 
 from tracelens.gemm.predict.family import LEAST, Family
 from tracelens.gemm.predict.tiles import Tile
+from tracelens.gemm.predict.words import gemm as words
 
 #: A type without figures of its own takes those of the type whose units it runs on. Block-scaled types have
 #: kernels of their own, so they are known only on the GPUs that were measured.
@@ -171,7 +172,10 @@ class Architecture:
             while wanted is not None:
                 found = self.shares.get(wanted, {}).get(name)
                 if found is not None and (name == gpu or dtype not in BLOCK_SCALED):
-                    return found if name == gpu and (dtype, wanted) in _SAME else _widened(found)
+                    if (dtype, wanted) not in _SAME:
+                        found = replace(found, source=words.of_another_type(found.source, dtype))
+                        return _widened(found)
+                    return found if name == gpu else _widened(found)
                 wanted = _LIKE.get(wanted)
         return None
 

@@ -22,7 +22,7 @@ __all__ = ["ExpertLayer", "ExpertsPrediction", "experts_time", "predict_experts"
 _LARGEST = 2**31  # tokens
 #: What an expert's rows are padded to by the libraries of training, by element type: Megatron-LM
 #: ``get_align_size_for_quantization`` (fp8 16, NVFP4 128); blockwise fp8: DeepGEMM's contiguous layout.
-ROW_ALIGNMENT: Mapping[str, int] = {"bf16": 1, "fp16": 1, "fp8": 16, "fp8_block": 128, "nvfp4": 128}
+ROW_ALIGNMENT: Mapping[str, int] = {"bf16": 1, "fp16": 1, "fp8": 16, "fp8-block": 128, "nvfp4": 128}
 
 
 class _Layer(NamedTuple):
@@ -56,7 +56,7 @@ def predict_experts(
 
     It holds the choice of experts from given logits, gathering rows, the grouped GEMMs with the activation
     between them, and summing up per token; neither the router's GEMM nor all-to-all. ``tokens`` are those
-    of all ``layer.ep`` GPUs together. ``dtype`` is bf16, fp16, fp8, fp8_block (128 x 128 blocks) or nvfp4.
+    of all ``layer.ep`` GPUs together. ``dtype`` is bf16, fp16, fp8, fp8-block (128 x 128 blocks) or nvfp4.
     ``load`` is "balanced" or "power-law:1.2". ``row_multiple`` pads each expert's rows, as libraries
     of training do for some types (``ROW_ALIGNMENT``). ``capacity`` drops the rows that an expert gets beyond
     so many times the mean. ``layer.exchanged``: an all-to-all brings the rows, so that each GPU chooses
@@ -72,6 +72,7 @@ def predict_experts(
     """
     if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= _LARGEST:
         raise InputError(f"tokens = {tokens!r}: give a whole number from 1 to {_LARGEST}")
+    dtype = dtype.replace("_", "-")  # fp8_block, as serving libraries write it
     if dtype not in ROW_ALIGNMENT:
         raise InputError(f"unknown element type {dtype!r} of experts: use {', '.join(ROW_ALIGNMENT)}")
     if isinstance(row_multiple, bool) or not isinstance(row_multiple, int) or not 1 <= row_multiple <= 2**16:

@@ -12,7 +12,7 @@ from tracelens.hardware import Gpu
 
 #: Bytes of an element with its scale: NVFP4 has one byte for 16 elements. Types run at the peak named.
 _TYPES = {
-    "bf16": (2.0, "bf16"), "fp16": (2.0, "bf16"), "fp8": (1.0, "fp8"), "fp8_block": (1.0, "fp8"),
+    "bf16": (2.0, "bf16"), "fp16": (2.0, "bf16"), "fp8": (1.0, "fp8"), "fp8-block": (1.0, "fp8"),
     "nvfp4": (0.5625, "fp4"),
 }  # fmt: skip
 #: A GPU without rows of its own takes those of its architecture's, and its range is so much wider; so is

@@ -73,6 +73,7 @@ class Prediction:
     wave_eff_frac: float | None = None
     bound: Bound | None = None  # what the time mostly is
     unknown: str | None = None  # why there is no mid estimate
+    floor_us: float | None = None  # without a mid: at mid rates, with the least that its alignment can cost
     chosen: Chosen | None = field(default=None, repr=False)
 
     @property
@@ -194,7 +195,7 @@ def predict_gemm(
     for word in (dtype, layout, out_dtype or ""):
         if not isinstance(word, str):
             raise InputError(f"{word!r} is neither an element type nor a layout: {words.TYPES_TO_USE}")
-    math_dtype = dtype
+    math_dtype = dtype = dtype.replace("_", "-")  # fp8_block, as serving libraries write it
     if dtype == "fp32" and kernel is not None and kernel.math_dtype == "tf32":
         math_dtype = "tf32"
     fit = fitted(measured, gpu=gpu, math_dtype=math_dtype) if measured is not None else None
@@ -231,7 +232,8 @@ def _predict(question: _Question, kernel: KernelName | None, fit: Fit | None) ->
     table, tile_why = _table(asked, kernel, rates, fit)
     if step.mid is None:
         why = words.alignment_cost_unknown(asked.aligned, step.source)
-        return asked.answer(_bounds(asked, table, rates, step), step, unknown=why)
+        bounds, floor_us = _bounds(asked, table, rates, step)
+        return asked.answer(bounds, step, unknown=why, floor_us=floor_us)
     found = _known(asked, step, step.mid, rates, table, tile_why, fit)
     return found if kernel is None or found.tile is None else replace(found, cluster=kernel.cluster)
 
@@ -369,8 +371,8 @@ def _model_range(asked: _Asked, mid: float, table: TileTable, chosen: Chosen, st
     return Estimate(min(low, mid), mid, high, "model")
 
 
-def _bounds(asked: _Asked, table: TileTable, rates: Rates, step: LadderStep) -> Estimate:
-    """Where an alignment's cost is not known: from its best, if any, to its worst, if any."""
+def _bounds(asked: _Asked, table: TileTable, rates: Rates, step: LadderStep) -> tuple[Estimate, float]:
+    """Where an alignment's cost is not known: from its best, if any, to its worst, if any; ``floor_us``."""
 
     def time(alignment_frac: float) -> float:
         products = asked.products(alignment_frac)
@@ -379,7 +381,8 @@ def _bounds(asked: _Asked, table: TileTable, rates: Rates, step: LadderStep) -> 
     best_us = time(step.high or 1.0)
     low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k, best_us)
     low = max(best_us * low_frac, asked.fastest_us(rates))
-    return Estimate(low, None, time(step.low) * high_frac if step.low else None, "model")
+    high = time(step.low) * high_frac if step.low else None
+    return Estimate(low, None, high, "model"), max(best_us, low)
 
 
 def _bound(asked: _Asked, rates: Rates, mid: float) -> Bound:

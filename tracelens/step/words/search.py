@@ -50,8 +50,9 @@ def claim(title: str, saving_frac: Estimate, *, of: str = "time") -> str:
 
 def none_faster(tried: int, within: float, worth: float) -> str:
     """Nothing is recommended, as the end of a sentence; ``within``, ``worth``: shares of weights and time."""
+    none, sure = ("the only other shape", "is not") if tried == 1 else (f"none of {tried:,} others", "is")
     return (
-        f"none of {tried:,} others of its size (weights {_percent(within)}) is sure to be faster by"
+        f"{none} of its size (weights {_percent(within)}) {sure} sure to be faster by"
         f" {worth:.0%} or more for the same work."
     )
 
@@ -59,6 +60,11 @@ def none_faster(tried: int, within: float, worth: float) -> str:
 def no_usual_degree(heads: int) -> str:
     """Heads that tensor parallelism cannot divide."""
     return f"its {heads} heads divide by no usual degree of tensor parallelism (2, 4, 8)"
+
+
+def off_the_grid(components: Sequence[str]) -> str:
+    """GEMMs whose rows torch.compile pads and plain PyTorch leaves as they are."""
+    return f"rows of its GEMMs ({', '.join(components)}) begin on less than 16 bytes"
 
 
 def already_good(gpu: str, flaws: Sequence[str], none: str) -> str:
@@ -75,15 +81,17 @@ def none_sure(none: str) -> str:
 
 def none_judged(tried: int, within: float, gpu: str) -> str:
     """No shape is surely faster, though not all of the present one is known."""
+    none, surely = ("The only", "not surely") if tried == 1 else (f"None of {tried:,}", "surely")
+    shapes = "shape" if tried == 1 else "shapes"
     return (
-        f"None of {tried:,} other shapes within {_percent(within)} of its weights is surely faster on the"
+        f"{none} other {shapes} within {_percent(within)} of its weights is {surely} faster on the"
         f" {gpu}, but not every GEMM of this one can be judged: see the notes."
     )
 
 
 def none_on_grid(within: float) -> str:
     """Nothing was there to try."""
-    return f"No other shape on the grid keeps the weights within {_percent(within)}."
+    return f"No other shape on the grid keeps the weights within {_percent(within)}: none to compare with."
 
 
 def none_picked(why: str) -> str:

@@ -102,6 +102,11 @@ def steps_of_k(step: int) -> str:
     return f"K in steps of {step}"
 
 
+def of_another_type(source: str, dtype: str) -> str:
+    """Figures of a type whose units another one runs on."""
+    return f"{source}; taken over to {dtype}"
+
+
 def of_layout(source: str, dtype: str, layout: str, frac: float) -> str:
     """A layout whose operands the tensor cores do not read as they lie."""
     return f"{source}; {layout} of {dtype} reaches {frac:g} of TN's on an H100"
