@@ -31,7 +31,8 @@ def pieces(rows: list[Row]) -> list[dict[str, Any]]:
                 number, host = number + 1, host + 100
                 name = {"name": "cudaGraphLaunch"} if graph else {}
                 events.append(launch(number, ts=host + 2) | name)
-                events += [op(row.op, ts=host, dur=10)] if row.op else []
+                dims = {"Input Dims": [*row.dims]} if row.dims else {}
+                events += [op(row.op, ts=host, dur=10, **dims)] if row.op else []
             gpu = max(gpu, host + 5)
             events.append(kernel(row.kernel, ts=gpu, dur=row.us, correlation=number))
             gpu += row.us + 1
@@ -277,3 +278,38 @@ def test_templates_over_batches_around_a_softmax_are_attention(tmp_path: Path) -
     rows = [mm("attention.qkv", 4096, 768, 256), core, mm("attention.output", 4096, 256, 256), norm, *narrow]
     trace, _, found = attributed(tmp_path, written(rows))
     assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+
+
+DECODES = [  # one layer of OLMoE in vLLM, decoding in one graph; experts are TensorRT-LLM's
+    Row("attention.qkv", "", "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_tn>"),
+    Row("norm attention.*", "", "triton_poi_fused_add_mul_rms_norm_split_sub_view_3"),
+    Row("attention.other", "", "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>()"),
+    Row("attention.core", "", "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64>>()"),
+    Row("attention.output", "", "internal::gemvx::kernel<int, int, __nv_bfloat16, __nv_bfloat16>()"),
+    Row("norm", "", "triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_0"),
+    Row("moe.router", "", "internal::gemvx::kernel<int, int, __nv_bfloat16, __nv_bfloat16>()"),
+    Row("moe.router", "", "void vllm::moe::topkGating<8, 64, 4, 16, 32, int>()"),
+    Row("moe.dispatch", "", "void tensorrt_llm::kernels::cutlass_kernels::expandInputRowsKernel()"),
+    Row("moe.experts", "", "void fused_moe::run_global<fused_moe::Fused_Moe_Kernel_sm80>()", us=90),
+    Row("moe.experts", "", "_ZN7cutlass6KernelINS_4gemm6kernel9MoeFCGemmINS1_11threadblock13MmaMultistage"),
+    Row("moe.dispatch", "", "void tensorrt_llm::kernels::cutlass_kernels::finalizeMoeRoutingKernel()"),
+    Row("norm", "", "triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_1"),
+]  # fmt: skip
+
+
+def test_a_mixture_in_one_graph_and_the_words_drawn_behind_it(tmp_path: Path) -> None:
+    words, width = 50304, 2048
+    drawn = [[1, words]]
+    behind = [
+        Row("unattributed", "aten::index", "index_elementwise_kernel", ([4, width],)),
+        mm("logits", 1, words, width),
+        Row("unattributed logits", "aten::_softmax", "cunn_SoftMaxForward", drawn),
+        Row("unattributed logits", "aten::argmax", "reduce_kernel<ArgMaxOps>", drawn),
+    ]
+    lookup = Row("embedding norm", "", "triton_red_fused__to_copy_embedding_rms_norm_0")
+    rows = [lookup, *DECODES * LAYERS, *behind]
+    trace, links, found = attributed(tmp_path, pieces(rows))
+    right, wrong = verdict(rows, trace, found)
+    assert (right, wrong) == (1.0, {}), open_rows(rows, trace, found)
+    dims = model_dims(found, find_calls(trace, links, found), sharded=False)
+    assert (dims.layers.value, dims.vocab.value, dims.classes.value) == (LAYERS, None, None)

@@ -171,6 +171,8 @@ def _head(
     each &= size >= _FEWEST_WORDS and lost is not False and size not in operands.labels
     if listed or (listed is None and each):
         return found, Known(None, words.VOCABULARY_HEAD)
+    if listed is None and tokens is None and lost is None:
+        return (open_ := Known(None, words.words_or_classes(size))), open_
     no_words = Known(None, words.classes(size, rows))
     lossless = forward.takes_no_loss if lost is None else not lost
     if size == 1 or size == rows or lossless or not operands.trains(size, hidden):

@@ -276,6 +276,11 @@ KERNELS: tuple[Row, ...] = (
         "flashinfer-ai/flashinfer csrc/trtllm_batched_gemm_runner.cu; SemiAnalysisAI/InferenceX issue 863",
     ),
     (
+        "moe.experts",
+        r"\bfused_moe::run_global\b|MoeFCGemm",
+        "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/cutlass_extensions/; FlashInfer and vLLM share it",
+    ),
+    (
         "mlp.activation",
         r"\bsilu_(and|mul)_(mul_)?(cvt|quant|nvfp4)",
         "vllm-project/vllm csrc/quantization/fp4/activation_nvfp4_quant_fusion_kernels.cu",

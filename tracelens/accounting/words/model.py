@@ -64,6 +64,11 @@ def classes(size: int, rows: int) -> str:
     return f"the head is {size} wide: no embedding has as many rows, and it works on {rows} rows"
 
 
+def words_or_classes(size: int) -> str:
+    """Of a head beside layers without shapes."""
+    return f"the head is {size} wide: of words or classes, neither a table nor a loss of the trace tells"
+
+
 def no_classes(size: int) -> str:
     """Of a head whose results no loss over classes is seen to take."""
     return f"the head gives {size} for each row, and no loss that chooses from them is seen"

@@ -260,6 +260,9 @@ class _Placed(OnStream):
                 kind = self.run.kinds[at]
                 if end is not None and at >= end:
                     return [*out, *self._on_stream(end)]
+                if "experts" in kind.tags:
+                    out.append((at, Label("moe.experts", self.layer)))
+                    continue
                 routes = kind.what == "softmax" or kind.name in _ROUTES or kind.tags & {"router", "softmax"}
                 chosen |= bool(routes)  # what stands before is of the numbers to choose by
                 out.append((at, Label("moe.dispatch" if chosen and not routes else "moe.router", self.layer)))

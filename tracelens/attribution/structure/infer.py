@@ -41,6 +41,7 @@ from tracelens.attribution.structure.local import (
     label_heads,
     label_local,
     label_projection_heads,
+    label_sampled,
     mark_dropouts,
     turns,
     without_mixers,
@@ -143,6 +144,8 @@ def infer(
             label_heads(run)  # of a chunk of the tokens, behind the backward of the chunk before
             if run.labels:
                 label_between(run, 0, None)
+        elif run.phase == "forward" and any(other.cores for other in read if other.phase == "graph"):
+            label_sampled(run)
     if hidden is not None:
         open_opaque(distinct, hidden)
         apart = [stream for run in ahead for stream in streams(run)]

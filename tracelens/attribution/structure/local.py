@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import prod
 
 import numpy as np
@@ -53,6 +53,7 @@ from tracelens.attribution.structure.walk import FEW, loses
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
 _DRAWS = ("rand", "rand_like", "uniform_")
 _COMPARES = ("ge", "gt", "lt", "le")
+_CHOOSES = ("argmax", "max", "multinomial", "topk", "sort")
 _MASKED = 64  # units behind what is drawn to what it drops, at most: a module in between
 _OF_CLASSES = ("log_softmax", "nll_loss", "cross_entropy", "CrossEntropy")  # what such losses begin with
 _IN_HEAD = ("activation", "norm", "dropout", "copy")  # between a head's two layers
@@ -229,6 +230,17 @@ def label_heads(run: Run) -> None:
     """Name the products whose results losses take; fills ``run.labels``."""
     for found in matches(run, HEAD):
         run.labels.setdefault(found.start, Label("logits"))
+
+
+def label_sampled(run: Run) -> None:
+    """Name the products onto more columns than they take, of whose results the largest or one by chance is
+    chosen: the words that follow a captured model; fills ``run.labels``."""
+    for at, behind in pairwise([*run.products(), len(run)]):
+        shape, kinds = run.shape(at), run.kinds[at + 1 : behind]
+        choose = [kind for kind in kinds if kind.name in _CHOOSES or kind.what == "softmax"]
+        chosen = {tensor[-1] for kind in choose for tensor in kind.tensors if tensor}
+        if shape is not None and shape.n > shape.k and shape.n in chosen:
+            run.labels[at] = Label("logits", evidence="local")
 
 
 def label_fed(run: Run) -> None:

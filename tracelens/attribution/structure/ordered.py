@@ -116,11 +116,20 @@ def _behind_last(run: Run, rest: list[int], layer: Pattern, most: int) -> Patter
     if EXPERTS in found or not (more or _once(found) != layer_end):
         return found
     # not read, or with a head that looks like one more MLP
+    if _chooses(run, rest, layer_end):
+        return layer_end
     mixed = bool({EXPERTS, "moe.router"} & {*layer_end})
     mixed |= any(run.kinds[at].name in GROUPED for at in rest)
     if not mixed and _bends_output(run, rest, layer_end):
         return found or ("attention.output",)  # a last layer of fewer streams (Stable Diffusion 3)
     return ("attention.output",) if mixed else layer_end
+
+
+def _chooses(run: Run, places: list[int], pattern: Pattern) -> bool:
+    """Does a kernel choose experts right behind what would be the router?"""
+    router = pattern.index("moe.router") if "moe.router" in pattern else len(places)
+    stop = [*places, len(run)][router + 1 : router + 2]
+    return any("router" in kind.tags for end in stop for kind in run.kinds[places[router] : end])
 
 
 def _bends_output(run: Run, places: list[int], pattern: Pattern) -> bool:
