@@ -116,7 +116,8 @@ def _whole_step(out: Out, step: WholeStep, *, floor: bool) -> None:
 def _kernels(out: Out, found: Suggestions) -> None:
     """What the picks are judged on; beside a step, which has its own memory-bound kernels, all but those."""
     if found.step is not None:
-        out.line(out.text("GEMMs and attention alone  ", "bold") + out.text("of one micro-batch", "dim"))
+        of = "of one micro-batch" + (", all stages" if found.step.pipeline_parallel > 1 else "")
+        out.line(out.text("GEMMs and attention alone  ", "bold") + out.text(of, "dim"))
         table = out.table([("", "l"), ("ms", "r"), ("TFLOP/s", "r"), ("M × N × K forward", "l")])
         for row in found.components:
             if row.shapes:
