@@ -23,8 +23,9 @@ from tracelens.hardware.collectives import exchange_us
 from tracelens.results.suggestions import Strategy, WholeStep
 from tracelens.step.memory import memory_of
 from tracelens.step.paces import pace_of
+from tracelens.step.planned_exchange import _DEEPEP_FRAC
 from tracelens.step.planned_step import Planner
-from tracelens.step.whole_step import _DEEPEP_FRAC, whole_step
+from tracelens.step.whole_step import whole_step
 
 H100 = find_gpu(None, override="h100-sxm")
 LAYERS, EXPERTS, TOP_K, HIDDEN, TOKENS = 27, 64, 6, 2048, 8192  # with experts; of DeepSeek-MoE 16B

@@ -15,12 +15,13 @@ from tracelens.config.configuration import Run
 from tracelens.config.model_config import ModelConfig
 from tracelens.config.training import Training
 from tracelens.errors import InputError
-from tracelens.hardware.collectives import exchange_us, linked, node_size, pcie_frac
+from tracelens.hardware.collectives import node_size, pcie_frac
 from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep, WholeStepPart
 from tracelens.step.memory import memory_of
 from tracelens.step.paces import FITTED, NODES_FRAC, Pace, is_blackwell, pace_of
-from tracelens.step.planned_kernels import RankSizes, attention_calls, busiest_stage
+from tracelens.step.planned_exchange import data_parallel, tensor_parallel, to_experts, to_stages
+from tracelens.step.planned_kernels import attention_calls, busiest_stage
 from tracelens.step.planned_step import PlannedStep, Planner, total
 from tracelens.step.predicted import LOW_PRECISION
 from tracelens.step.reasons import PlannedPart
@@ -38,11 +39,6 @@ _LAUNCH_US = (7.0, 15.0, 40.0)
 _SMALL_KERNELS = 5
 #: Kernels of a layer of experts with grouped GEMMs: choosing, sorting, gathering, GEMMs, summing up. A guess.
 _EXPERT_KERNELS = 12
-#: DeepEP's combine on B200 takes at most 1.7 times NCCL's copies (aiconfigurator, 095f58a51; 1024 tokens and
-#: top-6 or more); the error of every part is around this.
-_DEEPEP_FRAC = 1.3
-#: Bytes of a gradient that DDP exchanges under autocast: those of the fp32 weights.
-_DDP_BYTES = 4.0
 
 
 def whole_step(
@@ -66,16 +62,8 @@ def whole_step(
     pace, stage = pace or pace_of(planner.gpu, unlike=bool(unlike)), busiest_stage(config)
     if config.model_ranks > 1:  # who shares layers has fused kernels, as Megatron-LM does, or plain ones
         pace = replace(pace, least_moved=1.0)
-    present, groups, data = planner.step(stage), training.expert_groups(config), training.data_ranks(config)
-    parts = _busy(planner, stage, training, pace)
-    backward = sum(part.time_ms.mid for part in present.parts if part.role != "forward")
-    sent = _data_parallel(planner, stage, training, groups, backward)
-    if (training.gpus or 1) > 1:
-        sent = sent * pace.exchange if training.strategy == "fsdp" else sent
-        parts["communication"] = _tensor_parallel(planner, stage, training).joined(sent)
-    if config.pp > 1:
-        parts["communication"] = parts["communication"].joined(_to_stages(planner, config, training, data))
-        parts["pipeline bubble"] = _bubble(planner, config, training, pace)
+    present, data = planner.step(stage), training.data_ranks(config)
+    parts = _busy(planner, stage, training, pace) | dict(_exchanged(planner, config, training, pace))
     if (pcie := pcie_frac(planner.gpu.name, training.gpus or 1)) < 1:
         for name in parts.keys() & {"communication", "experts' all-to-all"}:
             parts[name] = replace(parts[name], low=parts[name].low * pcie)
@@ -134,8 +122,26 @@ def _busy(planner: Planner, stage: ModelConfig, training: Training, pace: Pace) 
     """What every micro-batch takes on a stage."""
     found = dict(_kernels(planner.step(stage), pace, training))
     if stage.ep > 1:
-        found["experts' all-to-all"] = _to_experts(planner, stage, training)
+        found["experts' all-to-all"] = to_experts(planner, stage, training)
     return found
+
+
+def _exchanged(
+    planner: Planner, config: ModelConfig, training: Training, pace: Pace
+) -> Iterator[tuple[str, Span]]:
+    """What GPUs send to one another in a step, and what pipeline stages wait for one another."""
+    stage, groups = busiest_stage(config), training.expert_groups(config)
+    if (training.gpus or 1) == 1:
+        return
+    backward = sum(part.time_ms.mid for part in planner.step(stage).parts if part.role != "forward")
+    sent = data_parallel(planner, stage, training, groups, backward)
+    sent = sent * pace.exchange if training.strategy == "fsdp" else sent
+    found = tensor_parallel(planner, stage, training).joined(sent)
+    if config.pp == 1:
+        yield "communication", found
+        return
+    yield "communication", found.joined(to_stages(planner, config, training, training.data_ranks(config)))
+    yield "pipeline bubble", _bubble(planner, config, training, pace)
 
 
 def _bubble(planner: Planner, config: ModelConfig, training: Training, pace: Pace) -> Span:
@@ -146,21 +152,12 @@ def _bubble(planner: Planner, config: ModelConfig, training: Training, pace: Pac
     """
     one, stage = replace(training, micro_batches=1), busiest_stage(config)
     whole, here = (
-        total((*_busy(planner, x, one, pace).values(), _tensor_parallel(planner, x, one)))
+        total((*_busy(planner, x, one, pace).values(), tensor_parallel(planner, x, one)))
         for x in (replace(config, pipeline_parallel=None), stage)
     )
     turns = config.virtual_stages or 1
     low, mid, high = ((getattr(whole, end) - getattr(here, end)) / turns for end in ("low", "mid", "high"))
     return Span(low, mid, high, whole.basis)
-
-
-def _to_stages(planner: Planner, config: ModelConfig, training: Training, data: int) -> Span:
-    """Activations to the next stage and their gradients back, each rank its part; hidden, or none of it."""
-    s, t = RankSizes.of(config), config.tp
-    in_node = linked(planner.gpu.name, 2, apart=t * data)
-    took = _exchanged(planner, "all_gather", 2, 2 * 2.0 * s.tokens * s.hidden / t, in_node)
-    shown = 2 * (config.virtual_stages or 1) * training.batches * took
-    return Span(0.0, shown, shown, "heuristic")
 
 
 def _as_fast_as_kernels(parts: dict[str, Span], present: PlannedStep, training: Training) -> dict[str, Span]:
@@ -188,94 +185,6 @@ def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Span:
             factor = pace.least_moved
         low += (1.0 if part.kind == "attention" else factor) * alone
     return Span(low, mid, high, "model")
-
-
-def _tensor_parallel(planner: Planner, config: ModelConfig, training: Training) -> Span:
-    """Two all-reduces of the activations forward and two backward in each layer, hidden or none of it."""
-    t = config.tp
-    if t == 1:
-        return Span.exactly(0.0, "model")
-    s = RankSizes.of(config)
-    calls = (6 if training.checkpoint == "full" else 4) * s.layers * training.batches
-    in_node = linked(planner.gpu.name, t)
-    took = _exchanged(planner, "all_reduce", t, 2.0 * s.tokens * s.hidden, in_node)
-    return Span(0.0, calls * took, calls * took, "model")
-
-
-def _to_experts(planner: Planner, config: ModelConfig, training: Training) -> Span:
-    """Rows sent to the GPUs of their experts and back, forward and backward, which nothing hides.
-
-    NCCL sends a copy for each expert that a token chose; the low end is one for each GPU, or node, that has
-    any of them, as DeepEP sends. Its kernels can be slower, too.
-    """
-    ep, experts, top_k = (
-        config.ep,
-        config.experts or 1,
-        planner.layout.experts_per_token or 1,
-    )
-    s, in_node = RankSizes.of(config), linked(planner.gpu.name, ep)
-    places = ep // in_node if ep > in_node else ep
-    none_there = math.comb(experts - experts // places, top_k) / math.comb(experts, top_k)
-    calls = (6 if training.checkpoint == "full" else 4) * (s.layers - (config.dense_layers or 0))
-    low, high = (
-        calls * training.batches
-        * _exchanged(planner, "all_to_all", ep, 2.0 * s.tokens * s.hidden * copies, in_node)
-        for copies in (places * (1 - none_there), float(top_k))
-    )  # fmt: skip
-    return Span(low, high, _DEEPEP_FRAC * high, "heuristic")
-
-
-def _data_parallel(
-    planner: Planner, config: ModelConfig, training: Training, groups: int, backward_ms: float
-) -> Span:
-    """FSDP gathers each layer forward and backward and scatters its gradients, for every micro-batch.
-
-    Beside pipeline stages it gathers once a step and keeps what it has, as torchtitan does. DDP reduces all
-    gradients once, behind the last micro-batch's backward: between all of it shows and only what is longer
-    than that.
-    """
-    t, ep = config.tp, config.ep
-    experts = config.expert_parameters if ep > 1 else 0  # each of their GPUs exchanges its own with its like
-    parts = [
-        (groups * ep, t, ((config.parameters or 0) - experts) / t),
-        (groups, ep, experts / ep),
-    ]
-    took, layers = 0.0, config.layers or 1
-    staged = training.gpus != groups * ep * t
-    gathers, times = (1, 1) if staged else (2, training.batches)
-    for ranks, apart, weights in parts:
-        if ranks == 1 or not weights:
-            continue
-        in_node = linked(planner.gpu.name, ranks, apart=apart)
-        if training.strategy == "fsdp":
-            size = 2.0 * weights / layers
-            each = gathers * _exchanged(planner, "all_gather", ranks, size, in_node)
-            each += _exchanged(planner, "reduce_scatter", ranks, size, in_node)
-            took += each * layers * times
-        elif training.strategy == "zero1":
-            took += _exchanged(planner, "reduce_scatter", ranks, _DDP_BYTES * weights, in_node)
-            took += _exchanged(planner, "all_gather", ranks, 2.0 * weights, in_node)
-        else:
-            took += _exchanged(planner, "all_reduce", ranks, _DDP_BYTES * weights, in_node)
-    if not took:
-        return Span.exactly(took, "model")
-    if training.strategy == "fsdp":
-        # it is made to hide its exchanges: in the steps that were fitted it hid none
-        hides = backward_ms * training.batches if is_blackwell(planner.gpu) else 0.0
-        return Span(max(0.0, took - hides), took, took, "model")
-    least = max(0.0, took - backward_ms)
-    return Span(least, 0.5 * (least + took), took, "heuristic")
-
-
-def _exchanged(planner: Planner, collective: str, ranks: int, size: float, in_node: int) -> float:
-    """ms of one call; InputError where it was not published."""
-    took = exchange_us(planner.gpu.name, collective, ranks, size, in_node=in_node)
-    if took is None:
-        raise InputError(
-            f"what {ranks} GPUs take to exchange data was not published for the {planner.gpu.title}: no step"
-            " on so many is predicted; --gpus 1 is one without exchange"
-        )
-    return took / 1e3
 
 
 def _optimizer(planner: Planner, config: ModelConfig, training: Training, data: int) -> Span:
