@@ -16,6 +16,7 @@ from tracelens.render import costs, facts
 from tracelens.results import Price, Report, StepTime, Summary, UnprofiledSteps
 from tracelens.results.waiting import WAITS_FROM, busy_frac, saving_of, step_bound
 from tracelens.step.explorer import explore
+from tracelens.step.saved_step import step_of
 from tracelens.step.whatif import what_if
 
 FULL = sample_report.full()
@@ -55,8 +56,15 @@ def test_what_a_step_waits_for_follows_from_its_idle_time(busy: float, marked: b
 
 def test_idle_time_that_only_the_profiler_makes_does_not_count() -> None:
     one = replace(summary(0.7), unprofiled=UnprofiledSteps(median_ms=72.0))
-    assert busy_frac(one) == pytest.approx(0.98) and step_bound(one) == "gpu"
+    assert busy_frac(one) == pytest.approx(70 / 72) and step_bound(one) == "gpu"
     assert step_bound(replace(one, unprofiled=UnprofiledSteps(median_ms=95.0))) == "cpu"
+
+
+def test_idle_time_is_a_share_of_the_step_it_is_of() -> None:
+    """The GPU works 70 ms: of a step of 95 ms without the profiler 25 are idle, of the profiled one 30."""
+    report = replace(FULL, summary=replace(summary(0.7), unprofiled=UnprofiledSteps(median_ms=95.0)))
+    assert busy_frac(report.summary) == pytest.approx(70 / 95)
+    assert step_of(report).idle_ms == pytest.approx(25.0)
 
 
 def test_no_gpu_hour_and_no_money_is_saved_where_only_gpu_work_is() -> None:

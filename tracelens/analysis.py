@@ -22,7 +22,7 @@ from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.messages import with_messages
 from tracelens.accounting.model import model_dims, shows_shapes
 from tracelens.accounting.operands import operands_of
-from tracelens.accounting.others import other_rows
+from tracelens.accounting.others import other_kernels, other_rows
 from tracelens.accounting.overlap import clock_of, surroundings
 from tracelens.accounting.padded_batches import padded_batches
 from tracelens.accounting.padding import with_padding
@@ -379,6 +379,7 @@ def _measured_report(
         declared=declared(trace.metadata),
         left_out=times.left_out,
         trace_rules=[rule for rule in check_rules(trace) if rule.checked],
+        other_kernels=other_kernels(trace, attribution, calls, steps=times.count),
     )
     return calls, report
 

@@ -106,6 +106,17 @@ def only(folder: Path, *args: Any, **more: Any) -> OtherRow:
     return row
 
 
+def test_kernels_by_name_hold_the_same_time(tmp_path: Path) -> None:
+    host = Host()
+    for _ in range(3):
+        host.run(["aten::add"], "add_kernel", us=4.0)
+    host.run(["aten::mul"], "mul_kernel", us=8.0)
+    found = host.analysis(tmp_path).report.other_kernels
+    assert [(row.kernel, row.calls_per_step) for row in found] == [("add_kernel", 3.0), ("mul_kernel", 1.0)]
+    assert sum(row.time_ms_per_step for row in found) == pytest.approx(0.020)
+    assert found[0].calls_where_it_runs == 3.0
+
+
 HEADS = ([8, 1024, 20, 64], BF16, [1310720, 1280, 64, 1])
 TURNED = ([8, 1024, 20, 64], BF16, [1310720, 64, 65536, 1])
 WEIGHT: Tensor = ([3840, 1280], FP32, [1280, 1])

@@ -12,6 +12,7 @@ from tracelens.results import Finding, GemmRow
 from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules.engine.pages import why
 from tracelens.rules.head_dimension import HeadDimension
+from tracelens.step.words.search import losing_degrees
 
 RULE = HeadDimension()
 GPT3_2_7B: dict[str, int | None] = {"hidden": 2560, "heads": 32, "kv_heads": 32, "head_dim": 80}
@@ -33,6 +34,15 @@ def test_the_copied_2_7b_shape_is_found(said: Listener) -> None:
     assert finding.parameter_delta == 0
     assert finding.evidence["padding_frac"] == pytest.approx(1 - 80 / 96)
     said(finding.title, finding.saw, finding.caveats)
+
+
+def test_lost_degrees_of_tensor_parallelism_are_named() -> None:
+    finding = one(attention(1, 80, kernel=flash2(96)), step_ms=100.0, dims=model(**GPT3_2_7B))
+    assert any(losing_degrees(20, [8]) in caveat for caveat in finding.caveats)
+    even = one(attention(1, 80, kernel=flash2(96), heads=64), step_ms=100.0,
+               dims=model(hidden=5120, heads=64, kv_heads=64, head_dim=80))  # fmt: skip
+    assert even.change["heads"] == [64, 40]
+    assert not any("divide" in caveat for caveat in even.caveats)
 
 
 def test_the_bound_is_no_more_than_the_work_that_falls_away(said: Listener) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from tests.said import Listener
 from tracelens.api import compare as compare_reports
 from tracelens.comparison.gemms import match_gemms
 from tracelens.comparison.moves import find_moves, with_moves
+from tracelens.comparison.one_place import PerStep, places
 from tracelens.gates.of_comparison import COMPARISON_METRICS
 from tracelens.render.compare import moved_lines, movers
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.compare_markdown import render_markdown
-from tracelens.results import GemmRow, Report
+from tracelens.results import GemmRow, OtherKernel, Report
 from tracelens.results.comparison import ComponentChange, GemmChange
 
 
@@ -103,6 +105,54 @@ def test_rows_with_gemms_of_another_shape_are_no_move() -> None:
     assert find_moves(rows, changed, noise=None, gpu_ms=60.0) == []
 
 
+# kernels that one side cannot place
+
+
+def kernels(*rows: tuple[str, str, float, float]) -> Report:
+    """Component, name, kernels and ms per step, of the backward."""
+    every = [
+        OtherKernel(where, "backward", name, many, ms, math.ceil(many)) for where, name, many, ms in rows
+    ]
+    base = sample_report.full().components[0]
+    sums = {where: [row for row in every if row.component == where] for where, *_ in rows}
+    parts = [
+        replace(base, component=where, phase="backward",
+                time_ms_per_step=sum(one.time_ms_per_step for one in own),
+                kernels_per_step=sum(one.calls_per_step for one in own))
+        for where, own in sums.items()
+    ]  # fmt: skip
+    return replace(sample_report.full(), components=parts, other_kernels=every)
+
+
+def test_the_same_kernels_stand_where_the_trace_that_places_them_has_them() -> None:
+    known = kernels(
+        ("attention.other", "fused", 10.0, 0.5), ("mlp.up", "cast", 3.0, 0.1), ("norm", "sum", 2.0, 1.0)
+    )
+    unknown = kernels(
+        ("unattributed", "fused", 10.0, 0.52), ("unattributed", "cast", 6.0, 0.2), ("norm", "sum", 2.0, 1.0)
+    )
+    old, new, placed = places(known, unknown)
+    assert new["attention.other", "backward"] == PerStep(0.52, 10.0, 10.0)
+    assert new["unattributed", "backward"].ms == pytest.approx(0.2), "six casts are not the three of before"
+    assert old == places(known, known)[0] and placed == (0.0, 0.52)
+    assert places(unknown, known)[0] == new
+    rarely = kernels(("unattributed", "fused", 8.0, 0.4))  # in eight of ten steps, before in all
+    rarely = replace(rarely, other_kernels=[replace(rarely.other_kernels[0], calls_where_it_runs=10.0)])
+    assert places(known, rarely)[1]["attention.other", "backward"].kernels == 8.0
+
+
+def test_kernels_of_a_trace_without_shapes_are_neither_fewer_nor_more(said: Listener) -> None:
+    """d1 and d10: one script, recorded with shapes and without."""
+    result = compare_reports(shared("d1"), shared("d10"))
+    diffs = {(row.component, row.phase): row for row in result.components}
+    for place in ("attention.other", "logits"):
+        row = diffs[place, "backward"]
+        assert row.before_ms == pytest.approx(row.after_ms, rel=0.05)
+    assert diffs["unattributed", "backward"].diff_ms < 0.3  # kernels of other fusions, on one side only
+    assert not any(one.state in ("only_before", "only_after") for one in result.gemms)
+    said([one for one in result.caveats if "unattributed" in one])
+
+
 # products
 
 
@@ -116,6 +166,24 @@ def test_the_same_product_in_another_component_is_one_row() -> None:
     assert {one.state for one in states(more, after)} == {"only_before", "only_after"}, "two could be it"
     rarer = of(replace(after.gemms[0], calls_per_step=6.0))
     assert {one.state for one in states(before, rarer)} == {"only_before", "only_after"}
+
+
+def test_the_same_kernels_without_shape_and_role_are_the_same_gemms() -> None:
+    before = [
+        replace(gemm("logits", role, shape, ms=ms), kernel=role)
+        for role, shape, ms in (("dgrad", (8192, 768, 50304), 1.6), ("wgrad", (768, 50304, 8192), 1.7))
+    ]
+    blind = [
+        replace(one, role=None, m=None, n=None, k=None, shape_known="unknown", time_ms_per_step=1.5)
+        for one in before
+    ]
+    found = states(of(*before), of(*blind))
+    assert [(one.state, one.role) for one in found] == [
+        ("shape_unknown", "wgrad"),
+        ("shape_unknown", "dgrad"),
+    ]
+    other = [replace(one, kernel="another") for one in blind[:1]]
+    assert {one.state for one in states(of(*before), of(*other))} == {"only_before", "only_after"}
 
 
 def test_a_transposed_or_batched_product_is_the_same_work() -> None:

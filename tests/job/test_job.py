@@ -38,6 +38,7 @@ from tracelens.job.model import job_degrees, job_model
 from tracelens.job.run import RankWork, analyze_job, summarize_file, summarize_files
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, CallKind, RankSummary, decode, encode, summarize
+from tracelens.job.unrelated import check_one_job
 from tracelens.render.job import job_markdown, render_job
 from tracelens.render.job_cells import collective_cells
 from tracelens.render.job_html import render_job_html
@@ -165,6 +166,29 @@ def test_a_broken_a_missing_and_a_foreign_rank_are_said(tmp_path: Path) -> None:
     assert found.missing == [1, 2]
     assert {one.file for one in found.left} == {"rank2.json", "notes.txt", "rank0.json", "zother.json"}
     assert "ranks 1-2" in job_markdown(found)
+
+
+def test_traces_of_different_runs_are_refused_and_unlike_ranks_of_one_job_are_not(
+    summaries: list[RankSummary], said: Listener
+) -> None:
+    alone = [
+        msgspec.structs.replace(one, rank=None, world_size=None, file=f"{at}.json", kinds=[])
+        for at, one in enumerate(summaries[:2])
+    ]
+    first, second = alone
+    check_one_job(alone)  # without metadata and collectives, and alike
+    gpu = replace(second.gpu, title="NVIDIA GeForce RTX 3060")
+    check_one_job([first, msgspec.structs.replace(second, gpu=gpu)])  # another GPU alone is legitimate
+    backward = [replace(row, phase="backward") for row in second.components]
+    other = msgspec.structs.replace(second, gpu=gpu, components=backward)
+    with pytest.raises(InputError) as refused:
+        check_one_job([first, other])
+    assert all(word in refused.value.cause for word in ("0.json", "1.json", gpu.title, "forward only"))
+    assert "analyze" in str(refused.value)
+    said(refused.value)
+    kinds, world = summaries[0].kinds, 2
+    for tied in ({"kinds": kinds}, {"world_size": world}):  # they exchange messages, or state one world
+        check_one_job([msgspec.structs.replace(one, **tied) for one in (first, other)])
 
 
 def test_finished_ranks_are_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,7 +578,7 @@ def test_the_real_job_of_two_tensor_parallel_ranks() -> None:
     # recorded without shapes: 6,144 elements of 512 tokens are exchanged, and LayerNorm runs on 512 rows
     assert found.model.hidden.value == 12
     told = [(one.finding.rule, one.ranks, one.saves_step) for one in found.findings]
-    assert told == [("TL122", 2, True), ("TL111", 2, True)]
+    assert told == [("TL122", 2, True), ("TL122", 1, True), ("TL111", 2, True)]
     assert found.findings[0].finding.saving_ms.high == pytest.approx(4.44, abs=0.01)  # rank 0's: it is late
 
 

@@ -123,6 +123,16 @@ def test_a_pick_that_is_a_findings_change_names_the_finding(said: Listener) -> N
     said(search.line(one, [finding]))
 
 
+def test_heads_of_a_finding_that_the_search_left_out_are_named(said: Listener) -> None:
+    finding = replace(full().findings[0], rule="TL103", change={"head_dim": [80, 128], "heads": [16, 10]})
+    for found in (FOUND, GOOD):
+        kept = replace(found, tried=13, kept_degree=4)
+        assert "10 heads" in search.line(kept, [finding])
+        assert "heads are" not in search.line(kept, [replace(finding, change={"heads": [16, 20]})])
+        assert "heads are" not in search.line(replace(kept, kept_degree=1), [finding])
+    said(search.line(replace(GOOD, tried=13, kept_degree=4), [finding]))
+
+
 def test_what_was_measured_of_a_pick_stands_beside_its_prediction() -> None:
     """On the page under the picks, in the terminal among what was measured."""
     assert "Measured" not in _section(FOUND)

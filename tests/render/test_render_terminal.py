@@ -129,6 +129,15 @@ def test_a_long_title_of_a_new_model_keeps_what_to_do() -> None:
     assert f"New model: u{action[1:]}" in re.sub(r"\s+", " ", lines)
 
 
+@pytest.mark.parametrize("name", ["h100-sxm", "unknown"])
+def test_the_gpu_is_told_however_long_its_name(name: str) -> None:
+    one, long = sample_report.full(), "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+    unmarked = replace(one.summary, steps_marked=False)
+    trace = replace(one.trace, rank=0, world_size=1, device=long)
+    text = _render(replace(one, summary=unmarked, trace=trace, gpu=replace(one.gpu, name=name, title=long)))
+    assert long in " ".join(text.split())
+
+
 def test_a_width_that_old_weights_are_padded_to_is_no_new_model() -> None:
     report = sample_report.VARIANTS["full"]()
     effects = report.findings[0].effects

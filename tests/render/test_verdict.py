@@ -276,6 +276,18 @@ def test_idle_time_without_the_profiler_is_a_share_of_a_step_without_it() -> Non
     assert "25.0%" in detail and "without the profiler" in detail
 
 
+def test_waits_under_the_profiler_are_no_part_of_idle_time_without_it(said: Listener) -> None:
+    """Idle 12 of 20 ms with the profiler, 4 of 12 without: 3 ms at graph breaks are of the 12."""
+    wait = replace(REPORT.findings[0], saving_of="wait", evidence={"kind": "break", "wait_ms": 3.0})
+    text, detail = verdict(picture(busy=0.4, unprofiled_ms=12.0, waits=[wait]))
+    assert ms(4.0) in detail and ms(3.0) in detail
+    assert "CPU-bound" in text
+    longer = replace(wait, evidence={"kind": "break", "wait_ms": 9.0})
+    text, detail = verdict(picture(busy=0.4, unprofiled_ms=12.0, waits=[longer]))
+    assert ms(4.0) in detail, "no more than a step without the profiler idles"
+    said(text)
+
+
 def test_idle_that_only_the_profiler_makes_is_not_the_hosts_pace(said: Listener) -> None:
     def text(unprofiled_ms: float | None) -> tuple[str, str]:
         return verdict(picture(busy=0.4, unprofiled_ms=unprofiled_ms))

@@ -20,7 +20,7 @@ from tracelens.gemm.dtypes import dtype_of_cpp
 from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import CAST, LAYOUT, MATMUL, PAD
 from tracelens.gemm.tensors import Dims, dims_at, item_at, strides_at
-from tracelens.results import OtherRow
+from tracelens.results import OtherKernel, OtherRow
 from tracelens.trace import Links, Trace, look_up
 from tracelens.trace.tables import Inputs
 from tracelens.words import COMPONENTS, PHASES
@@ -36,6 +36,7 @@ _PADS = re.compile(r"aten::(?:constant_pad_nd|pad)(?:\.\w+)?")
 #: Products that leave their name on a kernel that copies an operand or the result: no bias to add.
 _PLAIN_PRODUCTS = frozenset({"mm", "bmm"})
 _LARGEST = 2**62  # a number per row stays below it
+_LEAST = 1e-4  # of the GPU time: a name with less is not listed
 _DEPTH = 6  # movers inside each other: pad > constant_pad_nd > copy_, reshape > clone > copy_
 #: ATen's kernels (aten/src/ATen/native/cuda/Copy.cu, Shape.cu, Reduce.cuh, Loops.cuh).
 _COPY = re.compile(r"direct_copy_kernel|(?:b?float16|float8\w*)_copy_kernel|CatArrayBatchedCopy|Memcpy DtoD")
@@ -107,6 +108,28 @@ def other_rows(
         )
         for number, code in enumerate(np.argsort(-time, kind="stable").tolist(), 1)
     ]
+
+
+def other_kernels(trace: Trace, attribution: Attribution, calls: Calls, *, steps: int) -> list[OtherKernel]:
+    """The same kernels by component, phase and name, longest first."""
+    counted = attribution.step >= 0
+    at = np.flatnonzero((calls.kernel_call < 0) & counted)
+    if not len(at):
+        return []
+    columns = (attribution.component[at], attribution.phase[at], trace.kernels.name[at])
+    keys, group = _distinct([column.astype(np.int64) for column in columns])
+    time, count = np.zeros(len(keys), np.int64), np.bincount(group, minlength=len(keys))
+    np.add.at(time, group, trace.kernels.dur_ns[at])
+    runs = np.unique(np.stack([group, attribution.step[at]]), axis=1)[0]
+    having = np.bincount(runs, minlength=len(keys))  # steps with any of them
+    least = _LEAST * int(trace.kernels.dur_ns[counted].sum())
+    return [
+        OtherKernel(
+            COMPONENTS[keys[code][0]], PHASES[keys[code][1]], trace.symbols[keys[code][2]],
+            int(count[code]) / steps, int(time[code]) / 1e6 / steps, int(count[code]) / int(having[code]),
+        )
+        for code in np.argsort(-time, kind="stable").tolist() if time[code] >= least
+    ]  # fmt: skip
 
 
 def _distinct(columns: Sequence[npt.NDArray[Any]]) -> tuple[list[tuple[int, ...]], IntArray]:

@@ -6,8 +6,9 @@ from tracelens.comparison import words
 from tracelens.comparison.causes import find_causes
 from tracelens.comparison.changes import caveats, find_changes, not_comparable
 from tracelens.comparison.components import compare_components
-from tracelens.comparison.gemms import judged, match_gemms, noise, without_times
+from tracelens.comparison.gemms import SMALL, judged, match_gemms, noise, without_times
 from tracelens.comparison.moves import find_moves
+from tracelens.comparison.one_place import places
 from tracelens.comparison.outcomes import outcomes
 from tracelens.comparison.step_change import mixed_otherwise, step_change
 from tracelens.errors import InputError, UsageError
@@ -46,6 +47,9 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
     found = noise(gemms, gpu_ms)
     gemms = judged(gemms, found, gpu_ms)
     components = compare_components(before, after, gemms, found)
+    *_, placed = places(before, after)
+    both = zip(("before", "after"), placed, strict=True)
+    said += [words.placed(side, ms) for side, ms in both if ms > SMALL * gpu_ms]
     step = _step(before, after)
     if mixed_otherwise(step):
         changes = [one for one in changes if one.kind != "communication"]

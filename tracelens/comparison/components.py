@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tracelens.comparison import words
 from tracelens.comparison.gemms import as_all, beyond, differ, other_work
+from tracelens.comparison.one_place import PerStep, places
 from tracelens.results import Report
 from tracelens.results.comparison import ComponentChange, GemmChange, Noise
-
-
-@dataclass(frozen=True, slots=True)
-class _PerStep:
-    ms: float = 0.0
-    kernels: float = 0.0
 
 
 def compare_components(
     before: Report, after: Report, gemms: list[GemmChange], noise: Noise | None
 ) -> list[ComponentChange]:
     """Compare every component and phase, the largest difference first."""
-    old, new = _per_step(before), _per_step(after)
-    changed = {(one.component, one.phase) for one in gemms if one.beyond_noise and other_work(one)}
+    old, new, _ = places(before, after)
     gpu_ms = before.summary.gpu_ms_per_step
+    changed = {(one.component, one.phase) for one in gemms if one.beyond_noise and other_work(one)}
     rows = []
     for key in {**old, **new}:
-        a, b = old.get(key, _PerStep()), new.get(key, _PerStep())
+        a, b = old.get(key, PerStep()), new.get(key, PerStep())
         diff, frac = b.ms - a.ms, b.ms / a.ms - 1 if a.ms and b.ms else None
         why, new_work = words.SAME_KERNELS, False
         if key in changed:
@@ -48,11 +41,3 @@ def _fewer_or_more(before: float, after: float) -> str:
     if not before or not after:
         return words.ONLY_AFTER if after else words.ONLY_BEFORE
     return words.more_or_fewer(after > before, after / before - 1)
-
-
-def _per_step(report: Report) -> dict[tuple[str, str], _PerStep]:
-    return {
-        (row.component, row.phase): _PerStep(row.time_ms_per_step, row.kernels_per_step)
-        for row in report.components
-        if row.kernels_per_step
-    }

@@ -26,7 +26,7 @@ _FEWEST = 3  # rows that a spread can be read off
 #: Kernels differ by more than GEMMs do; what is closer than this to the GEMMs' own spread is not named.
 _MARGIN = 0.01
 #: Nor is a difference of less than this share of the GPU time of a step.
-_SMALL = 0.001
+SMALL = 0.001
 _CALLS = 0.02  # calls per step that differ by less are the same: windows cut steps unevenly
 
 
@@ -37,7 +37,8 @@ def match_gemms(before: Report, after: Report) -> list[GemmChange]:
     kernels. What is left in a place is paired when its sizes are the same; when they are the same model
     dimensions ("b*s", "v", "h"); when it is as much work (a product transposed, or batched); when it is in
     the same layers with two of M, N and K in common; or when it is the only one left. Parts that no module
-    names are never paired by that last rule. What then has no partner in its own place has one elsewhere
+    names are never paired by that last rule. A trace without shapes says no role either: there the same
+    kernels are the same GEMM. What then has no partner in its own place has one elsewhere
     where a single one of the same shape and calls is left: it moved. What is left of one place on both
     sides stands together: one difference, where a row of each would look like a saving and a loss.
     """
@@ -57,6 +58,10 @@ def match_gemms(before: Report, after: Report) -> list[GemmChange]:
             changes.append(_pair(place, left.pop(), right.pop()))
         rest[0].extend((place, one) for one in left)
         rest[1].extend((place, one) for one in right)
+    for old_left in list(rest[0]):
+        if (found := _partner(old_left, *rest, _same_kernels)) is not None:
+            named = max(old_left[0], found[0], key=lambda place: place[2] is not None)
+            changes.append(_pair(named, old_left[1], found[1]))
     changes += [*_moved(*rest), *_together(*rest)]
     return sorted(changes, key=lambda one: -abs(one.diff_ms or 0.0))
 
@@ -154,7 +159,8 @@ def _places(rows: Iterable[GemmRow]) -> dict[Place, dict[object, list[GemmRow]]]
 
 def _shape(row: GemmRow) -> tuple[object, ...]:
     sizes = (row.m, row.n, row.k, row.batch, row.shape_note, row.m_range, row.n_range)
-    if sizes == (None,) * len(sizes):  # nothing known of it: only the same kernel is the same work
+    if sizes == (None,) * len(sizes) or (row.role is None and _unsized(row)):
+        # nothing known of it, or as good as nothing: only the same kernel is the same work
         return (row.kernel,)
     return (*sizes, row.math_dtype or row.dtype)
 
@@ -188,6 +194,15 @@ def _same_layers(a: list[GemmRow], b: list[GemmRow]) -> bool:
         return False
     pairs = ((a[0].m, b[0].m), (a[0].n, b[0].n), (a[0].k, b[0].k))
     return sum(one is not None and one == two for one, two in pairs) >= 2
+
+
+def _same_kernels(a: Left, b: Left) -> bool:
+    """The same kernels, which one side has neither shape nor role of."""
+    roles = [place[2] is None for place, _ in (a, b)]
+    sized = [_unsized(rows[0]) for _, rows in (a, b)]
+    here, there = ((kind, component, phase) for (kind, component, _, phase), _ in (a, b))
+    kernels, others = ({(row.kernel, row.calls_per_step) for row in rows} for _, rows in (a, b))
+    return here == there and kernels == others and roles == sized and roles[0] != roles[1]
 
 
 def _layers(rows: list[GemmRow]) -> list[str]:
@@ -335,7 +350,7 @@ def beyond(
     With other work to do any difference is real, but one too small to matter is not named. What all GEMMs
     changed by is noise of the run as long as it has no practical size.
     """
-    if abs(diff_ms) < _SMALL * gpu_ms:
+    if abs(diff_ms) < SMALL * gpu_ms:
         return False
     if other_work or diff_frac is None:
         return True

@@ -159,6 +159,11 @@ def taken_for_same(side: str, what: str) -> str:
     return f"{side}: {what} unknown, taken for the same"
 
 
+def placed(side: str, ms: float) -> str:
+    """Kernels whose place only the other trace shows."""
+    return f"{side}: {f.ms(ms)} of unattributed kernels count where the other trace places the same kernels"
+
+
 def different_versions(before: str, after: str) -> str:
     """Reports of two versions of this program."""
     return f"analyzed by different versions: {before} and {after}"

@@ -26,6 +26,7 @@ from tracelens.job.parts import (
 )
 from tracelens.job.stragglers import Doing, JobView, late_spans, stand_out, stragglers
 from tracelens.job.summary import RankSummary, each_trace_once
+from tracelens.job.unrelated import check_one_job
 from tracelens.job.waits import find_waits
 from tracelens.results.job import (
     JOB_VERSION,
@@ -49,9 +50,10 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     Of a rank that is there twice the first file counts; files of another world size than most are left out.
 
     Raises:
-        InputError: no summary, or no step that all ranks have.
+        InputError: no summary, traces of different jobs, or no step that all ranks have.
     """
     ranks, out = _of_one_job(summaries)
+    check_one_job(ranks)
     left = sorted({*left, *out}, key=lambda one: (one.file, one.why))
     steps = common_steps(ranks)
     if not steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 OTHER_ENDING = "no .json, .json.gz, .json.zst or .summary"
 SAVED_REPORT = "a saved report, not a trace"
@@ -14,6 +14,8 @@ NOT_ANALYZED = "could not be analyzed"
 NO_STEP = "no whole step"
 PIPELINES_DIFFER = "pipelines differ"
 STAGE_LAYERS_UNKNOWN = "the layers of a pipeline's stage are not all known"
+TRAINS, FORWARD_ONLY = "training", "forward only"
+EACH_ALONE = "analyze each alone, or compare two of them with 'tracelens compare'"
 
 
 def _error(error: Exception) -> str:
@@ -32,7 +34,13 @@ def worker_failed(error: Exception) -> str:
 
 def other_job(ranks: int | None, most: int | None) -> str:
     """A rank of a job of another size."""
-    return f"of another job: {ranks} ranks, most have {most}"
+    return f"of another job: {'unknown number of' if ranks is None else ranks} ranks, most have {most}"
+
+
+def not_one_job(one: str, other: str, differ: Mapping[str, tuple[object, object]]) -> str:
+    """Two traces of different runs."""
+    each = ", ".join(f"{name} ({a}; {b})" for name, (a, b) in differ.items())
+    return f"{one} and {other} are not ranks of one job: no collective in common, and they differ in {each}"
 
 
 def second_time(rank: int | None, first: str) -> str:

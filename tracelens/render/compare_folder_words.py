@@ -53,7 +53,7 @@ _LATE_BY: dict[Cause, str] = {
 }
 _NOT_KNOWN: dict[LatenessUnknown, str] = {
     "saved_reports": "saved reports do not hold the calls of collectives: compare traces or summaries",
-    "no_common_step": "the ranks of one side have no step in common",
+    "no_common_step": "the traces of one side are of different runs, or have no step in common",
     "no_matching_calls": "no collective of one side matches between its ranks",
 }
 

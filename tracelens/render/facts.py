@@ -154,12 +154,12 @@ def run_line(report: Report) -> list[str]:
     trace, gpu = report.trace, report.gpu
     cut = cut_words(report)
     parts = [steps_text(report) + (f", {cut}" if cut else "")]
-    if trace.rank is not None:
-        parts.append(f"rank {trace.rank}" + (f" of {trace.world_size}" if trace.world_size else ""))
     if gpu.name == "unknown":
         parts.append(f"{trace.device or 'GPU not named in the trace'} (not in the GPU table)")
     else:
         parts.append(gpu.title)
+    if trace.rank is not None:
+        parts.append(f"rank {trace.rank}" + (f" of {trace.world_size}" if trace.world_size else ""))
     dtype = main_dtype(report.gemms)
     parts += [dtype] if dtype else []
     parts += [f"torch {trace.torch_version}"] if trace.torch_version else []

@@ -156,7 +156,7 @@ def short_findings(job: Job) -> list[str]:
         saving, share = one.finding.saving_ms, one.finding.saving_frac
         bound = saving.mid is None or one.finding.saving_of != "step"
         time, part = (saving.high, share.high) if bound else (saving.mid, share.mid)
-        gain = f"{'at most' if bound else 'about'} {f.ms(time)} per step ({f.pct(part)})"
+        gain = f"{'at most' if bound else 'about'} {f.ms(time)} ({f.pct(part)})"
         gain = "no gain while those ranks wait" if one.saves_step is False else gain
         title = one.finding.action
         lines.append(f"{one.finding.rule} {title}, {_on(one, job)}: {gain}.")

@@ -107,7 +107,21 @@ def _shapes(tried: int) -> str:
 
 
 def line(found: ShapeSearch, findings: Sequence[Finding] = ()) -> str:
-    """What the search says in one line of a summary; a pick that is a finding's change only names it."""
+    """What the search says in a summary; a pick that is a finding's change only names it."""
+    return " ".join([_line(found, findings), *_not_tried(found, findings)])
+
+
+def _not_tried(found: ShapeSearch, findings: Sequence[Finding]) -> list[str]:
+    """Heads that a finding proposes and the search leaves out, and why."""
+    proposed = [(one.rule, one.change["heads"][-1]) for one in findings if "heads" in one.change]
+    return [
+        f"{rule}'s {heads} heads are left out: {found.kept_degree} tensor-parallel ranks cannot share them."
+        for rule, heads in proposed
+        if found.tried and isinstance(heads, int) and heads % found.kept_degree
+    ]
+
+
+def _line(found: ShapeSearch, findings: Sequence[Finding]) -> str:
     if found.state == "good" and found.tried:
         return f"None of {found.tried:,} other shapes of this size is clearly faster than the present one."
     if not found.picks:
@@ -121,7 +135,7 @@ def line(found: ShapeSearch, findings: Sequence[Finding] = ()) -> str:
         return f"{change}, comes first of the {len(found.picks)} picks among {_shapes(found.tried)}."
     return (
         f"{best.title}: {f.ms(best.saving_ms.mid)} less, {spread(best.saving_frac)}, among"
-        f" {_shapes(found.tried)} of this size ({best.effort})"
+        f" {_shapes(found.tried)} of this size ({best.effort})."
     )
 
 

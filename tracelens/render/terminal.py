@@ -69,7 +69,7 @@ def _head(out: _Out, report: Report, *, verbose: bool) -> None:
     model, run = (" · ".join(clean(part, limit=60) for part in line)
                   for line in (facts.model_line(report), facts.run_line(report)))  # fmt: skip
     out.line(model if verbose else _fitting(model, out.width), "bold")
-    out.line(run if verbose else _fitting(run, out.width))
+    out.line(run if verbose else _fitting(run, out.width, least=2))  # steps and GPU
     if verbose:
         out.line(report.trace.path, "dim")
     out.line()
@@ -89,12 +89,12 @@ def _cut(out: _Out, text: str, verbose: bool, *, room: int = 0) -> str:
     return clean(text, limit=out.width - room - 2).rpartition(" ")[0] + " …"
 
 
-def _fitting(line: str, room: int, between: str = " · ") -> str:
-    """As many parts of a line as there is room for."""
+def _fitting(line: str, room: int, between: str = " · ", least: int = 1) -> str:
+    """As many parts of a line as there is room for, and the first ``least`` of them on two lines."""
     parts = line.split(between)
-    while len(parts) > 1 and cell_len(between.join(parts)) > room:
+    while len(parts) > least and cell_len(between.join(parts)) > room:
         parts.pop()
-    return clean(between.join(parts), limit=room)
+    return clean(between.join(parts), limit=least * room)
 
 
 def _below(summary: Summary, room: int | None) -> str:

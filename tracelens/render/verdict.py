@@ -116,7 +116,7 @@ def _verdict(seen: StepPicture) -> Verdict:
 def _first(seen: StepPicture, found: Limits, *, alone: bool) -> Verdict | None:
     """What limits the step more than shapes do; None where nothing does."""
     if len(found.told) > 1:
-        return _both(seen)
+        return _both(seen, found)
     if found.first == "idle":
         return _idle(seen, found, alone=alone)
     if found.first == "exposed":
@@ -166,13 +166,13 @@ def main_unattributed(covered: Coverage) -> Unattributed | None:
     return covered.unattributed[0] if covered.unattributed and covered.unattributed_frac > UNKNOWN else None
 
 
-def _both(seen: StepPicture) -> Verdict:
+def _both(seen: StepPicture, found: Limits) -> Verdict:
     """Idle time and exposed communication, where both are large: the rest is what the GPU computes."""
     exposed_ms, idle, whole_ms = seen.summary.exposed_communication_ms, seen.summary.idle_ms, seen.mean_ms
     rest_ms = whole_ms - exposed_ms - idle
     said = [
         (exposed_ms, f"{_exposed(seen)} {{}}", _hiding(seen)),
-        (idle, "the GPU waits for the CPU {}", f"{_for_idle(seen, idle)} per step"),
+        (idle, "the GPU waits for the CPU {}", f"{_for_idle(seen, found)} per step"),
     ]
     (first_ms, first, try_first), (second_ms, second, then_try) = sorted(said, reverse=True)
     first = first.format(_mean_part(seen, first_ms))
@@ -186,10 +186,15 @@ def _both(seen: StepPicture) -> Verdict:
     )
 
 
-def _for_idle(seen: StepPicture, idle_ms: float) -> str:
-    """What to try, and the most it saves; batches and compilations are waited for whatever the launches."""
-    if seen.launches_wait:
-        return f"{FIND_CPU}, at most {ms(idle_ms)}"
+def _for_idle(seen: StepPicture, found: Limits) -> str:
+    """What to try, and the most it saves; batches and compilations are waited for whatever the launches.
+
+    These waits are measured under the profiler: of idle time without it they are no known part.
+    """
+    timed = seen.summary.unprofiled.median_ms is not None
+    idle_ms = found.idle_ms if timed else seen.summary.idle_ms
+    if seen.launches_wait or timed:
+        return f"{FIND_CPU if seen.launches_wait else LAUNCH_LESS}, at most {ms(idle_ms)}"
     others = sum(one.evidence["wait_ms"] for one in seen.waits if one.evidence["kind"] not in _COPIES)
     return f"{LAUNCH_LESS}, at most {ms(max(0.0, idle_ms - others))}"
 
@@ -248,15 +253,16 @@ def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> Verdict:
     else:
         part, idle_ms = _part(found.idle_ms, without_ms, "a step without the profiler"), found.idle_ms
     wait = max(seen.waits, key=lambda one: one.evidence["wait_ms"], default=None)
-    if wait is not None and wait.evidence["wait_ms"] >= _MOST * idle_ms:
+    if wait is not None and wait.evidence["wait_ms"] >= _MOST * seen.summary.idle_ms:
         wait_ms, fix = wait.evidence["wait_ms"], lower(wait.action)
+        of = "that" if without_ms is None else f"the {ms(seen.summary.idle_ms)} under the profiler"
         return Verdict(
-            f"The GPU is idle {part}: it waits {_WAITED[wait.evidence['kind']]} for {ms(wait_ms)} of that.",
-            f"{TO_TRY} {fix}, at most {ms(wait_ms)} {per_step(seen.marked)}.",
+            f"The GPU is idle {part}: it waits {_WAITED[wait.evidence['kind']]} for {ms(wait_ms)} of {of}.",
+            f"{TO_TRY} {fix}, at most {ms(min(wait_ms, idle_ms))} {per_step(seen.marked)}.",
             "",
         )
-    to_try = f"{TO_TRY} {_for_idle(seen, idle_ms)} per step."
-    if found.idle_ms < _HOST * found.step_ms:
+    to_try = f"{TO_TRY} {_for_idle(seen, found)} per step."
+    if found.idle_ms < _HOST * (without_ms or found.step_ms):
         return Verdict(f"The GPU is idle {part}{_more(seen, alone=alone)}", to_try, "")
     shapes = "" if alone else ", not limited by GEMM shapes"
     profiled = _PROFILED if without_ms is None else ""
@@ -328,10 +334,11 @@ def _memory(seen: StepPicture, found: Limits) -> Verdict:
 def _others(seen: StepPicture, found: Limits) -> str:
     """What else is worth naming beside what comes first."""
     said = []
-    if "idle" not in found.told and found.idle_ms > WORTH * found.step_ms and _profiler(seen) is None:
-        without_ms = seen.summary.unprofiled.median_ms
+    without_ms = seen.summary.unprofiled.median_ms
+    idle = found.idle_ms / (without_ms or found.step_ms or 1)
+    if "idle" not in found.told and idle > WORTH and _profiler(seen) is None:
         of = "the step" if without_ms is None else "a step without the profiler"
-        said.append(f"the GPU is idle {pct(found.idle_ms / (without_ms or found.step_ms))} of {of}")
+        said.append(f"the GPU is idle {pct(idle)} of {of}")
     if "exposed" not in found.told and found.exposed_ms > EXPOSED * found.step_ms:
         part = pct(found.exposed_ms / found.step_ms)
         said.append(f"{_exposed(seen)} {part} of the step")

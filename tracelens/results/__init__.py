@@ -30,7 +30,7 @@ from tracelens.results.explorer import Curve, Explorer, Suggested
 from tracelens.results.gemm import Beside, GemmRow, GemmTime, KernelKind, Lost, Term, WorkKnown, main_dtype
 from tracelens.results.identity import Found, GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import LayerPass, LayerRow, Layers, LayerTimeline
-from tracelens.results.others import OtherRow
+from tracelens.results.others import OtherKernel, OtherRow
 from tracelens.results.refusal import Refusal
 from tracelens.results.report import Report
 from tracelens.results.step import (
@@ -61,11 +61,11 @@ __all__ = [
     "SCHEMA_VERSION", "Basis", "Estimate", "total", "weakest", "Known", "SavingOf", "Span", "StepBound",
     "TraceInfo", "GpuInfo", "ModelDims", "Found", "ReferenceInfo", "Step", "StepTime", "UnprofiledSteps",
     "Summary", "Unattributed", "Coverage", "ComponentRow", "CommunicationRow", "Lack", "LeftOut",
-    "NotWhole", "OtherRow", "Outside", "Lost", "GemmTime", "Term", "Beside", "Clock", "HostWait",
-    "PaddedBatch", "StepPace", "GemmRow", "KernelKind", "WorkKnown", "main_dtype", "Finding", "Effects",
-    "Amount", "MemoryEffect", "ConfigDiff", "Price", "Saving", "JobCost", "Check", "RowChange", "Rest",
-    "WhatIf", "Suggested", "Curve", "Explorer", "LayerRow", "LayerPass", "LayerTimeline", "Layers",
-    "PickReason", "ShapePick", "OtherHeads", "FrontPoint", "SearchState", "ShapeSearch", "IdleCause",
-    "QueueLength", "PathPart", "Waits", "MeasuredCall", "MeasuredWhole", "Verified", "Verification",
-    "Refusal", "Report",
+    "NotWhole", "OtherKernel", "OtherRow", "Outside", "Lost", "GemmTime", "Term", "Beside", "Clock",
+    "HostWait", "PaddedBatch", "StepPace", "GemmRow", "KernelKind", "WorkKnown", "main_dtype", "Finding",
+    "Effects", "Amount", "MemoryEffect", "ConfigDiff", "Price", "Saving", "JobCost", "Check", "RowChange",
+    "Rest", "WhatIf", "Suggested", "Curve", "Explorer", "LayerRow", "LayerPass", "LayerTimeline",
+    "Layers", "PickReason", "ShapePick", "OtherHeads", "FrontPoint", "SearchState", "ShapeSearch",
+    "IdleCause", "QueueLength", "PathPart", "Waits", "MeasuredCall", "MeasuredWhole", "Verified",
+    "Verification", "Refusal", "Report",
 ]  # fmt: skip

@@ -257,3 +257,4 @@ class ShapeSearch:
     )
     parameters_limit_frac: float = 0.0
     notes: list[str] = field(default_factory=list)
+    kept_degree: Annotated[int, says("tensor-parallel ranks that all heads tried divide over")] = 1

@@ -37,3 +37,15 @@ class OtherRow:
     dims: Annotated[tuple[int, ...] | None, says("of the tensor written, for kinds that move data")] = None
     dtype_from: str | None = None
     dtype_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OtherKernel:
+    """Kernels of one name in one component and phase, of no GEMM or attention call, per step."""
+
+    component: str
+    phase: str
+    kernel: str
+    calls_per_step: float
+    time_ms_per_step: float
+    calls_where_it_runs: Annotated[float, says("per step that has any of them")]

@@ -12,6 +12,7 @@ from tracelens.results.explorer import Explorer
 from tracelens.results.gemm import GemmRow, GemmTime
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo, ValidityRule
 from tracelens.results.layers import Layers
+from tracelens.results.others import OtherKernel
 from tracelens.results.step import (
     Clock,
     CommunicationRow,
@@ -75,4 +76,7 @@ class Report:
     clock: Annotated[Clock | None, says("the pace of the steps; None = no two of them compare")] = None
     trace_rules: Annotated[
         list[ValidityRule], says("PyTorch's own rules for traces, those that apply to this one")
+    ] = field(default_factory=list)
+    other_kernels: Annotated[
+        list[OtherKernel], says("longest first; those below 0.01 % of the GPU time are left out")
     ] = field(default_factory=list)

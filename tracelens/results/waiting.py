@@ -32,8 +32,8 @@ def mean_ms(summary: Summary) -> float:
 
 
 def busy_frac(summary: Summary) -> float:
-    """Share of the step in which a GPU event runs, by the same rule."""
-    step_ms = summary.step_ms.median
+    """Share of the step in which a GPU event runs, by the same rule: of the step without the profiler."""
+    step_ms = summary.unprofiled.median_ms or summary.step_ms.median
     return 1 - idle_ms(summary) / step_ms if step_ms else summary.gpu_busy_frac
 
 

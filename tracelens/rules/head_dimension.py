@@ -11,6 +11,8 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.heads import GOOD, HeadsRun, Split, by_saving, need_heads, ranks_of, simulated
+from tracelens.step.search_space import lost_degrees
+from tracelens.step.words.search import losing_degrees
 
 
 class HeadDimension(Rule):
@@ -143,4 +145,7 @@ def _caveats(facts: StepFacts, group: HeadsRun, option: Split) -> list[str]:
             "With the number of heads kept, the projections grow with head_dim; the trace does not show"
             " another split of the same width."
         )
+    elif group.heads is not None and group.is_models(facts):
+        now, then = (one * ranks_of(facts) for one in (group.heads, option.heads))
+        caveats += [f"{losing_degrees(then, lost)}." for lost in [lost_degrees(now, then)] if lost]
     return [*caveats, "The softmax kernels of unfused attention are not in the bound."]

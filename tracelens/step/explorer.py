@@ -110,9 +110,7 @@ def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
     answers = _answers(step, name, values, now)
     known = {value: one for value, one in answers.items() if one.then_ms.mid is not None}
     shown = sorted(answers) if len(known) >= _LEAST else []
-    idle_ms = 0.0
-    if step.saving_of == "gpu_work" and step.busy_frac is not None and step.step_ms is not None:
-        idle_ms = (1 - step.busy_frac) * step.step_ms
+    idle_ms = (step.idle_ms or 0.0) if step.saving_of == "gpu_work" else 0.0
     low, mid, high = (
         [_time(answers[value], end, idle_ms) for value in shown] for end in ("low", "mid", "high")
     )

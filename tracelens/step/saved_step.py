@@ -37,7 +37,8 @@ def step_of(
         declared=report.declared,
     )
     now = step.now if tied is None else replace(step.now, tied=tied)
-    return replace(step, now=now, busy_frac=busy_frac(report.summary))
+    summary = report.summary
+    return replace(step, now=now, busy_frac=busy_frac(summary), unprofiled_ms=summary.unprofiled.median_ms)
 
 
 def _gpu(report: Report) -> Gpu:

@@ -9,7 +9,7 @@ from tracelens.config.model_config import ModelConfig
 from tracelens.results import FrontPoint, OtherHeads, PickReason, ShapePick
 from tracelens.results.advice import Effort
 from tracelens.step.search import WORTH_FRAC, Found, SearchStep
-from tracelens.step.search_space import SEARCHED, TENSOR_DEGREES, SearchLimits, kept_degree
+from tracelens.step.search_space import SEARCHED, TENSOR_DEGREES, SearchLimits, kept_degree, lost_degrees
 from tracelens.step.step import Change
 from tracelens.step.words import search as words
 
@@ -92,7 +92,7 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
     now, then = change.now, change.then
     found = changes(now, then)
     effort, why = _effort(frozenset(found))
-    lost = [n for n in TENSOR_DEGREES if (now.heads or 1) % n == 0 and (then.heads or n) % n]
+    lost = lost_degrees(now.heads, then.heads) if now.heads and then.heads else []
     memory, needs = step.memory(now), step.memory(then)
     return ShapePick(
         title=_title(found),
@@ -105,7 +105,7 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
         flops_frac=change.flops_frac,
         memory_frac=needs / memory - 1 if needs and memory else None,
         effort=effort,
-        effort_why=words.losing_degrees(why, then.heads, lost),
+        effort_why=f"{why}; {words.losing_degrees(then.heads, lost)}" if then.heads and lost else why,
         reasons=_reasons(change),
         diff=list(diff(then)),
     )

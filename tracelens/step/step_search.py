@@ -12,7 +12,7 @@ from tracelens.results import Lack, ModelDims, SearchState, ShapePick, ShapeSear
 from tracelens.step.alignment import off_grid
 from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.search import Found, search
-from tracelens.step.search_space import GRID, SEARCHED, SearchLimits, Space
+from tracelens.step.search_space import GRID, SEARCHED, SearchLimits, Space, kept_degree
 from tracelens.step.shape_search import front_of, none_faster, nothing_faster, other_heads, picks_of
 from tracelens.step.whatif import StepModel
 from tracelens.step.words import search as words
@@ -60,6 +60,7 @@ def search_step(
         not_searched={name: words.with_remedy(*why) for name, why in closed.items()},
         parameters_limit_frac=limits.parameters_frac,
         notes=[*_notes(measured, found), *found.notes],
+        kept_degree=1 if limits.any_heads or "heads" in closed else kept_degree(step.now),
     )
 
 

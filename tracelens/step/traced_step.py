@@ -25,11 +25,18 @@ class StepModel:
     work: Work
     components: tuple[tuple[str, str, float, float], ...]  # component, phase, ms per step, of it products
     step_ms: float | None
-    busy_frac: float | None
+    busy_frac: float | None  # of the step without the profiler where that is known
     gpu: Gpu
     measured: Measurements | None
     anchors: Anchors
     communication: tuple[CommunicationRow, ...] = ()
+    unprofiled_ms: float | None = None
+
+    @property
+    def idle_ms(self) -> float | None:
+        """Time of the step without a GPU event; what the profiler adds is not in it."""
+        whole_ms = self.unprofiled_ms or self.step_ms
+        return None if self.busy_frac is None or whole_ms is None else (1 - self.busy_frac) * whole_ms
 
     @property
     def communicates(self) -> bool:

@@ -164,8 +164,8 @@ def _saving(step: StepModel, affected: Affected, rest: Sequence[Rest]) -> Estima
     predicted_ms = affected.time_ms - affected.gap_ms
     open_ms = affected.gap_ms * abs(mid) / predicted_ms if predicted_ms > 0 else 0.0
     low, high = mid - math.hypot(*down) - open_ms, mid + math.hypot(*up) + open_ms
-    if step.saving_of == "gpu_work" and step.busy_frac is not None:
-        idle_ms = (1 - step.busy_frac) * step.step_ms if step.step_ms is not None else math.inf
+    if step.saving_of == "gpu_work":
+        idle_ms = math.inf if step.idle_ms is None else step.idle_ms
         low, high = min(low, 0.0), max(high, min(0.0, mid + idle_ms))
     if step.step_ms is not None:  # kernels on parallel streams can add to more than the step
         low, mid, high = (min(one, step.step_ms) for one in (low, mid, high))

@@ -146,12 +146,9 @@ def coarse(step: int) -> str:
     return f"searched hidden and ffn in steps of {step}: finer ones are too many to try"
 
 
-def losing_degrees(why: str, heads: int | None, degrees: Sequence[int]) -> str:
-    """What a change asks, where it also loses degrees of tensor parallelism."""
-    if not degrees:
-        return why
-    lost = " or ".join(str(one) for one in degrees)
-    return f"{why}; {heads} heads no longer divide over {lost} tensor-parallel ranks"
+def losing_degrees(heads: int, degrees: Sequence[int]) -> str:
+    """That heads lose degrees of tensor parallelism."""
+    return f"{heads} heads no longer divide over {' or '.join(map(str, degrees))} tensor-parallel ranks"
 
 
 def measurements_unusable(why: object) -> str:

@@ -1,0 +1,53 @@
+"""Traces that are not of one job: what differs between two that no collective and no metadata tie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from tracelens.errors import InputError
+from tracelens.job import words
+from tracelens.job.summary import RankSummary
+
+#: One difference alone is legitimate: other GPUs, a wider stage, a frozen tower that only runs forward.
+_ENOUGH = 2
+
+
+def check_one_job(ranks: Sequence[RankSummary]) -> None:
+    """Refuse ranks that share neither work nor messages.
+
+    Raises InputError, naming two of them and what differs.
+    """
+    first_of: dict[object, RankSummary] = {}
+    for one in ranks:
+        first_of.setdefault((tuple(_facts(one).items()), one.world_size, _messages(one)), one)
+    for one, other in combinations(first_of.values(), 2):
+        facts, others = _facts(one), _facts(other)
+        differ = {name: (value, others[name]) for name, value in facts.items()
+                  if name in others and value != others[name]}  # fmt: skip
+        if len(differ) >= _ENOUGH and not _tied(one, other):
+            raise InputError(words.not_one_job(one.file, other.file, differ), words.EACH_ALONE)
+
+
+def _tied(one: RankSummary, other: RankSummary) -> bool:
+    """Both state one world, or exchange messages of one size."""
+    world = one.world_size if one.world_size == other.world_size else None
+    return (world or 1) > 1 or bool(_messages(one) & _messages(other))
+
+
+def _messages(rank: RankSummary) -> frozenset[tuple[str, int | None]]:
+    return frozenset((kind.collective, kind.bytes) for kind in rank.kinds)
+
+
+def _facts(rank: RankSummary) -> dict[str, object]:
+    """What the ranks of a job usually have in common, where it is known."""
+    dims = {"hidden": rank.model.hidden.value, "vocabulary": rank.model.vocab.value}
+    phases = {row.phase for row in rank.components}
+    return {
+        "GPU": rank.gpu.title,
+        **{name: value for name, value in dims.items() if value is not None},
+        "phases": words.TRAINS if "backward" in phases else words.FORWARD_ONLY,
+    }
+
+
+__all__ = ["check_one_job"]
