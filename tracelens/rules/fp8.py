@@ -78,7 +78,7 @@ def _gain(facts: StepFacts, row: GemmRow) -> Bound:
 def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow]) -> str:
     if not in_fp8:
         return "No GEMM runs in fp8; TL124 says what would gain by it."
-    return f"{took(in_fp8, 'GEMM shape', facts)} in fp8; every K and N of them is a multiple of {MULTIPLE}."
+    return f"{took(in_fp8, facts)} in fp8; every K and N of them is a multiple of {MULTIPLE}."
 
 
 def _candidate(facts: StepFacts, rows: Sequence[GemmRow]) -> Candidate:
@@ -93,7 +93,7 @@ def _candidate(facts: StepFacts, rows: Sequence[GemmRow]) -> Candidate:
         title=f"Make {what} a multiple of {MULTIPLE}: fp8 leaves {shapes} in 16 bits",
         components=sorted({row.component for row in rows}),
         saw=(
-            f"Other linear layers of this step run in fp8; {took(rows, 'GEMM shape', facts)} in 16 bits, with"
+            f"Other linear layers of this step run in fp8; {took(rows, facts)} in 16 bits, with"
             f" {written} among K and N."
         ),
         change={names[0]: [sizes[0], round_up(sizes[0], MULTIPLE)]} if alone else {},

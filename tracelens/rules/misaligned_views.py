@@ -79,7 +79,7 @@ def _candidate(facts: StepFacts, views: Sequence[View]) -> Candidate:
     return Candidate(
         name=f"aligning the operands of {first.row.component}",
         title=f"Align {what}",
-        saw=f"{took(rows, 'GEMM shape', facts)}, in {first.row.component}. {_seen(first, listed(shown))}",
+        saw=f"{took(rows, facts)}, in {first.row.component}. {_seen(first, listed(shown))}",
         fix=fix_of(first),
         caveats=[_WIDE_ENOUGH] if strided else [_WHERE, _WIDE_ENOUGH],
         confidence="high" if strided and shown else "medium",

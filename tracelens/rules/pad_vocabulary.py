@@ -123,7 +123,7 @@ def _saw(facts: StepFacts, vocab: int, ran: int, rows: list[GemmRow]) -> str:
     grid = f"; rows begin on {boundary}-byte boundaries in {dtype}" if boundary is not None else ""
     by = f"; torch.compile pads it to {ran} in every call" if ran != vocab else ""
     text = f"The vocabulary is {vocab}, not a multiple of {TARGET}{by}{grid}."
-    text += f" {took(rows, 'GEMM shape', facts)} with it."
+    text += f" {took(rows, facts)} with it."
     shown = sorted({kernel for row in rows if (kernel := narrow_kernel(row)) is not None})
     if shown:
         return f"{text} Kernel names show the fallback: {listed(shown)}."

@@ -33,9 +33,7 @@ class Slices:
 
     def saw(self, facts: StepFacts) -> str:
         """What a trace shows of it."""
-        text = (
-            f"Layers are split over {self.ranks} ranks. On this one, {took(self.rows, 'GEMM shape', facts)}."
-        )
+        text = f"Layers are split over {self.ranks} ranks. On this one, {took(self.rows, facts)}."
         sms = facts.gpu.sms
         if sms is not None and any(row.tiles is not None for row in self.rows):
             have = "has" if len(self.thin) == 1 else "have"
