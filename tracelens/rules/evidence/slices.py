@@ -41,7 +41,7 @@ class Slices:
             text += f" {many if self.thin else 'None has'} fewer tiles than the GPU's {sms} SMs."
         text += _with_twice(facts, self.ranks)
         if self.off_grid:
-            text += f" No multiple of 16 bytes: {listed(self.off_grid)}."
+            text += f" On each rank no multiple of 16 bytes: {listed(self.off_grid)}."
         if self.copies:
             text += f" {self.copies}."
         if facts.communication:

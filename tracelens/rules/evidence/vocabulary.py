@@ -57,6 +57,13 @@ def columns(facts: StepFacts) -> int | None:
     return max(shaped, key=lambda row: row.time_ms_per_step).n if shaped else None
 
 
+def in_words(facts: StepFacts, vocab: int) -> str:
+    """The vocabulary, and of how many ranks: "6400 per rank (51200 in all)"."""
+    known = facts.model.vocab
+    whole = f" ({known.whole} in all)" if known.whole is not None and vocab == known.value else ""
+    return f"{vocab} per rank{whole}" if known.per_rank else str(vocab)
+
+
 def vocabulary_rows(facts: StepFacts) -> list[GemmRow]:
     """GEMMs with the vocabulary as M, N or K: the logits' forward, dgrad and wgrad, also without a shape."""
     vocab = columns(facts)
