@@ -20,7 +20,7 @@ _MASKED = [
 ]
 _FREE = [
     "- with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):   # or torch.backends.cuda.enable_flash_sdp(False)",
-    "+ y = F.scaled_dot_product_attention(q, k, v, is_causal=True)   # takes the first kernel that fits",
+    "+ y = F.scaled_dot_product_attention(q, k, v)   # takes the first kernel that fits",
 ]
 
 
