@@ -61,8 +61,7 @@ class UnfusedAttention(Rule):
         """Judge attention whose scores and values are GEMMs of their own."""
         if not facts.gemms:
             raise absent("No GEMM and no attention kernel was recognised in the step.")
-        found = need_fusing(facts)
-        return [_candidate(facts, found)], found.saw
+        return [_candidate(facts, found := need_fusing(facts))], found.saw
 
 
 def _candidate(facts: StepFacts, found: Fusing) -> Candidate:
@@ -97,11 +96,11 @@ def _of_code(found: Fusing) -> list[str]:
     """The change of a model's own code, and the setting of the library whose softmax it is."""
     masks, argument = masks_of(found.chain), _ARGUMENT[[*found.fits][-1]]
     added = "" if NO_MASK in masks else " + mask"
-    open_ = "   # is_causal=True where the mask is causal" if TENSOR in masks else ""
+    note = "   # is_causal=True where the mask is causal" if TENSOR in masks else ""
     return [
         f"- p = torch.softmax(q @ k.transpose(-2, -1) * scale{added}, dim=-1)",
         "- y = F.dropout(p, p=dropout) @ v",
-        f"+ y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout{argument}){open_}",
+        f"+ y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout{argument}){note}",
         _MEGATRON if of_megatron(found.chain) else _HUGGINGFACE,
     ]
 
