@@ -18,7 +18,7 @@ from tracelens.rules.evidence.views import View, fix_of, saving_of, view_of
 from tracelens.step.alignment import load_bytes, narrow_kernel
 
 #: Narrow loads without a shape can come from the shape itself: TL102's.
-_TOLD = "a shape and a kernel whose name says how it loads"
+_TOLD = "a shape and a kernel that says how it loads"
 _WHERE = (
     "Which operand is off is not in the trace: a slice of a wider tensor that begins off 16 bytes does this."
     " Look for views that feed these GEMMs and make them start on a multiple of 64 elements."
@@ -54,8 +54,8 @@ class MisalignedViews(Rule):
         judged = list({row.id: row for row in (*strided, *told)}.values())
         if not groups and not enough(judged, gemms):
             raise could_not_run(
-                f"Only {part_of(len(judged), len(gemms), 'GEMM row', 'has', 'have')} strides, or {_TOLD}, with"
-                f" {time_of(judged) / time_of(gemms):.0%} of the time, and no view there is off 16 bytes."
+                f"Only {part_of(len(judged), len(gemms), 'GEMM row', 'has', 'have')} strides, or {_TOLD},"
+                f" with {time_of(judged) / time_of(gemms):.0%} of the time, and no view there is off 16 bytes."
                 " Strides are recorded by a current PyTorch with record_shapes=True."
             )
         passed = (
