@@ -55,8 +55,8 @@ class MisalignedViews(Rule):
         if not groups and not enough(judged, gemms):
             raise could_not_run(
                 f"Only {part_of(len(judged), len(gemms), 'GEMM row', 'has', 'have')} strides, or {_TOLD},"
-                f" with {time_of(judged) / time_of(gemms):.0%} of the time, and no view there is off 16 bytes."
-                " Strides are recorded by a current PyTorch with record_shapes=True."
+                f" with {time_of(judged) / time_of(gemms):.0%} of the time, and no view there is off 16"
+                " bytes. Strides are recorded by a current PyTorch with record_shapes=True."
             )
         passed = (
             f"{part_of(len(judged), len(gemms), 'GEMM row', 'can', 'can')} be judged, {len(strided)} by"
