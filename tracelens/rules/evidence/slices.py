@@ -73,7 +73,7 @@ def need_slices(facts: StepFacts) -> Slices:
     sms = facts.gpu.sms
     thin = [
         row for row in rows
-        if row.kind == "gemm" and sms is not None and row.tiles is not None and row.tiles < sms
+        if row.kind == "gemm" and sms is not None and row.slices is not None and row.slices < sms
     ]  # fmt: skip
     exposed = sum(row.exposed_ms_per_step for row in facts.communication if row.purpose == "tensor parallel")
     ranks = known.value
