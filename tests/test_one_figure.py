@@ -85,7 +85,7 @@ def test_terminal_page_and_markdown_say_the_same(path: Path) -> None:
 
 
 def test_tiles_and_waves_are_of_one_count(said: Listener) -> None:
-    """With a split K the slices of a tile fill waves: d2's 32 tiles in 2 slices are 64 in 3 waves of 28 SMs."""
+    """The slices of a split K fill waves: d2's 32 tiles in 2 slices are 64 in 3 waves of 28 SMs."""
     report = _report(need_shared("d2_"))
     (row,) = (one for one in report.gemms if one.id == "g2")
     assert (row.tiles, row.split_k, row.slices, row.waves) == (32, 2, 64, 3)
