@@ -11,6 +11,8 @@ import pytest
 from rich.console import Console
 
 from tests.kept import analyzed
+from tests.said import Listener
+from tests.trace.tools import need_shared
 from tracelens import numbers as f
 from tracelens.render import groups
 from tracelens.render.html import render_html
@@ -80,6 +82,17 @@ def test_terminal_page_and_markdown_say_the_same(path: Path) -> None:
     if communication is not None:
         assert f"{f.pct(communication.frac)} of GPU time, {f.ms(communication.ms_per_step)}" in terminal
     assert "GEMM shares count it" not in terminal
+
+
+def test_tiles_and_waves_are_of_one_count(said: Listener) -> None:
+    """The slices of a split K fill waves: d2's 32 tiles in 2 slices are 64 in 3 waves of 28 SMs."""
+    report = _report(need_shared("d2_"))
+    (row,) = (one for one in report.gemms if one.id == "g2")
+    assert (row.tiles, row.split_k, row.slices, row.waves) == (32, 2, 64, 3)
+    assert row.wave_eff_frac == pytest.approx(64 / (3 * 28))
+    assert "64 / 3<small>76.2% full, K in 2</small>" in render_html(report)
+    assert "64/3" in _terminal(report, 120, verbose=True)
+    said(next(check.why for check in report.checks if check.rule == "TL105"))
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.partition(".")[0])

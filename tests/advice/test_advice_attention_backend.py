@@ -66,6 +66,7 @@ def test_a_mask_of_all_heads_is_a_finding_without_a_promise(said: Listener) -> N
 def test_no_mask_and_sizes_that_flash_takes(said: Listener) -> None:
     (finding,) = check(rows(None)).findings
     assert (finding.saving_ms.low or 0) > 0
+    assert "is_causal" not in "".join(finding.fix)  # nothing shows a causal mask
     said(finding.title)
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.advice.advice_facts import step_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import gemm
+from tests.said import Listener
 from tests.trace.tools import read, small_trace
 from tracelens.accounting.communication import _unaligned_share
 from tracelens.analysis import analyze_trace
@@ -62,13 +63,21 @@ def test_in_line_exchanges_that_could_overlap_are_a_bound() -> None:
     assert "prefetch" in finding.fix[0]
 
 
+def test_shards_of_an_optimizer_in_line_are_to_be_asynchronous(said: Listener) -> None:
+    row = message("reduce_scatter", purpose="optimizer shards", in_line_ms_per_step=2.0)
+    (finding,) = check(CollectivesInLine(), row).findings
+    said(finding.title, finding.fix, check(CollectivesInLine(), message(purpose="unknown")).why)
+
+
 @pytest.mark.parametrize(
     ("rule", "row", "state"),
     [
         (UnalignedPayload(), message("all_gather", bytes_per_call=5e7), "passed"),
         (UnalignedPayload(), message("all_reduce", bytes_per_call=5e7), "not_applicable"),
-        (UnalignedPayload(), message("all_gather"), "not_applicable"),
+        (UnalignedPayload(), message("all_gather"), "could_not_run"),
         (CollectivesInLine(), message(purpose="data-parallel gradients"), "passed"),
+        (CollectivesInLine(), message("reduce_scatter", purpose="optimizer shards"), "passed"),
+        (CollectivesInLine(), message(purpose="unknown"), "could_not_run"),
         (CollectivesInLine(), message(purpose="tensor parallel", in_line_ms_per_step=5.0), "not_applicable"),
     ],
 )

@@ -11,6 +11,7 @@ from tests.advice.advice_facts import A100, H100, step_of
 from tests.advice.advice_rows import UNKNOWN_GPU, gemm, model
 from tests.said import Listener
 from tracelens.results import GemmRow
+from tracelens.results.row_sizes import Groups
 from tracelens.rules.engine.facts import Outcome
 from tracelens.rules.fp8 import Fp8
 
@@ -48,6 +49,12 @@ def test_a_size_keeps_a_layer_of_an_fp8_model_in_16_bits(said: Listener) -> None
     casts = 5 * (8192 * 4096 + 10920 * 4096) / 3350e9 * 1e3
     assert finding.saving_ms.high == pytest.approx(1.5 - product - casts, rel=1e-3)
     assert finding.saving_ms.mid is None
+
+
+def test_experts_are_linear_layers_too(said: Listener) -> None:
+    outcome = check(gemm(1, None, 2048, 7168, component="moe.experts", groups=Groups("m", 4)))
+    assert outcome.state == "passed"
+    said(outcome.why)
 
 
 def test_tokens_count_for_the_weights_gradient_alone() -> None:

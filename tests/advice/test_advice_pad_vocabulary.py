@@ -248,6 +248,15 @@ def test_a_rank_s_slice_of_the_vocabulary_has_to_come_out_even(said: Listener) -
         said("\n".join(one(*training(50257, cutlass(1)), step_ms=100.0, dims=dims).caveats))
 
 
+@pytest.mark.parametrize("whole", [51200, None])
+def test_a_rank_s_slice_is_said_to_be_one(whole: int | None, said: Listener) -> None:
+    for part in (6400, 6402):
+        dims = model(vocab=part, tensor_parallel=8)
+        dims = replace(dims, vocab=replace(dims.vocab, per_rank=True, whole=whole and 8 * part))
+        outcome = RULE.check(facts(*training(part, cutlass(1)), step_ms=100.0, dims=dims))
+        said(outcome.why, [[one.title, one.saw, *one.fix] for one in outcome.findings])
+
+
 @pytest.mark.parametrize(("split", "shared"), [(True, "yes"), (False, "no"), (None, "perhaps")])
 def test_a_vocabulary_that_every_rank_has_whole_needs_no_multiple(split: bool | None, shared: str) -> None:
     step: Any = SimpleNamespace(now=SimpleNamespace(vocab_split=split))

@@ -96,7 +96,7 @@ def test_the_saving_is_the_measured_chain_minus_the_predicted_fused_kernel(said:
     assert finding.gemms == ["g1", "g2"]
     assert any("scaled_dot_product_attention(" in line for line in finding.fix)
     assert any('attn_implementation="sdpa"' in line for line in finding.fix)
-    said(finding.saw)
+    said(finding.saw, finding.fix)
 
 
 def test_training_counts_the_backward_of_both() -> None:
@@ -172,14 +172,25 @@ def test_a_mask_that_decides_whether_it_is_faster_leaves_a_bound(said: Listener)
 def test_a_head_dimension_that_takes_no_mask_tensor_leaves_the_causal_kernel(said: Listener) -> None:
     (finding,) = check(softmax(), pointwise(2, "aten::add"), rows=core(d=60), gpu=A100).findings
     assert finding.evidence["kernels"] == ["flash"]
-    said(finding.how)
+    said(finding.how, finding.fix)
 
 
-def test_megatrons_kernel_says_that_the_mask_is_causal() -> None:
+def test_what_is_added_to_the_scores_is_passed_on_and_not_called_causal(said: Listener) -> None:
+    for rows in (
+        [softmax(), pointwise(2, "aten::add")],
+        [softmax(op=None, kernel="scaled_masked_softmax_warp")],
+    ):
+        (finding,) = check(*rows).findings
+        assert "attn_mask=mask" in finding.fix[2]
+        said(finding.fix)
+
+
+def test_megatrons_kernel_says_that_the_mask_is_causal(said: Listener) -> None:
     kernel = "void scaled_upper_triang_masked_softmax_warp_forward<c10::BFloat16, c10::BFloat16, float, 10>()"
     (finding,) = check(softmax(op=None, kernel=kernel)).findings
     flash, cudnn = fused(backend="flash", causal=True), fused(backend="cudnn", causal=True)
     assert finding.saving_ms.mid == pytest.approx(CHAIN - max(flash[1], cudnn[1]))
+    said(finding.fix)
 
 
 @pytest.mark.parametrize("op", ["aten::tanh", "aten::cat", "aten::sigmoid", "CustomScores", "aten::topk"])

@@ -55,7 +55,7 @@ def test_a_split_vocabulary_follows_the_ranks_and_a_whole_one_is_computed_by_eac
     def logits(one: WhatIf) -> str:
         return next(row.shape_then for row in one.rows if row.component == "logits" and row.role == "forward")
 
-    assert split.change["vocab"] == [32064, 64128] and logits(split) == "4096×64128×4096"
+    assert "vocab" not in split.change and logits(split) == "4096×64128×4096"  # the model's is the same
     assert "vocab" not in whole.change and logits(whole) == "4096×32064×4096"
     assert saved(whole)[1] > saved(split)[1]  # half as many copies of the largest product
     said(whole.notes)

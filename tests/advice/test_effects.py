@@ -54,11 +54,13 @@ def test_other_heads_of_the_same_width_add_nothing_and_are_another_model(
     said(found.checkpoint_how, found.undo, found.tokenizer, found.needs)
 
 
-def test_a_wider_mlp_pads_and_a_narrower_one_starts_again(facts: StepFacts) -> None:
+def test_a_wider_mlp_pads_and_a_narrower_one_starts_again(facts: StepFacts, said: Listener) -> None:
     wider = of(facts, {"ffn": [10240, 10304]}, "retrain")
     assert wider.parameters.delta == 4 * 2 * 2560 * 64
     assert wider.memory.states == 16 * 4 * 2 * 2560 * 64
-    assert (wider.checkpoint, of(facts, {"ffn": [10240, 10176]}, "retrain").checkpoint) == ("pads", "scratch")
+    narrower = of(facts, {"ffn": [10240, 10176]}, "retrain")
+    assert (wider.checkpoint, narrower.checkpoint) == ("pads", "scratch")
+    said(wider.needs, narrower.needs)
 
 
 def test_key_value_heads_convert_in_both_directions_by_other_means(facts: StepFacts, said: Listener) -> None:

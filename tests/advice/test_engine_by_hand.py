@@ -134,7 +134,8 @@ def test_rows_are_sized_counted_and_said(said: Listener) -> None:
     rows = [replace(ROW, time_ms_per_step=ms, frac=ms / 50) for ms in (1.0, 1.0, 2.0)]
     assert enough(rows[2:], rows) and not enough(rows[:1], rows)
     nothing = [replace(ROW, frac=0.0)]
-    said(took(rows, "GEMM shape", facts()), took(nothing, "GEMM shape", facts(marked=False)))
+    unshaped = [replace(ROW, n=None), ROW]
+    said(took(rows, facts()), took(nothing, facts(marked=False)), took(unshaped, facts()))
     said(of_step(5.0, facts()), of_step(5.0, facts(marked=False)))
     other = [replace(ROW, role="dgrad"), replace(ROW, role=None), replace(ROW, component="logits"), ROW]
     assert forward(other, "mlp.up") == [other[1], other[3]]

@@ -25,11 +25,12 @@ from tracelens.rules.evidence.fused_attention import TENSOR
 from tracelens.rules.evidence.low_precisions import TypeGain
 from tracelens.rules.evidence.projections import FAMILIES, groups_of
 from tracelens.rules.evidence.slices import Slices
+from tracelens.rules.evidence.vocabulary import confidence
 from tracelens.rules.evidence.widths import GatedMlp
 from tracelens.rules.host_waits import _SAID
 from tracelens.rules.layout_copies import _CAUSES, _candidate
 from tracelens.rules.low_precision import LowPrecision, _back
-from tracelens.rules.pad_vocabulary import PadVocabulary, _confidence
+from tracelens.rules.pad_vocabulary import PadVocabulary
 from tracelens.rules.swiglu_width import _candidate as width_of
 from tracelens.rules.wave_cliffs import _caveats
 
@@ -136,9 +137,9 @@ def test_how_sure_a_padded_vocabulary_is_at_half() -> None:
     def bound(kernel: str, ms: float) -> Bound:
         return Bound(gemm(1, 1024, 50257, 512, component="logits", kernel=kernel), ms)
 
-    assert _confidence([bound("some", 1.0), bound(NVJET, 1.0)], 50257) == "medium"
-    assert _confidence([bound("some", 1.0), bound(NVJET, 1.01)], 50257) == "low"
-    assert _confidence([], 50257) == "low"
+    assert confidence([bound("some", 1.0), bound(NVJET, 1.0)], 50257) == "medium"
+    assert confidence([bound("some", 1.0), bound(NVJET, 1.01)], 50257) == "low"
+    assert confidence([], 50257) == "low"
     row = gemm(1, 1024, 50257, 512, component="logits")
     (plain,), _ = PadVocabulary().look(facts(row, dims=model(vocab=50257), step_ms=100.0))
     assert "padded_by_torch_compile" not in plain.evidence

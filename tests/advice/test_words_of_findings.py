@@ -24,9 +24,10 @@ from tracelens.rules.engine.pages import why
 from tracelens.rules.evidence.dimensions import Target
 from tracelens.rules.evidence.misfits import Case
 from tracelens.rules.evidence.projections import FAMILIES, Group, fused_saving, groups_of, split_ms, why_none
+from tracelens.rules.evidence.vocabulary import confidence
 from tracelens.rules.evidence.widths import GatedMlp
 from tracelens.rules.falling_clock import FallingClock
-from tracelens.rules.pad_vocabulary import PadVocabulary, _confidence
+from tracelens.rules.pad_vocabulary import PadVocabulary
 from tracelens.rules.unaligned_payload import UnalignedPayload
 from tracelens.step.alignment import Misfit
 
@@ -300,7 +301,7 @@ def test_a_vocabulary_is_as_surely_at_fault_as_kernels_or_sizes_say(
     kernels = (cutlass(1), "silent", cutlass(8))
     rows = [gemm(at, 64, 50257, 64, component="logits", kernel=name) for at, name in enumerate(kernels)]
     bounds = [Bound(row, ms) for row, ms in zip(rows, (named, sized, other), strict=True)]
-    assert _confidence(bounds, 50257) == sure
+    assert confidence(bounds, 50257) == sure
 
 
 @pytest.mark.parametrize(("vocab", "part"), [(50264, "on 16 bytes"), (50257, "")])

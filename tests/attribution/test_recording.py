@@ -226,6 +226,13 @@ def test_real_recordings_lack(name: str, expected: set[str]) -> None:
     assert set(codes(read_trace(need_shared(name)))) == expected
 
 
+def test_what_inputs_and_names_tell_of_collectives_is_not_lost(said: Listener) -> None:
+    """Without its own fields a call of d11 has its size in its inputs and its type in the kernel's name."""
+    for name in ("d9_", "d11_"):
+        lacks = lacks_of(read_trace(need_shared(name)))
+        said(next(lack.effect for lack in lacks if lack.code == "old-pytorch"))
+
+
 @pytest.mark.parametrize("path", shared_traces(), ids=lambda path: path.name[:5])
 def test_an_advice_is_worded_once(path: Path) -> None:
     report = analyzed(path).report

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracelens.attribution import words
 from tracelens.attribution.attribute import is_compiled
-from tracelens.attribution.collectives import moves_data
+from tracelens.attribution.collectives import find_calls, moves_data
 from tracelens.attribution.result import Attribution
 from tracelens.gemm import ATTENTION_OPS, GEMM_OPS
 from tracelens.results import Lack
@@ -38,6 +38,8 @@ _SYNCHRONIZING = 5  # device-wide waits a step
 _FREES = frozenset({"cudaFree", "hipFree"})  # in a step: memory ran out, or torch.cuda.empty_cache()
 _ALLOCATIONS = _FREES | {"cudaMalloc", "cudaMallocAsync", "hipMalloc"}
 _SYNCHRONIZATIONS = frozenset({"cudaDeviceSynchronize", "hipDeviceSynchronize"})
+#: What a call of a collective lacks, as it is said.
+_OF_CALL = {"bytes": "message size", "dtype": "type", "group": "process group"}
 #: Parts that belong to no module of the model.
 _NO_MODULE = ("communication", "memory", "optimizer", "grad_clip", "loss")
 
@@ -252,6 +254,7 @@ def _rank(r: _Recording) -> Iterator[Lack]:
 def _old_pytorch(r: _Recording) -> Iterator[Lack]:
     """What later versions write without being asked."""
     seen: list[words.Older] = []
+    lost: list[str] = []
     touched = np.zeros(len(r.trace.kernels), np.bool_)
     ops = r.trace.ops
     if "Kernel" in r.trace.categories or "Operator" in r.trace.categories:
@@ -268,12 +271,15 @@ def _old_pytorch(r: _Recording) -> Iterator[Lack]:
         r.trace.details.collective(code)
         for code in np.unique(np.append(ops.collective, r.trace.kernels.collective)).tolist()
     ):
+        calls = find_calls(r.trace, r.links, np.flatnonzero(moving))[0]  # inputs and names tell some of it
+        lost = [said for name, said in _OF_CALL.items() if all(getattr(one, name) is None for one in calls)]
+    if lost:
         seen.append("collectives")
         touched |= moving
     if seen:
         share = r.share(touched)
         severity: Level = "medium" if share >= _HIGH else "low"
-        yield Lack("old-pytorch", *words.older_pytorch(seen), severity, share or None)
+        yield Lack("old-pytorch", *words.older_pytorch(seen, lost), severity, share or None)
 
 
 def _dropped(r: _Recording) -> Iterator[Lack]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
+from tracelens.numbers import listed
+
 #: What a message is exactly as large as.
 SizeClass = Literal["weight", "activation", "both", "neither", "unknown"]
 #: What older versions of PyTorch do not write, or write in another format.
@@ -111,7 +113,7 @@ _OLDER: dict[Older, str] = {
     "format": "the format is that of 2021",
     "strides": "operators have no strides, so layouts and leading dimensions are not known",
     "sequences": "no sequence numbers tie the backward to the forward",
-    "collectives": "collectives have no message size, type or process group",
+    "collectives": "collectives have no {}",
 }
 
 NO_SHAPES: Lacking = (
@@ -273,9 +275,10 @@ def profiler_overhead(idle_frac: float, flags: Sequence[str]) -> Lacking:
     )
 
 
-def older_pytorch(seen: Collection[Older]) -> Lacking:
+def older_pytorch(seen: Collection[Older], of_collectives: Sequence[str] = ()) -> Lacking:
     """Of what a current PyTorch writes without being asked."""
-    return "Recorded with an older PyTorch", "; ".join(_OLDER[one] for one in seen), _CURRENT
+    lost = listed(of_collectives).replace(" and ", " or ")
+    return "Recorded with an older PyTorch", "; ".join(_OLDER[one].format(lost) for one in seen), _CURRENT
 
 
 def dropped_events(missing: int, launches: int) -> Lacking:

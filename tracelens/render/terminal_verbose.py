@@ -191,9 +191,9 @@ def _name(row: GemmRow) -> str:
 
 
 def _tiles(row: GemmRow) -> str:
-    if row.tiles is None:
+    if row.slices is None:
         return f.DASH
-    return f"{row.tiles}/{row.waves}" if row.waves is not None else str(row.tiles)
+    return f"{row.slices}/{row.waves}" if row.waves is not None else str(row.slices)
 
 
 def coverage(out: _Out, report: Report) -> None:

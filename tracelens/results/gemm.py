@@ -246,6 +246,11 @@ class GemmRow:
     groups: Annotated[Groups | None, says("of unequal size, that one call holds")] = None
 
     @property
+    def slices(self) -> int | None:
+        """What waves are counted of: tiles, or with a split K the slices of each."""
+        return None if self.tiles is None else self.tiles * (self.split_k or 1)
+
+    @property
     def cluster_size(self) -> int:
         """CTAs of a cluster; 1 where it has none."""
         return prod(int(side) for side in (self.cluster or "1").split("x"))

@@ -20,7 +20,7 @@ _MASKED = [
 ]
 _FREE = [
     "- with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):   # or torch.backends.cuda.enable_flash_sdp(False)",
-    "+ y = F.scaled_dot_product_attention(q, k, v, is_causal=True)   # takes the first kernel that fits",
+    "+ y = F.scaled_dot_product_attention(q, k, v)   # takes the first kernel that fits",
 ]
 
 
@@ -50,7 +50,7 @@ class AttentionBackend(Rule):
         rows = efficient_rows(facts)
         if any(row.attention is None or row.attention.heads_of_all is None for row in rows):
             raise could_not_run(
-                f"{took(rows, 'attention row', facts)} in the memory-efficient kernel; whether with a mask"
+                f"{took(rows, facts, 'attention row')} in the memory-efficient kernel; whether with a mask"
                 f" is not known: {for_shapes(rows)}."
             )
         flex = _flex(facts)
@@ -79,7 +79,7 @@ def _flex(facts: StepFacts) -> Candidate | None:
         name="other block sizes",
         title=f"Tune FlexAttention's blocks: its backward takes {sig(backward / forward)} times its forward",
         saw=(
-            f"{took(back, 'FlexAttention row', facts)} in the backward, and the forward {ms(forward)}:"
+            f"{took(back, facts, 'FlexAttention row')} in the backward, and the forward {ms(forward)}:"
             f" {sig(backward / forward)} times as long for {_PRODUCTS} times the GEMMs."
         ),
         why="blocks",
@@ -100,7 +100,7 @@ def _kept_words(facts: StepFacts, kept: Kept) -> str:
         "bias": "another tensor is added to the scores of each head, which flex_attention does in one kernel",
         "mask?": "whether the tensor added to the scores is one for all heads is not recorded (strides)",
     }.get(kept.mask or "", "")
-    return f"{took(kept.rows, 'attention row', facts)} in the memory-efficient kernel: {why}."
+    return f"{took(kept.rows, facts, 'attention row')} in the memory-efficient kernel: {why}."
 
 
 def _candidates(facts: StepFacts, kept: Kept) -> Sequence[Candidate]:
@@ -120,7 +120,7 @@ def _candidates(facts: StepFacts, kept: Kept) -> Sequence[Candidate]:
         Candidate(
             name="FlashAttention for these calls",
             title=f"Let attention take FlashAttention: {because}",
-            saw=f"{took(kept.rows, 'attention row', facts)} in the memory-efficient kernel ({sizes}).",
+            saw=f"{took(kept.rows, facts, 'attention row')} in the memory-efficient kernel ({sizes}).",
             why="mask" if masked else "",
             fix=_MASKED if masked else _FREE,
             caveats=caveats if masked else forced,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from tracelens.numbers import listed, ms
-from tracelens.rules.engine.candidate import Candidate, not_applicable, passed
+from tracelens.rules.engine.candidate import Candidate, passed
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import of_step
 from tracelens.rules.engine.rule import Rule
+from tracelens.rules.evidence.exchanges import need_exchanges
 
-#: What other layers do not wait for: it can run while they compute. Tensor parallelism's sums and the tokens
-#: of experts are what the next kernel reads.
-_APART = ("data-parallel gradients", "FSDP parameter gather", "FSDP gradient scatter")
 _ASYNC = [
-    "- dist.all_reduce(grad)",
-    "+ work = dist.all_reduce(grad, async_op=True)  # work.wait() before it is read",
+    "- dist.{name}(...)",
+    "+ work = dist.{name}(..., async_op=True)  # work.wait() before it is read",
 ]
 _PREFETCH = [
     "+ block.set_modules_to_forward_prefetch([next_block])",
@@ -30,15 +28,13 @@ class CollectivesInLine(Rule):
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Sum the exposed time of exchanges that could overlap, on the stream that computes."""
-        rows = [row for row in facts.communication if row.purpose in _APART]
-        if not rows:
-            raise not_applicable("No exchange of gradients or parameters was recognised.")
-        held = [row for row in rows if row.in_line_ms_per_step > 0]
+        held = [row for row in need_exchanges(facts) if row.in_line_ms_per_step > 0]
         held.sort(key=lambda row: -row.in_line_ms_per_step)
         if not held:
             raise passed("Gradients and parameters are exchanged on streams that compute nothing else.")
         time = sum(row.in_line_ms_per_step for row in held)
         names = listed(list(dict.fromkeys(row.collective for row in held)))
+        sharded = held[0].purpose.startswith("FSDP")
         found = Candidate(
             name="a stream for the collectives",
             title=f"Run {names} of {held[0].purpose} beside the computation: {ms(time)} {facts.per_step}",
@@ -47,7 +43,7 @@ class CollectivesInLine(Rule):
                 f" that computes most, exposed for {ms(time)} {facts.per_step} ({of_step(time, facts)})."
                 " Kernels of one stream run one after the other."
             ),
-            fix=_ASYNC if held[0].purpose == "data-parallel gradients" else _PREFETCH,
+            fix=_PREFETCH if sharded else [line.format(name=held[0].collective) for line in _ASYNC],
             caveats=[
                 "How much the computation hides is not known: GEMMs beside a collective run slower (TL118).",
             ],

@@ -33,7 +33,7 @@ class CompiledPadding(Rule):
             raise _none(facts, pads)
         sizes = _sizes(padded)
         written = listed([f"{asked} to {ran}" for asked, ran in sizes])
-        said = f"Already at work: torch.compile padded {written} ({took(padded, 'GEMM shape', facts)})."
+        said = f"Already at work: torch.compile padded {written} ({took(padded, facts)})."
         if facts.others is None:
             raise could_not_run(f"{said} What its copies cost was not summed up: analyze the trace itself.")
         mine = _of(padded, pads)
@@ -104,7 +104,7 @@ def _candidate(facts: StepFacts, padded: Sequence[GemmRow], pads: Sequence[Other
         title=f"Pad {listed(words)} in the model: torch.compile's copies take {ms(high)} {facts.per_step}",
         components=sorted({row.component for row in padded}),
         saw=(
-            f"{took(padded, 'GEMM shape', facts)} padded by torch.compile"
+            f"{took(padded, facts)} padded by torch.compile"
             f" ({listed([f'{asked} to {ran}' for asked, ran in sizes])}): the fast kernels run already."
             f" {kernels} operands into padded ones, in {ms(high)}."
         ),

@@ -14,12 +14,11 @@ from tracelens.rules.engine.predictions import moving_ms
 from tracelens.rules.engine.rows import gemms_of, sizes_of, took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.dimensions import parameter_of
+from tracelens.step.predicted import CONVERTED, SIXTEEN_BITS
 
 #: torch._scaled_mm takes K and N as multiples of 16 only (16 bytes of fp8); torchao's converters leave
 #: layers of other sizes in bf16 (torchao.float8, the module_filter_fn of its documentation).
 MULTIPLE = 16
-#: Layers that recipes convert; the output layer and the embedding usually stay in 16 bits.
-_LINEAR = frozenset({"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down"})
 #: Bytes moved per element of an operand with a scale of its own: read for the largest value, read, written.
 _CAST_BYTES = 2 + 2 + 1
 
@@ -41,9 +40,9 @@ class Fp8(Rule):
             raise not_applicable(
                 f"No fp8 rate of the {facts.gpu.title} is known: fp8 needs Ada, Hopper or Blackwell."
             )
-        linear = [row for row in gemms_of(facts) if row.component in _LINEAR]
+        linear = [row for row in gemms_of(facts) if row.component in CONVERTED]
         in_fp8 = [row for row in gemms_of(facts) if row.dtype == "fp8"]
-        wide = [row for row in linear if row.dtype in ("bf16", "fp16") and sizes_of(row) is not None]
+        wide = [row for row in linear if row.dtype in SIXTEEN_BITS and row.n is not None]
         if not linear and not in_fp8:
             raise absent("No GEMM of a transformer's linear layers was recognised.")
         if not wide and not in_fp8:
@@ -52,7 +51,7 @@ class Fp8(Rule):
             raise not_applicable(
                 "The linear layers compute in neither 16 nor 8 bits, and fp8 starts from 16."
             )
-        converted = any(row.component in _LINEAR for row in in_fp8)
+        converted = any(row.component in CONVERTED for row in in_fp8)
         left_out = [row for row in wide if _misfits(row)] if converted else []
         return [_candidate(facts, left_out)] if left_out else [], _passed(facts, in_fp8)
 
@@ -78,7 +77,7 @@ def _gain(facts: StepFacts, row: GemmRow) -> Bound:
 def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow]) -> str:
     if not in_fp8:
         return "No GEMM runs in fp8; TL124 says what would gain by it."
-    return f"{took(in_fp8, 'GEMM shape', facts)} in fp8; every K and N of them is a multiple of {MULTIPLE}."
+    return f"{took(in_fp8, facts)} in fp8; every K and N of them is a multiple of {MULTIPLE}."
 
 
 def _candidate(facts: StepFacts, rows: Sequence[GemmRow]) -> Candidate:
@@ -93,7 +92,7 @@ def _candidate(facts: StepFacts, rows: Sequence[GemmRow]) -> Candidate:
         title=f"Make {what} a multiple of {MULTIPLE}: fp8 leaves {shapes} in 16 bits",
         components=sorted({row.component for row in rows}),
         saw=(
-            f"Other linear layers of this step run in fp8; {took(rows, 'GEMM shape', facts)} in 16 bits, with"
+            f"Other linear layers of this step run in fp8; {took(rows, facts)} in 16 bits, with"
             f" {written} among K and N."
         ),
         change={names[0]: [sizes[0], round_up(sizes[0], MULTIPLE)]} if alone else {},

@@ -69,9 +69,9 @@ def _little(slowed: Sequence[_Slowed], facts: StepFacts) -> str:
 def _second_wave(row: GemmRow, found: Beside, facts: StepFacts) -> bool:
     """Does a persistent kernel launch more CTAs than the collective leaves SMs?"""
     sms = facts.gpu.sms
-    if row.scheduler != "persistent" or row.tiles is None or row.split_k is None or not sms:
+    if row.scheduler != "persistent" or row.slices is None or row.split_k is None or not sms:
         return False
-    return found.ctas is not None and min(row.tiles * row.split_k, sms) > sms - found.ctas
+    return found.ctas is not None and min(row.slices, sms) > sms - found.ctas
 
 
 def _make(slowed: Sequence[_Slowed], facts: StepFacts, *, carve: bool) -> Candidate:
@@ -146,5 +146,4 @@ def _carved(slowed: Sequence[_Slowed], facts: StepFacts) -> tuple[Estimate | Non
 
 def _waves_left(row: GemmRow, found: Beside, facts: StepFacts) -> int | None:
     left = (facts.gpu.sms or 0) - (found.ctas or 0)
-    pieces = (row.tiles or 0) * (row.split_k or 1)
-    return waves(pieces, sms=left, cluster_size=row.cluster_size) if left > 0 else None
+    return waves(row.slices or 0, sms=left, cluster_size=row.cluster_size) if left > 0 else None

@@ -106,7 +106,7 @@ def _bounds(facts: StepFacts, group: HeadsRun, option: Split) -> list[Bound]:
 def _saw(facts: StepFacts, group: HeadsRun) -> str:
     kinds = (group.fused, "fused attention row"), (group.unfused, "score or value GEMM")
     text = (
-        f"head_dim is {group.head_dim}; {listed([took(rows, noun, facts) for rows, noun in kinds if rows])}."
+        f"head_dim is {group.head_dim}; {listed([took(rows, facts, noun) for rows, noun in kinds if rows])}."
     )
     if group.padding_frac:
         return (

@@ -54,7 +54,7 @@ class LowPrecision(Rule):
             )
         back = [gain for gain in losses(facts, facts.step) if gain.sure]
         if narrow:
-            said = f"{took(narrow, 'GEMM shape', facts)} in fp8; none of them is surely faster in bf16."
+            said = f"{took(narrow, facts)} in fp8; none of them is surely faster in bf16."
             return ([_back(facts, back)] if back else []), said
         judged = {dtype: gains(facts, facts.step, dtype) for dtype in types}
         if not any(judged.values()):
@@ -67,7 +67,7 @@ class LowPrecision(Rule):
 def _said(facts: StepFacts, judged: dict[str, list[TypeGain]]) -> str:
     """What each type would gain. No finding: nothing is wrong with the step, and the model changes."""
     rows = linear_rows(facts, SIXTEEN_BITS)
-    parts = [f"{took(rows, 'GEMM shape', facts)} of linear layers in 16 bits. {_OPPORTUNITY}"]
+    parts = [f"{took(rows, facts)} of linear layers in 16 bits. {_OPPORTUNITY}"]
     parts += [gain_of(facts, _NAMES[dtype], found) for dtype, found in judged.items()]
     ranges = [saving for found in judged.values() if (saving := sure_saving(found)) is not None]
     if any(one.low < other.mid < one.high for one in ranges for other in ranges if one is not other):
@@ -81,7 +81,7 @@ def _back(facts: StepFacts, sure: Sequence[TypeGain]) -> Candidate:
     return Candidate(
         name=f"bf16 for {names(sure)}",
         title=f"Leave {names(sure)} in bf16: too small for fp8",
-        saw=f"{took(rows, 'GEMM shape', facts)} in fp8, with the casts of their operands.",
+        saw=f"{took(rows, facts)} in fp8, with the casts of their operands.",
         why="too small",
         change={"precision": ["fp8", "bf16"]},
         fix=["+ convert_to_float8_training(model, module_filter_fn=without_these)", f"+ # {names(sure)}"],

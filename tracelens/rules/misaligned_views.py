@@ -17,6 +17,8 @@ from tracelens.rules.evidence.misfits import component_of
 from tracelens.rules.evidence.views import View, fix_of, saving_of, view_of
 from tracelens.step.alignment import load_bytes, narrow_kernel
 
+#: Narrow loads without a shape can come from the shape itself: TL102's.
+_TOLD = "a shape and a kernel that says how it loads"
 _WHERE = (
     "Which operand is off is not in the trace: a slice of a wider tensor that begins off 16 bytes does this."
     " Look for views that feed these GEMMs and make them start on a multiple of 64 elements."
@@ -43,8 +45,8 @@ class MisalignedViews(Rule):
         told = [row for row in gemms if row.m is not None and load_bytes(row) is not None]
         if not strided and not told:
             raise could_not_run(
-                "No GEMM row has strides or a kernel whose name says how it"
-                f" loads: {for_shapes(gemms)}; a current PyTorch records strides."
+                f"No GEMM row has strides, or {_TOLD}: {for_shapes(gemms)}; a current PyTorch records"
+                " strides."
             )
         groups: dict[tuple[object, ...], list[View]] = {}
         for view in filter(None, map(view_of, gemms)):
@@ -52,10 +54,9 @@ class MisalignedViews(Rule):
         judged = list({row.id: row for row in (*strided, *told)}.values())
         if not groups and not enough(judged, gemms):
             raise could_not_run(
-                f"Only {part_of(len(judged), len(gemms), 'GEMM row', 'shows', 'show')} strides or a kernel"
-                f" whose name says how it loads, with {time_of(judged) / time_of(gemms):.0%} of the time, and"
-                " no view there is off 16 bytes. Strides are recorded by a current PyTorch with"
-                " record_shapes=True."
+                f"Only {part_of(len(judged), len(gemms), 'GEMM row', 'has', 'have')} strides, or {_TOLD},"
+                f" with {time_of(judged) / time_of(gemms):.0%} of the time, and no view there is off 16"
+                " bytes. Strides are recorded by a current PyTorch with record_shapes=True."
             )
         passed = (
             f"{part_of(len(judged), len(gemms), 'GEMM row', 'can', 'can')} be judged, {len(strided)} by"
@@ -79,7 +80,7 @@ def _candidate(facts: StepFacts, views: Sequence[View]) -> Candidate:
     return Candidate(
         name=f"aligning the operands of {first.row.component}",
         title=f"Align {what}",
-        saw=f"{took(rows, 'GEMM shape', facts)}, in {first.row.component}. {_seen(first, listed(shown))}",
+        saw=f"{took(rows, facts)}, in {first.row.component}. {_seen(first, listed(shown))}",
         fix=fix_of(first),
         caveats=[_WIDE_ENOUGH] if strided else [_WHERE, _WIDE_ENOUGH],
         confidence="high" if strided and shown else "medium",

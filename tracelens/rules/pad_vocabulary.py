@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tracelens.numbers import listed, round_up
 from tracelens.results import GemmRow
 from tracelens.rules.engine.bounds import Bound, bound_of_row
@@ -12,7 +10,14 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.dimensions import TARGET, Target, flops_growth
-from tracelens.rules.evidence.vocabulary import columns, need_vocabulary, vocabulary_rows, vocabulary_shared
+from tracelens.rules.evidence.vocabulary import (
+    columns,
+    confidence,
+    in_words,
+    need_vocabulary,
+    vocabulary_rows,
+    vocabulary_shared,
+)
 from tracelens.step.alignment import (
     GRID_BYTES,
     boundary_bytes,
@@ -21,7 +26,6 @@ from tracelens.step.alignment import (
     loads_16_bytes,
     narrow_kernel,
 )
-from tracelens.words import Level
 
 #: TFLOP/s on an A100 of the GEMM with v near 51200 as one dimension, by the bytes on which its rows begin
 #: (arXiv 2401.14489, raw data of EleutherAI/cookbook; v a multiple of 8 = 16 bytes, of 16 = 32, of 64 = 128).
@@ -40,17 +44,16 @@ class PadVocabulary(Rule):
         vocab, rows = need_vocabulary(facts), vocabulary_rows(facts)
         if not rows:
             raise absent(f"No GEMM of the step has the vocabulary ({vocab}) as a dimension.")
+        said = f"The vocabulary, {in_words(facts, vocab)},"
         if vocab % TARGET == 0:
-            raise passed(f"The vocabulary, {vocab}, is a multiple of {TARGET}.")
+            raise passed(f"{said} is a multiple of {TARGET}.")
         ran = columns(facts) or vocab
         if ran % TARGET == 0:
-            raise passed(
-                f"The vocabulary, {vocab}, runs padded to {ran} by torch.compile, a multiple of {TARGET}."
-            )
+            raise passed(f"{said} runs padded to {ran} by torch.compile, a multiple of {TARGET}.")
         judged = [row for row in rows if not fp32_on_cuda_cores(row)]
         if not judged:
             raise not_applicable(
-                f"The vocabulary, {vocab}, is not a multiple of {TARGET}, but its GEMMs run in fp32 on CUDA"
+                f"{said} is not a multiple of {TARGET}, but its GEMMs run in fp32 on CUDA"
                 " cores, where alignment is not what limits them."
             )
         return [_candidate(facts, vocab, ran, judged)], ""
@@ -75,19 +78,20 @@ def _bound(facts: StepFacts, row: GemmRow, ran: int) -> Bound:
 
 
 def _candidate(facts: StepFacts, vocab: int, ran: int, rows: list[GemmRow]) -> Candidate:
-    padded = round_up(vocab, TARGET)
+    padded, per_rank = round_up(vocab, TARGET), facts.model.vocab.per_rank
+    each = "   # per rank" if per_rank else ""
     into = (row.k for row in rows if row.role == "forward" and row.n == ran)
     hidden = facts.model.hidden.value or next(into, None)
     bounds = [_bound(facts, row, ran) for row in rows]
     boundary = boundary_bytes(ran, rows[0].dtype)
     return Candidate(
-        title=f"Pad vocab_size from {vocab} to {padded}",
+        title=f"Pad vocab_size from {vocab} to {padded}{' per rank' if per_rank else ''}",
         saw=_saw(facts, vocab, ran, rows),
         why="on 16 bytes" if boundary is not None and boundary >= GRID_BYTES else "",
         change={"vocab_size": [vocab, padded]},
-        fix=[f"- vocab_size = {vocab}", f"+ vocab_size = {padded}"],
+        fix=[f"{sign} vocab_size = {size}{each}" for sign, size in (("-", vocab), ("+", padded))],
         caveats=_caveats(facts, padded, padded - vocab),
-        confidence=_confidence(bounds, ran),
+        confidence=confidence(bounds, ran),
         effort="config",
         effects={"needs": "a setting, and a mask before sampling"},
         bounds=bounds,
@@ -105,25 +109,12 @@ def _candidate(facts: StepFacts, vocab: int, ran: int, rows: list[GemmRow]) -> C
     )
 
 
-def _confidence(bounds: Sequence[Bound], ran: int) -> Level:
-    """High where the kernels' names show narrow loads in most of what is at stake."""
-    total = sum(bound.ms for bound in bounds)
-    by_name = sum(bound.ms for bound in bounds if narrow_kernel(bound.row) is not None)
-    by_size = by_name + sum(
-        bound.ms
-        for bound in bounds
-        if narrow_kernel(bound.row) is None and not loads_16_bytes(bound.row)
-        and (boundary_bytes(ran, bound.row.dtype) or 0) < GRID_BYTES
-    )  # fmt: skip
-    return "high" if total and 2 * by_name >= total else "medium" if total and 2 * by_size >= total else "low"
-
-
 def _saw(facts: StepFacts, vocab: int, ran: int, rows: list[GemmRow]) -> str:
     dtype, boundary = rows[0].dtype, boundary_bytes(ran, rows[0].dtype)
     grid = f"; rows begin on {boundary}-byte boundaries in {dtype}" if boundary is not None else ""
     by = f"; torch.compile pads it to {ran} in every call" if ran != vocab else ""
-    text = f"The vocabulary is {vocab}, not a multiple of {TARGET}{by}{grid}."
-    text += f" {took(rows, 'GEMM shape', facts)} with it."
+    text = f"The vocabulary is {in_words(facts, vocab)}, not a multiple of {TARGET}{by}{grid}."
+    text += f" {took(rows, facts)} with it."
     shown = sorted({kernel for row in rows if (kernel := narrow_kernel(row)) is not None})
     if shown:
         return f"{text} Kernel names show the fallback: {listed(shown)}."

@@ -107,7 +107,7 @@ def _candidate(facts: StepFacts, bounds: Sequence[Bound], rows: float, tokens: f
     return Candidate(
         name="packed sequences",
         title=f"Pack sequences: {percent(empty)} of the rows of the linear layers are padding",
-        saw=f"{said} {took([one.row for one in bounds], 'GEMM shape', facts)} over all of them.",
+        saw=f"{said} {took([one.row for one in bounds], facts)} over all of them.",
         change={"rows": [round(rows), round(tokens)]},
         fix=[
             "- batch = pad(sequences)                  # one row for each sequence",

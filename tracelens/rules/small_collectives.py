@@ -9,13 +9,12 @@ from math import ceil
 from tracelens.hardware.collectives import exchange_us, node_size
 from tracelens.numbers import ms, percent
 from tracelens.results import CommunicationRow
-from tracelens.rules.engine.candidate import Candidate, could_not_run, not_applicable, passed
+from tracelens.rules.engine.candidate import Candidate, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import of_step
 from tracelens.rules.engine.rule import Rule
+from tracelens.rules.evidence.exchanges import need_exchanges
 
-#: Exchanges that a framework can put together: nothing between them waits for one.
-_APART = ("data-parallel gradients", "FSDP parameter gather", "FSDP gradient scatter", "optimizer shards")
 #: Fewer calls, and larger ones, are what buckets look like; DistributedDataParallel's hold 25 MB.
 _FEWEST, _SMALL, _BUCKET = 8, 4 << 20, 25 << 20
 
@@ -39,11 +38,10 @@ class SmallCollectives(Rule):
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Compare many small calls with as many bytes in buckets, by published times of NCCL."""
-        rows = [row for row in facts.communication if row.purpose in _APART and row.calls_per_step > 0]
-        if not rows:
-            raise not_applicable("No exchange of gradients or parameters was recognised.")
         sized = [
-            (row, row.bytes_per_call, row.group_size) for row in rows if row.bytes_per_call and row.group_size
+            (row, row.bytes_per_call, row.group_size)
+            for row in need_exchanges(facts)
+            if row.bytes_per_call and row.group_size
         ]
         if not sized:
             raise could_not_run("The exchanges of gradients and parameters have no recorded size.")

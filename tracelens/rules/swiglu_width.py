@@ -67,9 +67,7 @@ def _candidate(facts: StepFacts, mlp: GatedMlp, then: int, case: Case | None) ->
     goal = Target("ffn", mlp.local, then // mlp.ranks)
     return Candidate(
         title=f"Change ffn from {mlp.width} to {then}",
-        saw=case.saw(facts)
-        if case is not None
-        else f"ffn is {mlp.text}. {took(mlp.rows, 'GEMM shape', facts)} with it.",
+        saw=case.saw(facts) if case is not None else f"ffn is {mlp.text}. {took(mlp.rows, facts)} with it.",
         why="" if case is None else "off the 16-byte grid",
         change={"ffn": [mlp.width, then]},
         fix=[f"- ffn = {mlp.width}", f"+ ffn = {then}"],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracelens.numbers import listed, ms, plural, sig
+from tracelens.numbers import listed, ms, sig
 from tracelens.results import Estimate
 from tracelens.rules.engine.candidate import Candidate, absent
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.rows import gemms_of, of_step, time_of, took
+from tracelens.rules.engine.rows import counted, gemms_of, of_step, time_of, took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.simulated import pays
 from tracelens.rules.evidence.precision import HALF, Precision, need_precisions, on_tensor_cores, preferred
@@ -80,7 +80,7 @@ def _candidate(facts: StepFacts, case: Precision) -> Candidate:
 
 
 def _title(case: Precision, target: str, *, trains: bool) -> str:
-    shapes = plural(len(case.rows), "GEMM shape")
+    shapes = counted(case.rows)
     if case.mixed:
         return f"Run {case.who} in {target} like the rest of the step: they run in fp32"
     if target == "tf32":
@@ -92,7 +92,7 @@ def _title(case: Precision, target: str, *, trains: bool) -> str:
 
 def _saw(facts: StepFacts, case: Precision, target: str, components: list[str]) -> str:
     known = [one for one in components if one not in ("other", "unattributed")]
-    text = f"{took(case.rows, 'GEMM shape', facts)} in {case.now}{f', in {listed(known)}' if known else ''}."
+    text = f"{took(case.rows, facts)} in {case.now}{f', in {listed(known)}' if known else ''}."
     cuda = [row for row in case.rows if row.tensor_core != "used"]
     tf32 = [row for row in case.rows if row.math_dtype == "tf32"]
     many = {id(rows): f"{len(rows)} of them" if cuda and tf32 else "They" for rows in (cuda, tf32)}

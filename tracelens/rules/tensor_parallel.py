@@ -102,7 +102,7 @@ def _split_vocabulary(facts: StepFacts, slices: Slices, vocab: int, found: Mappi
         title=f"Split the vocabulary of {vocab} over the {ranks} tensor-parallel ranks",
         saw=(
             f"{slices.saw(facts)} Every rank computes logits for all {vocab} entries of the vocabulary:"
-            f" {took(rows, 'GEMM shape', facts)}. Split by columns, each computes {part} logits of a token."
+            f" {took(rows, facts)}. Split by columns, each computes {part} logits of a token."
         ),
         why="the vocabulary",
         change={"vocab_parallel": [1, ranks]},

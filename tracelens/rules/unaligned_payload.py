@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracelens.numbers import ms, plural
-from tracelens.rules.engine.candidate import Candidate, not_applicable, passed
+from tracelens.rules.engine.candidate import Candidate, could_not_run, not_applicable, passed
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import of_step
 from tracelens.rules.engine.rule import Rule
@@ -20,14 +20,13 @@ class UnalignedPayload(Rule):
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Sum the exposed time of large messages whose shares do not."""
-        exchanged = [
-            row
-            for row in facts.communication
-            if row.collective in ("all_gather", "reduce_scatter") and row.bytes_per_call and row.group_size
-        ]
+        exchanged = [row for row in facts.communication if row.collective in ("all_gather", "reduce_scatter")]
         if not exchanged:
-            raise not_applicable("No all-gather or reduce-scatter of a known size was recognised.")
-        rows = [row for row in exchanged if row.unaligned_bytes is not None]
+            raise not_applicable("No all-gather or reduce-scatter was recognised.")
+        sized = [row for row in exchanged if row.bytes_per_call and row.group_size]
+        if not sized:
+            raise could_not_run("No all-gather or reduce-scatter says how large it is and of how many ranks.")
+        rows = [row for row in sized if row.unaligned_bytes is not None]
         if not rows:
             raise passed("Every rank's share of a large message is a multiple of 16 bytes.")
         rows.sort(key=lambda row: -row.unaligned_ms_per_step)

@@ -6,17 +6,15 @@ from tracelens.numbers import listed, ms, ms_range
 from tracelens.rules.engine.candidate import Candidate, absent
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rule import Rule
-from tracelens.rules.evidence.attention_chain import CORE, TRAINED_BIAS, masks_of
-from tracelens.rules.evidence.fused_attention import TENSOR
+from tracelens.rules.evidence.attention_chain import CORE, TRAINED_BIAS, masks_of, of_megatron
+from tracelens.rules.evidence.fused_attention import CAUSAL, NO_MASK, TENSOR
 from tracelens.rules.evidence.fusing import Fusing, memory, need_fusing, operations
 
+#: How a fused kernel is told what is added to the scores.
+_ARGUMENT = {NO_MASK: "", CAUSAL: ", is_causal=True", TENSOR: ", attn_mask=mask"}
+_HUGGINGFACE = '+ attn_implementation="sdpa"   # Hugging Face: in from_pretrained or in the config'
+_MEGATRON = "+ --attention-backend flash   # Megatron-LM; --use-flash-attn in older versions"
 _FIXES = {
-    "code": [
-        "- p = torch.softmax(q @ k.transpose(-2, -1) * scale + mask, dim=-1)",
-        "- y = F.dropout(p, p=dropout) @ v",
-        "+ y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)   # or attn_mask",
-        '+ attn_implementation="sdpa"   # Hugging Face: in from_pretrained or in the config',
-    ],
     "native": [
         "- y, weights = attention(x, x, x)   # nn.MultiheadAttention",
         "+ y, _ = attention(x, x, x, need_weights=False)",
@@ -63,8 +61,7 @@ class UnfusedAttention(Rule):
         """Judge attention whose scores and values are GEMMs of their own."""
         if not facts.gemms:
             raise absent("No GEMM and no attention kernel was recognised in the step.")
-        found = need_fusing(facts)
-        return [_candidate(facts, found)], found.saw
+        return [_candidate(facts, found := need_fusing(facts))], found.saw
 
 
 def _candidate(facts: StepFacts, found: Fusing) -> Candidate:
@@ -78,7 +75,7 @@ def _candidate(facts: StepFacts, found: Fusing) -> Candidate:
         ),
         components=list(dict.fromkeys([*CORE, *around])),
         saw=found.saw,
-        fix=_FIXES[chain.call],
+        fix=_FIXES[chain.call] if chain.call in _FIXES else _of_code(found),
         caveats=_caveats(found),
         confidence="low" if found.saving is None else "medium",
         effort="code",
@@ -93,6 +90,19 @@ def _candidate(facts: StepFacts, found: Fusing) -> Candidate:
         effects={"memory": memory(facts, found.cores), "flops": operations(facts, chain)},
         parameter_delta=0,
     )
+
+
+def _of_code(found: Fusing) -> list[str]:
+    """The change of a model's own code, and the setting of the library whose softmax it is."""
+    masks, argument = masks_of(found.chain), _ARGUMENT[[*found.fits][-1]]
+    added = "" if NO_MASK in masks else " + mask"
+    note = "   # is_causal=True where the mask is causal" if TENSOR in masks else ""
+    return [
+        f"- p = torch.softmax(q @ k.transpose(-2, -1) * scale{added}, dim=-1)",
+        "- y = F.dropout(p, p=dropout) @ v",
+        f"+ y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout{argument}){note}",
+        _MEGATRON if of_megatron(found.chain) else _HUGGINGFACE,
+    ]
 
 
 def _now(found: Fusing) -> str:

@@ -88,7 +88,7 @@ def _candidate(facts: StepFacts, family: SharedInput, groups: Sequence[Group]) -
         components=sorted({row.component for row in rows.values()}),
         saw=(
             f"{upper(words)} are {many} GEMMs of one input in {calls}: {forward.apart}."
-            f" {took(list(rows.values()), 'GEMM shape', facts)}"
+            f" {took(list(rows.values()), facts)}"
             f"{', gradients included' if len(groups) > 1 else ''}."
         ),
         change={"projections": [many, 1]},

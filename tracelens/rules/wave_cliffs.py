@@ -126,7 +126,8 @@ def _unsplit(rows: Sequence[GemmRow], tokens: int) -> Answer:
 def _waves(row: GemmRow) -> str:
     filled = f", {pct(row.wave_eff_frac)} of the SMs' time used" if row.wave_eff_frac is not None else ""
     waves = f" in {plural(row.waves, 'wave')}" if row.waves is not None else ""
-    return name(row) + (f": {row.tiles} tiles{waves}{filled}" if row.tiles is not None else "")
+    split = f" (K in {row.split_k} slices)" if (row.split_k or 1) > 1 else ""
+    return name(row) + (f": {row.slices} tiles{split}{waves}{filled}" if row.slices is not None else "")
 
 
 def _caveats(batch: int, then: int) -> list[str]:

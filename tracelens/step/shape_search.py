@@ -91,7 +91,7 @@ def other_heads(step: SearchStep, now: ModelConfig, limits: SearchLimits) -> lis
 def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
     now, then = change.now, change.then
     found = changes(now, then)
-    effort, why = _effort(frozenset(found))
+    effort, why = _effort(frozenset(found), grows=(then.ffn or 0) > (now.ffn or 0))
     lost = lost_degrees(now.heads, then.heads) if now.heads and then.heads else []
     memory, needs = step.memory(now), step.memory(then)
     return ShapePick(
@@ -122,14 +122,14 @@ def _title(found: Mapping[str, list[int | None]]) -> str:
     return ", ".join(f"{name} {pair[0]} → {pair[1]}" for name, pair in shown.items())
 
 
-def _effort(names: frozenset[str]) -> tuple[Effort, str]:
+def _effort(names: frozenset[str], *, grows: bool) -> tuple[Effort, str]:
     if names == {"vocab"}:
         return "config", words.PADS_CHECKPOINT
     if names <= {"micro_batch"}:
         return "config", words.OTHER_BATCH
     if names <= {"micro_batch", "sequence", "vocab"}:
         return "config", words.OTHER_SEQUENCE
-    return "retrain", words.OTHER_MODEL
+    return "retrain", words.WIDER_MLP if names <= {"ffn", "vocab"} and grows else words.OTHER_MODEL
 
 
 def _reasons(change: Change) -> list[PickReason]:

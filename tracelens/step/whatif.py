@@ -70,8 +70,10 @@ def what_if(step: StepModel, changes: Mapping[str, int | str], *, told: Collecti
     refused = _refused(step, then, affected, exchange)
     saving = Estimate.unknown() if refused else _saving(step, affected, rest)
     tokens, tokens_then = now.token_count, then.token_count
+    # A rank's part of the same vocabulary follows from the ranks.
+    names = [name for name in changed_names(now, then) if name != "vocab" or name in changes]
     return WhatIf(
-        change={name: [now.value(name), then.value(name)] for name in changed_names(now, then)},
+        change={name: [now.value(name), then.value(name)] for name in names},
         saving_ms=saving,
         saving_frac=saving.over(step.step_ms),
         step_ms=step.step_ms,

@@ -23,12 +23,14 @@ _NEEDS = {
     "config": "a setting; no code, no new training",
     "code": "a change of the code; no new training",
     "retrain": "another model: for a new training run",
+    "pads": "a padded checkpoint, or a new training run",
 }
 #: The same of a trace that only runs a model.
 _NEEDS_OF_INFERENCE = {
     "config": "a setting; no code",
     "code": "a change of the code; the weights stay",
     "retrain": "another model: one that is trained that way",
+    "pads": "the weights padded with zeros",
 }
 #: What becomes of a checkpoint, from the least to the most trouble.
 STATES: tuple[Checkpoint, ...] = ("loads", "reshards", "pads", "converts", "unknown", "scratch")
@@ -282,8 +284,9 @@ def effects_of(
     work = operations(facts, change, sizes, weights, of_rows=flops_delta, rows=rows)
     ways = ways or [(_NEW_PART if effort == "retrain" else _CODE, {})]
     worst = max(ways, key=lambda one: STATES.index(one[0].state))
+    takes = "pads" if effort == "retrain" and worst[0].state == "pads" else effort
     found = Effects(
-        needs=(_NEEDS if facts.trains else _NEEDS_OF_INFERENCE).get(effort, effort),
+        needs=(_NEEDS if facts.trains else _NEEDS_OF_INFERENCE).get(takes, takes),
         parameters=weights,
         flops=work,
         memory=memory(facts, change, sizes, weights),

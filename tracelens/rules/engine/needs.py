@@ -89,9 +89,10 @@ def for_shapes(rows: Sequence[GemmRow]) -> str:
 
 
 def unseen(covered: Coverage, *, what: str = "it", frac: float | None = None) -> str:
-    """Why what was not seen can be there all the same, as a sentence."""
-    share = pct(covered.unseen_frac if frac is None else frac)
-    return f"{share} of the GPU time {_lacks(covered)} and can hold {what}."
+    """Why what was not seen can be there all the same, as a sentence; ``frac``: what can be attention."""
+    if frac is not None:
+        return f"{pct(frac)} of the GPU time has no operator that says what it is, and can hold {what}."
+    return f"{pct(covered.unseen_frac)} of the GPU time {_lacks(covered)} and can hold {what}."
 
 
 def judged_part(covered: Coverage) -> str:

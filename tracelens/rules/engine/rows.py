@@ -56,11 +56,18 @@ def enough(judged: Sequence[GemmRow], rows: Sequence[GemmRow]) -> bool:
     return time_of(judged) >= _ENOUGH * time_of(rows)
 
 
-def took(rows: Sequence[GemmRow], noun: str, facts: StepFacts) -> str:
+def counted(rows: Sequence[GemmRow]) -> str:
+    """How many GEMMs: "3 GEMM shapes", or "3 GEMM rows" where not all have one."""
+    blind = any(row.n is None for row in rows if row.kind == "gemm")
+    return plural(len(rows), "GEMM row" if blind else "GEMM shape")
+
+
+def took(rows: Sequence[GemmRow], facts: StepFacts, noun: str = "") -> str:
     """How long ``rows`` run: "3 GEMM shapes took 1.20 ms per step (4.1% of all GPU time)"."""
     share = sum(row.frac for row in rows)
     part = f" ({percent(share)} of all GPU time)" if share > 0 else ""
-    return f"{plural(len(rows), noun)} took {ms(time_of(rows))} {facts.per_step}{part}"
+    many = plural(len(rows), noun) if noun else counted(rows)
+    return f"{many} took {ms(time_of(rows))} {facts.per_step}{part}"
 
 
 def of_step(time_ms: float, facts: StepFacts) -> str:

@@ -127,14 +127,18 @@ def _names(row: OtherRow) -> tuple[str, ...]:
     return ((row.op or "").removeprefix("aten::").partition(".")[0],) if row.op else ()
 
 
+def of_megatron(chain: Chain) -> bool:
+    """Is the softmax Megatron's or Apex's own? Their scaled_masked_softmax adds the mask itself."""
+    return any("masked_softmax" in row.kernel.lower() for row in chain.between if row.phase in FORWARD)
+
+
 def masks_of(chain: Chain) -> tuple[Mask, ...]:
     """What the mask can become: something added to the scores or set in them can be a causal mask or not."""
     forward = [row for row in chain.between if row.phase in FORWARD]
     if any("upper_triang" in row.kernel.lower() for row in forward):
         return (CAUSAL,)  # Megatron's and Apex's scaled_upper_triang_masked_softmax
     added = any(row.op == "aten::baddbmm" for row in chain.products if row.component == "attention.scores")
-    by_name = any("masked_softmax" in row.kernel.lower() for row in forward)
-    if added or by_name or any(_MASKS & set(_names(row)) for row in forward):
+    if added or of_megatron(chain) or any(_MASKS & set(_names(row)) for row in forward):
         return CAUSAL, TENSOR
     return (NO_MASK,)
 

@@ -124,14 +124,14 @@ def _need_chain(facts: StepFacts) -> tuple[Chain, list[CoreCalls]]:
     fused = [row for row in facts.gemms if row.kind == "attention"]
     if not products and fused:
         families = listed(sorted({row.kernel_family for row in fused}))
-        raise passed(f"Attention runs in fused kernels ({families}): {took(fused, 'row', facts)}.")
+        raise passed(f"Attention runs in fused kernels ({families}): {took(fused, facts, 'row')}.")
     if not products:
         need_model(facts)
         raise absent("No fused attention kernel and no score or value GEMM was recognised.", attention=True)
     need_kernels(facts)
     need_others(facts)
     blind = [row for row in products if row.m is None or row.n is None or row.k is None]
-    seen = f"{took(products, 'GEMM', facts)} as scores and values of attention"
+    seen = f"{took(products, facts, 'GEMM')} as scores and values of attention"
     if blind:
         raise could_not_run(
             f"{seen}, and the sizes of {len(blind)} of them are not known: {for_shapes(blind)}."

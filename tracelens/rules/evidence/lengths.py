@@ -71,5 +71,5 @@ def saw_of(facts: StepFacts, length: int, bound_ms: float) -> str:
     blocks = round_up(length, BLOCK) // BLOCK
     text = f"The sequence is {length}: {plural(blocks, 'block')} of {BLOCK} hold {blocks * BLOCK} positions."
     if fused:
-        text += f" {took(fused, 'fused attention row', facts)}."
+        text += f" {took(fused, facts, 'fused attention row')}."
     return f"{text} Part-filled blocks and tiles cost {ms(bound_ms)} at most ({of_step(bound_ms, facts)})."

@@ -98,7 +98,7 @@ class Case:
     def saw(self, facts: StepFacts) -> str:
         """What a trace shows of it."""
         rows = self.rows
-        time = f"{took(rows, 'GEMM shape', facts)}, in {self.where}."
+        time = f"{took(rows, facts)}, in {self.where}."
         if self.goal is not None and self.unshown:
             return (
                 f"{self.parameter} = {self.goal.now} is off the 16-byte grid. {time} No shape is recorded;"

@@ -45,7 +45,7 @@ def need_mixture(facts: StepFacts) -> Mixture:
             " Experts inside a fused Triton kernel have none either way."
         )
     raise could_not_run(
-        f"{took(rows, 'GEMM shape', facts)} in experts, and none of them shows how many rows an expert gets:"
+        f"{took(rows, facts)} in experts, and none of them shows how many rows an expert gets:"
         " every one takes all tokens, every row has weights of its own, or the hidden size is not known."
     )
 
@@ -56,7 +56,7 @@ def saw(facts: StepFacts, mixture: Mixture) -> str:
     text = f"{local} on this rank"
     if mixture.experts and mixture.local and mixture.experts != mixture.local:
         text += f", of {mixture.experts},"
-    text += f" run {_HOW[mixture.how]}; {took(mixture.rows, 'GEMM shape', facts)}."
+    text += f" run {_HOW[mixture.how]}; {took(mixture.rows, facts)}."
     if mixture.capacity is None:
         return text
     text += f" An expert gets {count(mixture.capacity)} rows in a GEMM"

@@ -145,7 +145,7 @@ def need_precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision
     if not known and not facts.gpu.peak_tflops and time_of(open_) >= WORTH_A_FINDING * time_of(rows):
         types = listed(sorted({row.dtype or row.math_dtype or "" for row in open_}))
         why = _NO_GPU if facts.gpu.name == "unknown" else f"no peaks of {facts.gpu.title} are known"
-        raise could_not_run(f"{took(open_, 'GEMM row', facts)} in {types} on CUDA cores, and {why}.")
+        raise could_not_run(f"{took(open_, facts, 'GEMM row')} in {types} on CUDA cores, and {why}.")
     return known
 
 
@@ -187,7 +187,7 @@ def _need_types(facts: StepFacts, rows: Sequence[GemmRow]) -> None:
     elif all(row.m is None for row in silent):
         what = "its shape and type" if alone else "their shapes and types"
         why = f"{what} are not recorded: {for_shapes(silent)}"
-    raise could_not_run(f"{took(silent, 'GEMM row', facts)}, and {why}.")
+    raise could_not_run(f"{took(silent, facts, 'GEMM row')}, and {why}.")
 
 
 def _by_name(row: GemmRow) -> bool:

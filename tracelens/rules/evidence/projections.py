@@ -166,7 +166,7 @@ def why_none(facts: StepFacts, family: SharedInput) -> tuple[str, bool]:
     if ends > 0 and math.isclose(calls, ends, rel_tol=1e-6):
         if "mlp.gate" in family.components and not _has_gate(facts, rows):
             return "The MLP has no gate.", True
-        return f"{upper(family.words)} come from one GEMM ({took(rows, 'GEMM shape', facts)}).", True
+        return f"{upper(family.words)} come from one GEMM ({took(rows, facts)}).", True
     if _crosses(facts, family, "forward", ends):
         return (
             "More attention outputs than MLPs: some attention takes keys and values from another input, and"

@@ -33,9 +33,7 @@ class Slices:
 
     def saw(self, facts: StepFacts) -> str:
         """What a trace shows of it."""
-        text = (
-            f"Layers are split over {self.ranks} ranks. On this one, {took(self.rows, 'GEMM shape', facts)}."
-        )
+        text = f"Layers are split over {self.ranks} ranks. On this one, {took(self.rows, facts)}."
         sms = facts.gpu.sms
         if sms is not None and any(row.tiles is not None for row in self.rows):
             have = "has" if len(self.thin) == 1 else "have"
@@ -43,7 +41,7 @@ class Slices:
             text += f" {many if self.thin else 'None has'} fewer tiles than the GPU's {sms} SMs."
         text += _with_twice(facts, self.ranks)
         if self.off_grid:
-            text += f" No multiple of 16 bytes: {listed(self.off_grid)}."
+            text += f" On each rank no multiple of 16 bytes: {listed(self.off_grid)}."
         if self.copies:
             text += f" {self.copies}."
         if facts.communication:
@@ -75,7 +73,7 @@ def need_slices(facts: StepFacts) -> Slices:
     sms = facts.gpu.sms
     thin = [
         row for row in rows
-        if row.kind == "gemm" and sms is not None and row.tiles is not None and row.tiles < sms
+        if row.kind == "gemm" and sms is not None and row.slices is not None and row.slices < sms
     ]  # fmt: skip
     exposed = sum(row.exposed_ms_per_step for row in facts.communication if row.purpose == "tensor parallel")
     ranks = known.value

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracelens.numbers import ms, plural
 from tracelens.results import GemmRow
+from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.candidate import Shared, absent, could_not_run, not_applicable
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes, need_model, need_shapes
 from tracelens.rules.engine.rows import gemms_of, time_of
+from tracelens.step.alignment import GRID_BYTES, boundary_bytes, loads_16_bytes, narrow_kernel
+from tracelens.words import Level
 
 
 def need_vocabulary(facts: StepFacts) -> int:
@@ -57,6 +62,13 @@ def columns(facts: StepFacts) -> int | None:
     return max(shaped, key=lambda row: row.time_ms_per_step).n if shaped else None
 
 
+def in_words(facts: StepFacts, vocab: int) -> str:
+    """The vocabulary, and of how many ranks: "6400 per rank (51200 in all)"."""
+    known = facts.model.vocab
+    whole = f" ({known.whole} in all)" if known.whole is not None and vocab == known.value else ""
+    return f"{vocab} per rank{whole}" if known.per_rank else str(vocab)
+
+
 def vocabulary_rows(facts: StepFacts) -> list[GemmRow]:
     """GEMMs with the vocabulary as M, N or K: the logits' forward, dgrad and wgrad, also without a shape."""
     vocab = columns(facts)
@@ -75,3 +87,16 @@ def vocabulary_rows(facts: StepFacts) -> list[GemmRow]:
 def logits(facts: StepFacts) -> list[GemmRow]:
     """The GEMMs of the logits."""
     return [row for row in facts.gemms if row.kind == "gemm" and row.component == "logits"]
+
+
+def confidence(bounds: Sequence[Bound], ran: int) -> Level:
+    """High where the kernels' names show narrow loads in most of what is at stake."""
+    total = sum(bound.ms for bound in bounds)
+    by_name = sum(bound.ms for bound in bounds if narrow_kernel(bound.row) is not None)
+    by_size = by_name + sum(
+        bound.ms
+        for bound in bounds
+        if narrow_kernel(bound.row) is None and not loads_16_bytes(bound.row)
+        and (boundary_bytes(ran, bound.row.dtype) or 0) < GRID_BYTES
+    )  # fmt: skip
+    return "high" if total and 2 * by_name >= total else "medium" if total and 2 * by_size >= total else "low"

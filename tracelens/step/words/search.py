@@ -28,6 +28,7 @@ NOT_FITTING = "it does not fit the GPU's memory"
 PADS_CHECKPOINT = "a trained checkpoint is padded with unused rows"
 OTHER_BATCH = "a setting of the run; keep the global batch"
 OTHER_SEQUENCE = "settings of the run; sequences of another length hold other text"
+WIDER_MLP = "a wider MLP: a trained checkpoint can be padded with zero weights"
 OTHER_MODEL = "another architecture, for a model trained from the start"
 
 CURVE_NO_STEP_TIME = "the step time is not known"
