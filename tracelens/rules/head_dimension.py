@@ -30,13 +30,12 @@ class HeadDimension(Rule):
 
 
 def _fits(group: HeadsRun) -> str:
-    if group.compiled == group.head_dim:
-        return (
-            f"head_dim {group.head_dim} fills the attention kernel that ran, compiled for {group.compiled}."
-        )
-    if group.head_dim in GOOD:
-        return f"head_dim {group.head_dim} is a size that attention kernels are compiled for."
-    return f"head_dim {group.head_dim}: no padding is known for it."
+    size = group.head_dim
+    if group.compiled == size:
+        return f"head_dim {size} fills the attention kernel that ran, compiled for {group.compiled}."
+    if size in GOOD:
+        return f"head_dim {size} is a size that attention kernels are compiled for."
+    return f"head_dim {size}: no padding is known for it."
 
 
 def _candidate(facts: StepFacts, group: HeadsRun) -> Candidate:
