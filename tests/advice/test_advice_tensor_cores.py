@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.advice.advice_facts import H100, RTX3060, V100, step_of
 from tests.advice.advice_rows import NVJET, SIMT, UNKNOWN_GPU, gemm
+from tests.kept import analyzed
 from tests.said import Listener
 from tracelens.gemm.predict import predict_gemm
 from tracelens.results import GemmRow
@@ -16,6 +18,7 @@ from tracelens.rules.engine.facts import Outcome
 from tracelens.rules.tensor_cores import TensorCores
 
 RULE = TensorCores()
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
 SGEMM = "ampere_sgemm_128x64_tn"
 TF32 = (
     "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_execute_segment_k_off"
@@ -88,6 +91,33 @@ def test_tf32_in_a_step_of_16_bits_runs_at_half_the_rate(said: Listener) -> None
     (finding,) = check(gemm(1, 4096, 4096, 4096, calls=10), row, step_ms=60.0).findings
     assert (finding.saving_ms.mid or 0.0) < 4.2 / 2
     said(finding.saw)
+
+
+def test_a_step_of_tf32_is_told_of_sixteen_bits(said: Listener) -> None:
+    row = fp32(1, kernel=TF32, math_dtype="tf32", tensor_core="used", time_us=400.0, calls=10)
+    (finding,) = check(row).findings
+    assert finding.change == {"precision": ["tf32", "bf16"]} and finding.counts == "gemms"
+    assert 0 < (finding.saving_ms.mid or 0.0) < 4.0 / 2
+    said(finding.title, finding.saw, finding.why, finding.caveats)
+    convolution = replace(row, op="aten::cudnn_convolution")
+    of_optimizer = replace(row, component="optimizer")
+    assert check(convolution).state == check(of_optimizer).state == "passed"
+
+
+def test_the_same_model_measured_in_bf16_saves_what_was_predicted_of_tf32() -> None:
+    """68.2 ms of GEMMs per step became 28.2, and the casts of autocast took up to 5.9."""
+    tf32, bf16 = (
+        analyzed(SAMPLES / f"h100-sxm_gpt2_vocab50304_head128_{name}.json.gz").report
+        for name in ("tf32_eager", "eager")
+    )
+    (finding,) = [one for one in tf32.findings if one.rule == "TL111"]
+    before, after = (
+        sum(row.time_ms_per_step for row in one.gemms if row.kind == "gemm") for one in (tf32, bf16)
+    )
+    casts = sum(row.time_ms_per_step for row in bf16.other_kernels if "copy" in row.kernel)
+    low, high = finding.saving_ms.low, finding.saving_ms.high
+    assert low is not None and high is not None
+    assert low < before - after - casts and before - after < high
 
 
 def test_routers_are_left_in_fp32() -> None:

@@ -11,8 +11,7 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.heads import GOOD, HeadsRun, Split, by_saving, need_heads, ranks_of, simulated
-from tracelens.step.search_space import lost_degrees
-from tracelens.step.words.search import losing_degrees
+from tracelens.step.shape_search import losing
 
 
 class HeadDimension(Rule):
@@ -146,5 +145,5 @@ def _caveats(facts: StepFacts, group: HeadsRun, option: Split) -> list[str]:
         )
     elif group.heads is not None and group.is_models(facts):
         now, then = (one * ranks_of(facts) for one in (group.heads, option.heads))
-        caveats += [f"{losing_degrees(then, lost)}." for lost in [lost_degrees(now, then)] if lost]
+        caveats += [f"{lost}." for lost in losing(now, then)]
     return [*caveats, "The softmax kernels of unfused attention are not in the bound."]

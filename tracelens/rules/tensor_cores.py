@@ -87,7 +87,8 @@ def _title(case: Precision, target: str, *, trains: bool) -> str:
         return f"Allow TF32 for matmuls: {shapes} in fp32 on CUDA cores"
     if case.now == "fp64":
         return f"Make fp32 of the fp64 tensors behind {shapes}"
-    return f"{'Train' if trains else 'Run'} in {target}: {shapes} in fp32 on CUDA cores"
+    how = "as TF32, at half the rate" if case.now == "tf32" else "in fp32 on CUDA cores"
+    return f"{'Train' if trains else 'Run'} in {target}: {shapes} {how}"
 
 
 def _saw(facts: StepFacts, case: Precision, target: str, components: list[str]) -> str:

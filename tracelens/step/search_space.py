@@ -188,15 +188,6 @@ def kept_degree(now: ModelConfig) -> int:
     return math.gcd(now.heads or 1, most)
 
 
-def lost_degrees(heads: int, then: int) -> list[int]:
-    """The usual tensor-parallel degrees that divide the heads and would no longer.
-
-    >>> lost_degrees(16, 10)
-    [4, 8]
-    """
-    return [degree for degree in TENSOR_DEGREES if heads % degree == 0 and then % degree]
-
-
 def _heads(now: ModelConfig, hidden: int | None, free: frozenset[str]) -> Iterator[_Triple]:
     """(heads, head_dim, kv_heads) that fit ``hidden``.
 

@@ -9,7 +9,7 @@ from tracelens.config.model_config import ModelConfig
 from tracelens.results import FrontPoint, OtherHeads, PickReason, ShapePick
 from tracelens.results.advice import Effort
 from tracelens.step.search import WORTH_FRAC, Found, SearchStep
-from tracelens.step.search_space import SEARCHED, TENSOR_DEGREES, SearchLimits, kept_degree, lost_degrees
+from tracelens.step.search_space import SEARCHED, TENSOR_DEGREES, SearchLimits, kept_degree
 from tracelens.step.step import Change
 from tracelens.step.words import search as words
 
@@ -88,11 +88,20 @@ def other_heads(step: SearchStep, now: ModelConfig, limits: SearchLimits) -> lis
     return rows
 
 
+def losing(heads: int | None, then: int | None) -> list[str]:
+    """What other heads lose: that they no longer divide over usual numbers of tensor-parallel ranks.
+
+    >>> losing(16, 10), losing(16, 24)
+    (['10 heads no longer divide over 4 or 8 tensor-parallel ranks'], [])
+    """
+    lost = [n for n in TENSOR_DEGREES if (heads or 1) % n == 0 and (then or n) % n]
+    return [words.losing_degrees(then, lost)] if then and lost else []
+
+
 def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
     now, then = change.now, change.then
     found = changes(now, then)
     effort, why = _effort(frozenset(found), grows=(then.ffn or 0) > (now.ffn or 0))
-    lost = lost_degrees(now.heads, then.heads) if now.heads and then.heads else []
     memory, needs = step.memory(now), step.memory(then)
     return ShapePick(
         title=_title(found),
@@ -105,7 +114,7 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
         flops_frac=change.flops_frac,
         memory_frac=needs / memory - 1 if needs and memory else None,
         effort=effort,
-        effort_why=f"{why}; {words.losing_degrees(then.heads, lost)}" if then.heads and lost else why,
+        effort_why="; ".join([why, *losing(now.heads, then.heads)]),
         reasons=_reasons(change),
         diff=list(diff(then)),
     )

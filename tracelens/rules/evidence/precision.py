@@ -38,7 +38,7 @@ class Precision:
     """GEMMs that one change of precision would move to the tensor cores, or to their faster side."""
 
     rows: list[GemmRow]
-    now: Literal["fp32", "fp64"]
+    now: Literal["fp32", "tf32", "fp64"]
     targets: tuple[str, ...]  # in the order of preference
     mixed: bool  # the rest of the step runs in the target
 
@@ -49,8 +49,8 @@ class Precision:
 
     def why(self, target: str) -> str:
         """The part of the rule's page that says why it costs time."""
-        if self.mixed or self.now == "fp64":
-            return "beside 16 bits" if self.mixed else "fp64"
+        if self.mixed or self.now != "fp32":
+            return "beside 16 bits" if self.mixed else self.now
         return "fp32" if target == "tf32" else ""
 
     def savings(self, facts: StepFacts) -> dict[str, Estimate | None]:
@@ -201,8 +201,13 @@ def _named_fp32(row: GemmRow) -> bool:
 
 
 def _allows_tf32(rows: Sequence[GemmRow]) -> bool:
-    """Did a matmul run as TF32? Convolutions have a flag of their own."""
-    return any(row.math_dtype == "tf32" and "conv" not in (row.op or "conv") for row in rows)
+    """Did a matmul run as TF32?"""
+    return any(map(_runs_as_tf32, rows))
+
+
+def _runs_as_tf32(row: GemmRow) -> bool:
+    """Convolutions are none: they have a flag of their own."""
+    return row.math_dtype == "tf32" and "conv" not in (row.op or "conv")
 
 
 def _precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision]:
@@ -230,6 +235,9 @@ def _precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision]:
             cases.append(Precision(own, "fp32", _known(facts, most), True))
     elif on_cuda_cores and not _allows_tf32(rows):
         cases.append(Precision(on_cuda_cores, "fp32", _known(facts, "tf32", "bf16", "fp16"), False))
+    elif time_of(tf32 := [row for row in single if _runs_as_tf32(row)]) > 0.5 * time_of(rows):
+        own = [row for row in tf32 if row.component != "optimizer"]
+        cases += [Precision(own, "tf32", _known(facts, "bf16", "fp16"), False)] if own else []
     if doubles:
         cases.append(Precision(doubles, "fp64", _known(facts, "fp32"), False))
     return cases
