@@ -47,10 +47,9 @@ def diagnose_trace(trace: Trace) -> Diagnosis:
 
 
 def _without_gpu(trace: Trace) -> TraceCheck:
-    said = words.no_gpu_event_among(
-        trace.events, trace.warnings[0] if trace.partial and trace.warnings else None
-    )
-    return TraceCheck("gpu-events", "unusable", said, words.NOTHING_TO_ANALYZE, words.WITH_GPU)
+    fault = trace.warnings[0] if trace.partial and trace.warnings else None
+    said, remedy = words.no_gpu_event_among(trace.events, fault), words.AGAIN if fault else words.WITH_GPU
+    return TraceCheck("gpu-events", "unusable", said, words.NOTHING_TO_ANALYZE, remedy)
 
 
 def _checks(trace: Trace) -> list[TraceCheck]:

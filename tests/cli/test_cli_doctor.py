@@ -92,3 +92,11 @@ def test_what_is_no_trace_is_one_line_and_3(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text("{}")
     done = run("doctor", tmp_path / "trace.json")
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (3, "", 1)
+
+
+def test_a_file_that_ends_before_its_kernels_is_to_be_copied_again(tmp_path: Path) -> None:
+    events = [op(ts=at) for at in range(20)]
+    text = document(events)
+    (tmp_path / "trace.json").write_text(text[: text.rindex("aten::mm")])
+    said = run("doctor", tmp_path / "trace.json").stdout
+    assert "copy the file again" in " ".join(said.split()) and "activities" not in said

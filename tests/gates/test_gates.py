@@ -192,6 +192,14 @@ def test_what_no_rule_could_judge_is_unknown_and_what_was_judged_clean_is_nothin
     assert judged(sample_report.no_transformer(), "findings>0").state == "unknown"
 
 
+def test_a_gate_on_the_longest_step_is_judged_by_it() -> None:
+    one = sample_report.full()
+    slow = replace(one, summary=replace(one.summary, step_ms=StepTime(99.9, 99.0, 100.7, 3)))
+    assert judged(slow, "step.high>100.5ms").state == "failed"
+    assert judged(slow, "step>100.5ms").state == "open"
+    assert judged(slow, "step>99.5ms").state == "failed"
+
+
 def test_a_trace_without_steps_has_nothing_per_step() -> None:
     one = sample_report.full()
     bare = replace(one, summary=replace(one.summary, steps_marked=False))

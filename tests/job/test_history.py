@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations, permutations
 from pathlib import Path
@@ -18,6 +19,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.job.history import figures, history, record
 from tracelens.job.run import analyze_job
 from tracelens.job.trend import probability
+from tracelens.results import Known
 from tracelens.results.job import Job
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -94,6 +96,22 @@ def test_other_jobs_and_too_few_runs_say_nothing(job: Job, tmp_path: Path) -> No
     stored(tmp_path, [fewer, fewer, fewer, job, job, scaled(job, idle_ms=job.step_ms)])
     found = history(tmp_path)
     assert (len(found.runs), found.earlier, found.moved) == (6, 2, [])
+
+
+def test_another_model_on_the_same_gpus_is_another_job(job: Job, tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra history is not installed")
+    assert job.model is not None
+    known = msgspec.structs.replace(
+        job, model=replace(job.model, hidden=Known(1280, ""), layers=Known(12, ""))
+    )
+    wider = msgspec.structs.replace(
+        job, model=replace(job.model, hidden=Known(2560, ""), layers=Known(12, ""))
+    )
+    words = msgspec.structs.replace(known, model=replace(known.model or job.model, vocab=Known(50304, "")))
+    stored(tmp_path, [known, words, known, wider])
+    assert history(tmp_path).earlier == 0
+    stored(tmp_path / "same", [known, wider, known, words])  # a change of the shape is the job's
+    assert history(tmp_path / "same").earlier == 2
 
 
 def test_a_run_is_kept_once_and_under_a_name_for_a_file(job: Job, tmp_path: Path, said: Listener) -> None:

@@ -98,6 +98,13 @@ def test_metadata_stands_before_or_behind_the_events(tmp_path: Path) -> None:
         assert trace.warnings == []
 
 
+def test_a_capture_of_one_gpu_says_so_itself() -> None:
+    """PyTorch writes distributedInfo only where there are process groups."""
+    assert rank_and_world({"tracelens": {"parallel": {"rank": 0, "world_size": 1}}}) == (None, 1)
+    for own in ({"parallel": {"world_size": 8}}, {"parallel": None}, None, {}):
+        assert rank_and_world({"tracelens": own}) == (None, None)
+
+
 def test_metadata_behind_the_events_may_look_like_events(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

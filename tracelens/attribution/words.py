@@ -18,7 +18,7 @@ Lacking = tuple[str, str, str]
 REASONS = {
     "no launch": (
         "launched before the recording began: its launch is not in the file",
-        "record with a warm-up step (schedule(wait=1, warmup=1, active=2)) and synchronize after each step",
+        "synchronize before the first recorded step, behind a warm-up (schedule(wait=1, warmup=1, active=2))",
     ),
     "graph": (
         "part of a CUDA graph: all its kernels hang from one launch",

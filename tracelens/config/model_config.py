@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 from tracelens.config import words
 from tracelens.errors import UsageError
+from tracelens.numbers import listed
 from tracelens.results import ModelDims
 
 #: How users write a parameter -> our name for it.
@@ -329,9 +330,11 @@ def changed(now: ModelConfig, changes: Mapping[str, int | str]) -> ModelConfig:
     if "capacity" not in changes:
         then = replace(then, capacity=_capacity(now, then))
     if then.heads and then.kv_heads and then.heads % then.kv_heads:
-        raise UsageError(
-            f"{then.kv_heads} key/value heads do not divide {then.heads} heads: give kv_heads as well"
-        )
+        given = "kv_heads" in changes
+        fits = [n for n in range(1, then.heads + 1) if then.heads % n == 0] if given else []
+        near = sorted(sorted(fits, key=lambda n: abs(n - (then.kv_heads or n)))[:2])
+        remedy = f"{listed(list(map(str, near)))} do" if given else "give kv_heads as well"
+        raise UsageError(f"{then.kv_heads} key/value heads do not divide {then.heads} heads: {remedy}")
     _check_ranks(then, changes)
     return then
 

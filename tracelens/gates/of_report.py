@@ -47,7 +47,10 @@ def _per_step(
 
 
 def _step(report: Report, _: str) -> Reading:
-    return Reading({"time": exact(report.summary.step_ms.median)}) if _stepped(report) else unknown(_NO_STEP)
+    step = report.summary.step_ms
+    if not _stepped(report):
+        return unknown(_NO_STEP)
+    return Reading({"time": Range(step.low, step.median, step.high, measured=True)})
 
 
 def _step_spread(report: Report, _: str) -> Reading:

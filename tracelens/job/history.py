@@ -18,6 +18,7 @@ from tracelens.comparison.step_change import PRACTICAL
 from tracelens.errors import InputError, UsageError
 from tracelens.files import write_bytes
 from tracelens.job.trend import MOST_RUNS, slope
+from tracelens.numbers import plural
 from tracelens.results.job import Job
 
 #: Fewer earlier runs say nothing of how much runs differ.
@@ -33,7 +34,7 @@ class RecordedRun(msgspec.Struct, frozen=True):
 
     run: str
     recorded_at: str  # ISO 8601: when it was put into the store
-    job: str  # GPUs and number of ranks: runs that differ in it are not compared
+    job: str  # number of ranks, GPUs and the model's size: runs that differ in it are not compared
     figures: dict[str, float]  # ms per step: step, parts (median rank), late (latest rank), components
 
 
@@ -95,7 +96,7 @@ def record(job: Job, store: Path, *, run: str, when: datetime) -> Path:
         {
             "run": [run] * many,
             "recorded_at": [when.isoformat(timespec="seconds")] * many,
-            "job": [f"{len(job.ranks)} ranks, {gpus}"] * many,
+            "job": [", ".join([plural(len(job.ranks), "rank"), gpus, *_sizes(job)])] * many,
             "figure": list(values),
             "ms": list(values.values()),
         }
@@ -105,6 +106,12 @@ def record(job: Job, store: Path, *, run: str, when: datetime) -> Path:
     store.mkdir(parents=True, exist_ok=True)
     write_bytes(path, sink.getvalue().to_pybytes())
     return path
+
+
+def _sizes(job: Job) -> list[str]:
+    """What tells one model from another, and not a change of its shape from the shape before."""
+    known = {name: getattr(job.model, name).value for name in ("hidden", "layers") if job.model is not None}
+    return [f"{name} {value}" for name, value in known.items() if value is not None]
 
 
 def history(store: Path) -> History:

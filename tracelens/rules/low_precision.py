@@ -85,7 +85,7 @@ def _back(facts: StepFacts, sure: Sequence[TypeGain]) -> Candidate:
         why="too small",
         change={"precision": ["fp8", "bf16"]},
         fix=["+ convert_to_float8_training(model, module_filter_fn=without_these)", f"+ # {names(sure)}"],
-        caveats=["torchao's auto_filter_small_kn leaves out layers by size in the same way."],
+        caveats=["torchtitan's auto_filter_small_kn leaves out layers by size in the same way."],
         confidence="medium",
         effort="code",
         components=[gain.component for gain in sure],

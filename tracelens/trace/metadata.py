@@ -85,10 +85,15 @@ def device_properties(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def rank_and_world(metadata: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Rank and world size from ``distributedInfo``; None where the trace does not say."""
-    info = metadata.get("distributedInfo")
+    """Rank and world size from ``distributedInfo``; None where the trace does not say.
+
+    A capture says so itself, and PyTorch only where there are process groups: one GPU has no rank.
+    """
+    info, own = metadata.get("distributedInfo"), metadata.get("tracelens")
     if not isinstance(info, dict):
-        return None, None
+        parallel = own.get("parallel") if isinstance(own, dict) else None
+        alone = isinstance(parallel, dict) and parallel.get("world_size") == 1
+        return None, 1 if alone else None
     rank, world = info.get("rank"), info.get("world_size")
     return (
         rank if type(rank) is int and 0 <= rank < MOST_RANKS else None,
