@@ -143,4 +143,5 @@ def _caveats(facts: StepFacts, group: HeadsRun, option: Split) -> list[str]:
             "With the number of heads kept, the projections grow with head_dim; the trace does not show"
             " another split of the same width."
         )
-    return [*caveats, "The softmax kernels of unfused attention are not in the bound."]
+    softmax = ["The softmax kernels of unfused attention are not in the bound."] if group.unfused else []
+    return [*caveats, *softmax]
