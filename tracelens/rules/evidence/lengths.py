@@ -69,7 +69,8 @@ def saw_of(facts: StepFacts, length: int, bound_ms: float) -> str:
     """What a trace shows of it."""
     fused = _fused(facts, length)
     blocks = round_up(length, BLOCK) // BLOCK
-    text = f"The sequence is {length}: {plural(blocks, 'block')} of {BLOCK} hold {blocks * BLOCK} positions."
+    hold = f"{plural(blocks, 'block')} of {BLOCK} {'holds' if blocks == 1 else 'hold'}"
+    text = f"The sequence is {length}: {hold} {blocks * BLOCK} positions."
     if fused:
         text += f" {took(fused, facts, 'fused attention row')}."
     return f"{text} Part-filled blocks and tiles cost {ms(bound_ms)} at most ({of_step(bound_ms, facts)})."
