@@ -277,7 +277,7 @@ def profiler_overhead(idle_frac: float, flags: Sequence[str]) -> Lacking:
 
 def older_pytorch(seen: Collection[Older], of_collectives: Sequence[str] = ()) -> Lacking:
     """Of what a current PyTorch writes without being asked."""
-    lost = listed(of_collectives).replace(" and ", " or ")
+    lost = listed([*of_collectives]).replace(" and ", " or ")
     return "Recorded with an older PyTorch", "; ".join(_OLDER[one].format(lost) for one in seen), _CURRENT
 
 
