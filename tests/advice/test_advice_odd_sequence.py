@@ -153,10 +153,14 @@ def test_no_other_rule_names_the_same_length() -> None:
 def test_it_does_not_apply_to_packed_sequences_or_unknown_lengths(said: Listener) -> None:
     packed = attention(1, 64, attention=AttentionDims(None, 1, 1, head_dim=64, tokens=4096))
     product = gemm(2, 64, 64, 64)
-    for step in (facts(packed, product), facts(product), facts(product, dims=model(False))):
+    named = replace(packed, attention=None, op="_vllm_fa2_C::varlen_fwd")  # its sizes are not recorded
+    for step in (facts(packed, product), facts(named, product), facts(product, dims=model(False))):
         outcome = RULE.check(step)
         assert outcome.state == "not_applicable"
         said(outcome.why)
+    untold = RULE.check(facts(product))  # a transformer has a length
+    assert untold.state == "could_not_run"
+    said(untold.why)
 
 
 def test_scores_off_the_grid_are_judged_beside_packed_sequences() -> None:

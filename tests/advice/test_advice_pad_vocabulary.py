@@ -176,6 +176,8 @@ def test_what_torch_compile_padded_is_not_the_vocabulary(said: Listener) -> None
     assert finding.gemms == ["g1", "g2", "g3"]
     assert finding.flops_delta == pytest.approx(40 / 50264)
     assert finding.evidence["row_begins_on_bytes"] == 16
+    asked = one(*rows, step_ms=100.0, dims=model(vocab=50257, hidden=2560))  # the model's, as it asked
+    assert (asked.title, asked.saw, asked.gemms) == (finding.title, finding.saw, finding.gemms)
     wide = [replace(row, padded_from={"n": 50257}) for row in training(50304, NVJET)[:1]]
     passed = RULE.check(facts(*wide, step_ms=100.0, dims=model(vocab=50304, hidden=2560)))
     assert passed.state == "passed"

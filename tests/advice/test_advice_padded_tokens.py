@@ -32,6 +32,15 @@ def check(facts: StepFacts) -> Outcome:
     return RULE.check(facts)
 
 
+def test_packed_attention_without_sizes_is_seen_by_its_operator(said: Listener) -> None:
+    facts = packed(4096)
+    rows = [replace(row, attention=None, op="_vllm_fa2_C::varlen_fwd") if row.kind == "attention" else row
+            for row in facts.gemms]  # fmt: skip
+    outcome = check(replace(facts, gemms=rows))
+    assert outcome.state == "could_not_run"
+    said(outcome.why)
+
+
 def test_padding_is_a_share_of_every_linear_layer(said: Listener) -> None:
     facts = packed(4096, 6144)  # 5120 of 8192 rows in the mean
     (finding,) = check(facts).findings

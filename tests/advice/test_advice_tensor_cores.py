@@ -184,6 +184,13 @@ def test_without_shapes_the_names_tell_fp32_on_cuda_cores(
     assert check(row, tensor, gpu=gpu).findings == ()  # most of the time is not in such kernels
 
 
+def test_beside_shapes_that_are_known_the_others_are_named(said: Listener) -> None:
+    named = gemm(2, None, None, None, kernel=SGEMM, dtype=None, math_dtype="fp32", time_us=1000.0)
+    (finding,) = check(fp32(1), named).findings
+    assert finding.gemms == ["g1"]
+    said(finding.caveats[1])
+
+
 def test_products_on_tensor_cores_pass_with_the_count(said: Listener) -> None:
     outcome = check(gemm(1, 4096, 4096, 4096), gemm(2, None, None, None, kernel=NVJET, time_us=5.0))
     assert outcome.state == "passed"

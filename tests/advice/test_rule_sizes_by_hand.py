@@ -547,7 +547,7 @@ def test_a_sequence_of_one_is_a_length(length: int | None, known: bool) -> None:
     if known:
         assert need_length(step, None) == 1
     else:
-        assert state_of(need_length, step, None)[:2] == ("not_applicable", True)
+        assert state_of(need_length, step, None)[:2] == ("could_not_run", False)
 
 
 def test_half_of_causal_scores_had_to_be_done(said: Listener) -> None:

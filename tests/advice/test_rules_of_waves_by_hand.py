@@ -311,7 +311,7 @@ def test_a_step_needs_a_micro_batch_and_a_length() -> None:
     for name, words in (("micro_batch", "micro-batch"), ("sequence", "sequence length")):
         none_of: dict[str, Any] = {name: Known(0, "made up")}
         none = outcome_of(CLIFFS.look, facts(row, dims=replace(dims, **none_of)))
-        assert none.state == "not_applicable" and words in none.why and none.absent
+        assert none.state == "could_not_run" and words in none.why
     assert cliffs._need_batch(tokens(row, batch=1)) == (1, 1024)
     assert cliffs._need_batch(tokens(row, batch=1024)) == (1024, 1)
 

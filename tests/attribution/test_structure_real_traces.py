@@ -119,6 +119,18 @@ def test_what_ranks_share_is_said_of_the_whole_model_too() -> None:
     }
 
 
+def test_the_last_layer_is_read_as_its_equals() -> None:
+    """d14: a GEMM that Inductor wrote, the output of global attention, has no name; behind the last layer
+    stands one of the neck. The last layer's way up was called an output, 5120 wide at hidden 1280."""
+    report = analyzed(need_shared("d14_")).report
+    rows = [row for row in report.gemms if row.m_range is not None and row.component.startswith("mlp.")]
+    assert {(row.component, row.n_range, row.calls) for row in rows} == {
+        ("mlp.up", (4993, 5120), 32),
+        ("mlp.down", (1153, 1280), 32),
+    }
+    assert not any(row.component == "logits" for row in report.gemms)
+
+
 def test_weight_gradients_of_one_shape_are_told_apart_by_order() -> None:
     """In d1 the gradients of both MLP weights have one shape. Inductor casts those of the first weight with
     one kernel and those of the second with another: an independent witness that the order is right."""

@@ -546,6 +546,11 @@ def test_split_k_factor(name: str, grid: tuple[int, int, int] | None, batch: int
             "gemm",
             "grouped",
         ),
+        (
+            "void fused_moe::run_global<fused_moe::Fused_Moe_Kernel_sm80<T, T, T, 32, 128, 64, 2> >(P)",
+            "gemm",
+            "grouped",
+        ),
         # attention of NVIDIA's libraries
         ("cudnn_generated_fort_native_sdpa_sm100_flash_bprop_f16_knob_31", "attention", "cudnn_sdpa"),
         ("fmha_dgrad_fp16_512_64_sm80_kernel", "attention", "fmha"),

@@ -108,6 +108,8 @@ GEMM_RULES: tuple[NameRule, ...] = (
     rule("gemm", "grouped", rf"{_CUTLASS}.*(?:GroupProblemShape|GroupedBlockScaledGemm)", read.tensor),
     rule("gemm", "grouped", r"cutlass\w{0,40}::gemm::kernel::GemmGrouped<", templates.cutlass2),
     rule("gemm", "grouped", rf"{_CUTLASS}.*GemmGrouped", nothing),
+    # The experts' way in with its activation: TensorRT-LLM and FlashInfer, fused_moe_kernel.cuh.
+    rule("gemm", "grouped", r"\bfused_moe::run_global<fused_moe::Fused_Moe_Kernel_sm\d+<", read.tensor),
     rule("gemm", "cutlass3", rf"{_CUTLASS}(?>.*?GemmUniversal<).*CollectiveMma<", templates.cutlass3),
     # A family of its own: nothing says that its grids are those of the library's kernels.
     rule(

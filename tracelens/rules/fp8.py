@@ -47,7 +47,7 @@ class Fp8(Rule):
             raise absent("No GEMM of a transformer's linear layers was recognised.")
         if not wide and not in_fp8:
             if all(row.dtype is None for row in linear):
-                raise could_not_run(f"No GEMM has a shape and a type: {for_shapes(linear)}.")
+                raise could_not_run(f"No linear layer's GEMM has a shape and a type: {for_shapes(linear)}.")
             raise not_applicable(
                 "The linear layers compute in neither 16 nor 8 bits, and fp8 starts from 16."
             )

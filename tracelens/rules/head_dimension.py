@@ -146,4 +146,5 @@ def _caveats(facts: StepFacts, group: HeadsRun, option: Split) -> list[str]:
     elif group.heads is not None and group.is_models(facts):
         now, then = (one * ranks_of(facts) for one in (group.heads, option.heads))
         caveats += [f"{lost}." for lost in losing(now, then)]
-    return [*caveats, "The softmax kernels of unfused attention are not in the bound."]
+    softmax = ["The softmax kernels of unfused attention are not in the bound."] if group.unfused else []
+    return [*caveats, *softmax]

@@ -10,7 +10,7 @@ from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.candidate import Candidate, absent, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes
-from tracelens.rules.engine.rows import gemms_of, took
+from tracelens.rules.engine.rows import gemms_of, packed_rows, took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.trials import GAIN_FRAC
 
@@ -37,6 +37,8 @@ class PaddedTokens(Rule):
             and row.attention.tokens is not None and row.attention.heads == heads
         ]  # fmt: skip
         if not packed and not facts.padded:
+            if any(row.attention is None for row in packed_rows(facts)):
+                raise could_not_run("How many tokens the packed attention has is not recorded.")
             raise absent(
                 "Neither packed attention nor an operator that pads a batch was recognised, which alone tell"
                 " tokens from padding."

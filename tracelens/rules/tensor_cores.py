@@ -123,7 +123,7 @@ def _caveats(
     facts: StepFacts, case: Precision, target: str, savings: Mapping[str, Estimate | None]
 ) -> list[str]:
     meaning = {one: text.format(**(_TRAINED if facts.trains else _RUN)) for one, text in _MEANING.items()}
-    said = [meaning[target]]
+    said = [meaning[target], *case.beside(facts)]
     if case.mixed and any(row.component == "logits" for row in case.rows):
         said.append("Keep the loss itself in fp32: cast the logits after the GEMM, not its operands before.")
     for other, saving in savings.items():  # the choice is the user's

@@ -99,7 +99,7 @@ def _need_batch(facts: StepFacts) -> tuple[int, int]:
     batch, sequence = facts.model.micro_batch, facts.model.sequence
     for known, what in ((batch, "micro-batch"), (sequence, "sequence length")):
         if known.value is None or known.value < 1:
-            raise absent(not_known(what, known))
+            raise could_not_run(not_known(what, known))
     return batch.value or 1, sequence.value or 1
 
 

@@ -8,7 +8,7 @@ number admits one reading.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from tracelens.attribution.structure.grammars import GROUPED
@@ -25,6 +25,7 @@ from tracelens.attribution.structure.readings import (
     without_adapters,
 )
 from tracelens.attribution.structure.runs import Core, Label, Run
+from tracelens.attribution.structure.units import Kind
 from tracelens.attribution.structure.walk import activates, loses, name_sum
 
 _TWO_MLPS = 2
@@ -57,6 +58,7 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     _label_ahead(run, ahead, whole[0])
     _label_without_attention(run, ahead, [*zip(between, patterns, strict=True)], keys)
     pattern_last = _behind_last(run, rest, whole[-1], max(pattern.count("mlp.down") for pattern in patterns))
+    pattern_last = _as_equals(run, rest, pattern_last, _equals([*zip(between, patterns, strict=True)], keys))
     _label_layers(run, cores, [*between, rest], [*patterns, pattern_last])
     _unknown_cores(run)
     last_norm = max((at for at in normalizations(run, cores[-1].last, stop)), default=stop)
@@ -65,12 +67,17 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     transformed = once and bool(normalizations(run, middle[0], rest[-1]))
     ends = losses[:1] == [stop] or not behind
     alone = ends and [at for at in rest if at > last_norm] == rest[-1:] and (bool(losses) or transformed)
-    pictures = any(kind.what == "convolution" for kind in run.kinds[rest[-1] : stop]) if rest else False
+    pictures = any(map(_convolves, run.kinds[rest[-1] : stop])) if rest else False
     if rest and not pictures and (alone or (len(rest) == len(pattern_last) + 1 and ends)):
         run.labels[rest[-1]] = Label("logits")
         if transformed:
             run.labels.update(dict.fromkeys(middle, Label("other")))  # before the vocabulary
     _label_adapters(run, [ahead, *between, rest])
+
+
+def _convolves(kind: Kind) -> bool:
+    """Also a kernel that CUTLASS names after a convolution's forward."""
+    return kind.what == "convolution" or "fprop" in kind.name
 
 
 def _label_ahead(run: Run, ahead: list[int], pattern: Pattern) -> None:
@@ -193,13 +200,10 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
     if not any(usual) or sum(pattern is not None for pattern in usual) < _USUAL * len(between):
         return None
     usual = _without_more_queries(_of_layers(between, usual, keys))
-    equal: dict[object, set[str]] = {}
-    for places, pattern in zip(between, usual, strict=True):
-        for at, component in zip(places, pattern or (), strict=False):
-            equal.setdefault(keys[at], set()).add(component)
+    equal = _equals([*zip(between, usual, strict=True)], keys)
     out: list[Pattern] = []
     for number, (places, pattern) in enumerate(zip(between, usual, strict=True)):
-        parts = [equal.get(keys[at], set()) for at in places]
+        parts = [equal(at) for at in places]
         own = None if merged[number] else read[number]
         beside = own if own and tuple(filter(None, own)) in usual else None  # of other work, as others
         found = pattern or beside or _with_equal_attention(own, parts) or _of_equals(run, places, parts)
@@ -298,6 +302,27 @@ def _brief(pattern: Pattern) -> Pattern:
     get tokens differs from layer to layer)."""
     short = _once(pattern)
     return tuple(c for c, before in zip(short, ("", *short), strict=False) if c != before or c != EXPERTS)
+
+
+def _equals(
+    read: Sequence[tuple[list[int], Pattern | None]], keys: Mapping[int, object]
+) -> Callable[[int], set[str]]:
+    """What products with the kernel and the grid of that at a position are, by these readings."""
+    known: dict[object, set[str]] = {}
+    for places, pattern in read:
+        for at, component in zip(places, pattern or (), strict=False):
+            known.setdefault(keys[at], set()).add(component)
+    return lambda at: known.get(keys[at], set())
+
+
+def _as_equals(run: Run, rest: list[int], found: Pattern, equal: Callable[[int], set[str]]) -> Pattern:
+    """The reading ``found`` behind the last core; where it makes of a product what no equal one is, that of
+    the equals up to the last MLP that they show."""
+    parts = [equal(at) for at in rest]
+    if all(not part or component in part for component, part in zip(found, parts, strict=False)):
+        return found
+    ends = (_of_equals(run, rest[:size], parts[:size]) for size in range(len(rest), 0, -1))
+    return next((one for one in ends if one and one[-1] == "mlp.down"), found)
 
 
 def _of_equals(run: Run, places: list[int], equal: list[set[str]]) -> Pattern | None:

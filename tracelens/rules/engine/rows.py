@@ -30,9 +30,18 @@ def sizes_of(row: GemmRow) -> tuple[int, int, int, int] | None:
     return row.m, row.n, row.k, row.batch or 1
 
 
+def packed_rows(facts: StepFacts) -> list[GemmRow]:
+    """Attention over sequences packed behind one another, by its sizes or its operator."""
+    return [
+        row
+        for row in facts.gemms
+        if (row.attention is not None and row.attention.tokens is not None) or "varlen" in (row.op or "")
+    ]
+
+
 def is_packed(facts: StepFacts) -> bool:
     """Are sequences packed behind one another, so that a step has no micro-batch?"""
-    return any(row.attention is not None and row.attention.tokens is not None for row in facts.gemms)
+    return bool(packed_rows(facts))
 
 
 def time_of(rows: Sequence[GemmRow] | Sequence[OtherRow]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracelens.numbers import ms, plural, round_up
 from tracelens.results import GemmRow
 from tracelens.rules.engine.bounds import Bound, bound_of_row, name
-from tracelens.rules.engine.candidate import absent, not_applicable
+from tracelens.rules.engine.candidate import could_not_run, not_applicable
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import need_dimensions, not_known
 from tracelens.rules.engine.rows import is_packed, of_step, took
@@ -25,7 +25,7 @@ def need_length(facts: StepFacts, case: Case | None) -> int:
         raise not_applicable("Sequences are packed: their lengths are in no trace.")
     need_dimensions(facts)
     if facts.model.sequence.value is None or facts.model.sequence.value < 1:
-        raise absent(not_known("sequence length", facts.model.sequence))
+        raise could_not_run(not_known("sequence length", facts.model.sequence))
     return facts.model.sequence.value
 
 
@@ -69,7 +69,8 @@ def saw_of(facts: StepFacts, length: int, bound_ms: float) -> str:
     """What a trace shows of it."""
     fused = _fused(facts, length)
     blocks = round_up(length, BLOCK) // BLOCK
-    text = f"The sequence is {length}: {plural(blocks, 'block')} of {BLOCK} hold {blocks * BLOCK} positions."
+    hold = f"{plural(blocks, 'block')} of {BLOCK} {'holds' if blocks == 1 else 'hold'}"
+    text = f"The sequence is {length}: {hold} {blocks * BLOCK} positions."
     if fused:
         text += f" {took(fused, facts, 'fused attention row')}."
     return f"{text} Part-filled blocks and tiles cost {ms(bound_ms)} at most ({of_step(bound_ms, facts)})."

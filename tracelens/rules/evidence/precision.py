@@ -53,6 +53,13 @@ class Precision:
             return "beside 16 bits" if self.mixed else self.now
         return "fp32" if target == "tf32" else ""
 
+    def beside(self, facts: StepFacts) -> list[str]:
+        """That GEMMs of no shape run on CUDA cores as well, as a sentence or none."""
+        more = [row for row in facts.gemms if _named_fp32(row) and row not in self.rows]
+        if not more or self.mixed or self.now != "fp32":
+            return []
+        return [f"{took(more, facts)} on CUDA cores, too, by name: without shapes no saving is predicted."]
+
     def savings(self, facts: StepFacts) -> dict[str, Estimate | None]:
         """Measured minus predicted time in each target; None where too many rows have no prediction."""
         return {target: self._saving(facts, target) for target in self.targets}

@@ -56,8 +56,12 @@ def columns(facts: StepFacts) -> int | None:
     """The vocabulary as the GEMMs have it: the model's, or N of the largest forward logits GEMM."""
     if facts.model.classes.value is not None:
         return None  # a classifier's head has classes to choose from
-    if facts.model.vocab.value is not None:
-        return facts.model.vocab.value if facts.model.vocab.value > 0 else None
+    asked = facts.model.vocab.value
+    if asked is not None:
+        padded = (
+            row.n for row in logits(facts) if row.role == "forward" and row.padded_from.get("n") == asked
+        )
+        return next(padded, asked) if asked > 0 else None
     shaped = [row for row in logits(facts) if row.role == "forward" and row.n is not None]
     return max(shaped, key=lambda row: row.time_ms_per_step).n if shaped else None
 
