@@ -18,7 +18,7 @@ OTHERS = {
     # Megatron-LM, megatron/training/arguments.py
     "--make-vocab-size-divisible-by", "--num-query-groups", "--num-experts", "--group-query-attention",
     "--overlap-param-gather", "--overlap-grad-reduce", "--tp-comm-overlap", "--tensor-model-parallel-size",
-    "--sequence-parallel",
+    "--sequence-parallel", "--attention-backend", "--use-flash-attn",
     "--swiglu", "--seq-length", "--num-layers", "--num-attention-heads", "--multi-latent-attention",
     "--moe-grouped-gemm", "--micro-batch-size", "--kv-channels", "--hidden-size", "--ffn-hidden-size",
     "--decoder-first-pipeline-num-layers", "--account-for-embedding-in-pipeline-split",
