@@ -43,6 +43,8 @@ def diagnose_trace(trace: Trace) -> Diagnosis:
     """Diagnose a trace that has been read."""
     rules = check_rules(trace)
     checks = _checks(trace) if len(trace.kernels) else [_without_gpu(trace)]
+    if trace.metadata.get("generated"):
+        checks.append(TraceCheck("generated", "note", words.GENERATED, "", words.AS_AN_EXAMPLE))
     return Diagnosis(SCHEMA_VERSION, trace.source.name, _verdict(checks, rules), trace.events, checks, rules)
 
 

@@ -155,6 +155,8 @@ PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 NO_GPU_RECORDED = (
     "record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine with a GPU"
 )
+GENERATED = "generated, not a measurement"
+AS_AN_EXAMPLE = "an example alone"
 AGAIN = "copy the file again"
 WITH_GPU = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on a machine with an NVIDIA GPU"
 NOTHING_TO_ANALYZE = "there is nothing to analyze"

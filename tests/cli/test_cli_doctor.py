@@ -13,7 +13,7 @@ import tracelens
 from tests.cli.running import run
 from tests.trace.tools import document, kernel, op, small_trace
 from tracelens.cli.job import is_job
-from tracelens.render.facts import rule_lines
+from tracelens.render.facts import GENERATED, rule_lines
 from tracelens.render.html import render_html
 from tracelens.results.json import diagnosis_json
 
@@ -100,3 +100,11 @@ def test_a_file_that_ends_before_its_kernels_is_to_be_copied_again(tmp_path: Pat
     (tmp_path / "trace.json").write_text(text[: text.rindex("aten::mm")])
     said = run("doctor", tmp_path / "trace.json").stdout
     assert "copy the file again" in " ".join(said.split()) and "activities" not in said
+
+
+def test_a_generated_trace_is_called_one_alone_and_in_a_job(tmp_path: Path) -> None:
+    sample = Path(__file__).resolve().parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
+    (tmp_path / "rank0.json.gz").write_bytes(sample.read_bytes())
+    assert any(one.code == "generated" for one in tracelens.doctor(sample).checks)
+    told = run("analyze", tmp_path, "--no-html", "--json", tmp_path / "job.json").stdout
+    assert GENERATED in told and json.loads((tmp_path / "job.json").read_text())["generated"] is True

@@ -134,6 +134,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     communicating: Columns  # begin_ns, end_ns: some event of the component communication runs
     busy: Columns  # begin_ns, end_ns: some GPU event runs
     input: Columns  # begin_ns, end_ns: the training loop waits for a batch
+    generated: bool = False  # the trace is, and not measured
 
 
 def summarize(analysis: Analysis) -> RankSummary:
@@ -157,6 +158,7 @@ def summarize(analysis: Analysis) -> RankSummary:
     kinds, of_call = _kinds(communication.calls)
     rank, source = _rank(trace)
     found = RankSummary(
+        generated=report.trace.generated,
         summary_version=SUMMARY_VERSION,
         tool_version=__version__,
         file=report.trace.path,

@@ -7,7 +7,7 @@ from shlex import quote
 from statistics import median
 
 from tracelens import numbers as f
-from tracelens.render.facts import known_dims
+from tracelens.render.facts import GENERATED, known_dims
 from tracelens.render.slow_calls import slow_sends
 from tracelens.render.waits import BOUNDS
 from tracelens.results.job import Cause, Job, Parts, SeenAt, Straggler
@@ -324,11 +324,13 @@ def _numbered(ranks: Sequence[int]) -> str:
 def identity(job: Job) -> str:
     """Ranks, GPUs, steps."""
     gpus = sorted({row.gpu for row in job.ranks})
-    of = f"{len(job.ranks)} of {job.world_size} ranks" if job.world_size else f"{len(job.ranks)} ranks"
+    whole = f" of {job.world_size}" if job.world_size else ""
+    of = f"{len(job.ranks)}{whole} rank{'' if (job.world_size or len(job.ranks)) == 1 else 's'}"
     many = len(job.steps)
     steps = f"{many} step{'' if many == 1 else 's'} in common"
     shared = [f"{name} {degree}" for name, degree in job.degrees.items()]
-    return " · ".join([of, ", ".join(gpus)[:80], *shared, steps])
+    made = [GENERATED] if job.generated else []
+    return " · ".join([*made, of, ", ".join(gpus)[:80], *shared, steps])
 
 
 def model_line(job: Job) -> str:

@@ -239,6 +239,7 @@ class Job(msgspec.Struct, frozen=True):
     calls_of_no_group: Annotated[
         int, says("of ``unmatched_calls``, those that the recording names no group of")
     ] = 0
+    generated: Annotated[bool, says("a trace of it is generated, not measured")] = False
 
     def __post_init__(self) -> None:
         if not self.ranks or not self.steps:
