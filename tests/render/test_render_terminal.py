@@ -159,3 +159,14 @@ def test_dimensions_of_a_lesser_part_are_not_told_as_the_models(said: Listener) 
     part, *rest = facts.model_line(replace(report, coverage=covered))
     assert rest == whole
     said(part)
+
+
+def test_another_gpu_than_the_trace_names_is_said_with_the_one_that_ran() -> None:
+    """Times are an H100's, peaks those that --gpu names."""
+    one = sample_report.full()
+    trace = replace(one.trace, device="NVIDIA H100 80GB HBM3")
+    named = [
+        " ".join(facts.run_line(replace(one, trace=trace, gpu=replace(one.gpu, name=name, matched_by=how))))
+        for name, how in (("a100-sxm-80gb", "--gpu"), ("h100-sxm", "--gpu"), ("h100-sxm", "device name"))
+    ]
+    assert ["HBM3" in text for text in named] == [True, False, False]

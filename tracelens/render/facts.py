@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
 from tracelens import words
+from tracelens.hardware import find_gpu
 from tracelens.render.verdict import main_unattributed
 from tracelens.results import (
     Check,
@@ -157,7 +158,7 @@ def run_line(report: Report) -> list[str]:
     if gpu.name == "unknown":
         parts.append(f"{trace.device or 'GPU not named in the trace'} (not in the GPU table)")
     else:
-        parts.append(gpu.title)
+        parts.append(gpu.title + _recorded_on(report))
     if trace.rank is not None:
         parts.append(f"rank {trace.rank}" + (f" of {trace.world_size}" if trace.world_size else ""))
     dtype = main_dtype(report.gemms)
@@ -165,6 +166,14 @@ def run_line(report: Report) -> list[str]:
     parts += [f"torch {trace.torch_version}"] if trace.torch_version else []
     parts += [f"CUDA {trace.cuda_version}"] if trace.cuda_version else []
     return [*parts, *left_out(report)]
+
+
+def _recorded_on(report: Report) -> str:
+    """Where --gpu names another GPU than the trace, the one that its times are of."""
+    device = report.trace.device
+    if report.gpu.matched_by != "--gpu" or not device or find_gpu(device).name == report.gpu.name:
+        return ""
+    return f" by --gpu, times of {device}"
 
 
 def per_step(report: Report) -> str:
