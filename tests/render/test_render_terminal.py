@@ -165,8 +165,10 @@ def test_another_gpu_than_the_trace_names_is_said_with_the_one_that_ran() -> Non
     """Times are an H100's, peaks those that --gpu names."""
     one = sample_report.full()
     trace = replace(one.trace, device="NVIDIA H100 80GB HBM3")
-    named = [
-        " ".join(facts.run_line(replace(one, trace=trace, gpu=replace(one.gpu, name=name, matched_by=how))))
-        for name, how in (("a100-sxm-80gb", "--gpu"), ("h100-sxm", "--gpu"), ("h100-sxm", "device name"))
+    gpus = [
+        replace(one.gpu, name="a100-sxm-80gb", matched_by="--gpu"),
+        replace(one.gpu, name="h100-sxm", matched_by="--gpu"),
+        replace(one.gpu, name="h100-sxm", matched_by="device name"),
     ]
+    named = [" ".join(facts.run_line(replace(one, trace=trace, gpu=gpu))) for gpu in gpus]
     assert ["HBM3" in text for text in named] == [True, False, False]
