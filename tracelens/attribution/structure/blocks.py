@@ -16,6 +16,7 @@ from tracelens.attribution.structure.walk import (
     Walk,
     activates,
     bends,
+    chooses,
     convolves_bent,
     embeds,
     gate_of,
@@ -26,7 +27,6 @@ from tracelens.gemm import GemmShape
 _PADDED = 512  # rows that a vocabulary is made larger by, at most
 _NEAR = 8  # units behind the head
 _OF_NUMBERS = frozenset({"add", "div", "mul"})  # at the end of a loss
-_COMPARES = frozenset({"softmax", "log_softmax", "argmax", "max", "topk", "sort", "multinomial"})
 _OF_DISTANCE = 2  # columns beside those of two vectors whose distance is one product (aten::_euclidean_dist)
 
 
@@ -385,10 +385,7 @@ class BlockWalk(Walk):
         shape, behind = self.run.shape(at), self.run.kinds[at + 1 : at + 1 + _NEAR]
         if shape is not None and self._onto_words(at, shape):
             return True
-        return any(
-            vocab in (t[-1] for t in kind.tensors) and (kind.name in _COMPARES or kind.what == "softmax")
-            for kind in behind
-        )
+        return any(chooses(kind, vocab) for kind in behind)
 
     def _averaged(self, at: int) -> list[int]:
         """Without a loss of a name: from what the product made to the mean of it, and to its share of a step

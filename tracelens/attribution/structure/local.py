@@ -48,12 +48,11 @@ from tracelens.attribution.structure.part_grammars import (
 from tracelens.attribution.structure.returns import OPEN
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import CLIPS, VIEWS, Dims, Kind, Units
-from tracelens.attribution.structure.walk import FEW, loses
+from tracelens.attribution.structure.walk import FEW, chooses, loses
 
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
 _DRAWS = ("rand", "rand_like", "uniform_")
 _COMPARES = ("ge", "gt", "lt", "le")
-_CHOOSES = ("argmax", "max", "multinomial", "topk", "sort")
 _MASKED = 64  # units behind what is drawn to what it drops, at most: a module in between
 _OF_CLASSES = ("log_softmax", "nll_loss", "cross_entropy", "CrossEntropy")  # what such losses begin with
 _IN_HEAD = ("activation", "norm", "dropout", "copy")  # between a head's two layers
@@ -237,9 +236,7 @@ def label_sampled(run: Run) -> None:
     chosen: the words that follow a captured model; fills ``run.labels``."""
     for at, behind in pairwise([*run.products(), len(run)]):
         shape, kinds = run.shape(at), run.kinds[at + 1 : behind]
-        choose = [kind for kind in kinds if kind.name in _CHOOSES or kind.what == "softmax"]
-        chosen = {tensor[-1] for kind in choose for tensor in kind.tensors if tensor}
-        if shape is not None and shape.n > shape.k and shape.n in chosen:
+        if shape is not None and shape.n > shape.k and any(chooses(kind, shape.n) for kind in kinds):
             run.labels[at] = Label("logits", evidence="local")
 
 

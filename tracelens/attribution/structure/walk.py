@@ -17,6 +17,7 @@ from tracelens.gemm.inductor_ops import NONLINEAR
 MOST_EXPERTS = 1024
 FEW = 64  # rows for each token: products with fewer are of whole samples, and of no layer
 LARGEST_RANK = 512  # of a low-rank adapter
+_COMPARES = frozenset({"softmax", "log_softmax", "argmax", "max", "topk", "sort", "multinomial"})
 
 
 def hidden_size(runs: Iterable[Run]) -> int | None:
@@ -183,6 +184,12 @@ def embeds(kind: Kind) -> bool:
 def loses(run: Run, at: int) -> bool:
     kind = run.kinds[at]
     return kind.what in ("loss", "fused_logits_loss") or bool(kind.tags & {"loss", "loss_backward"})
+
+
+def chooses(kind: Kind, size: int) -> bool:
+    """Are so many columns compared, or one of them chosen?"""
+    compares = kind.what == "softmax" or kind.name in _COMPARES
+    return compares and any(tensor[-1] == size for tensor in kind.tensors if tensor)
 
 
 def counts_batches(run: Run, at: int) -> bool:
