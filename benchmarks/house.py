@@ -22,7 +22,7 @@ LONG, MANY = 60, 8
 #: of a room, which are told values and compute nothing.
 _SPEAK = ("render", "cli", "rules", "capture", "errors.py", "words", "words.py")
 #: Who holds texts that nobody is told: sources beside constants.
-_SOURCES = ("patterns.py", "ladder_published.py", "attention_rates.py")
+_SOURCES = ("patterns.py", "kernel_patterns.py", "ladder_published.py", "attention_rates.py")
 _CLOSED = re.compile(r"^\s+\w+: (?:str|str \| None)\b.*# *(?:\"?[\w-]+\"? \| )+\"?[\w-]+", re.MULTILINE)
 _WORDS, _QUOTED = 5, 4
 #: What is called with a description of a field or figure, an exception's text, a list or a pattern.

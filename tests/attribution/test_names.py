@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from tracelens.attribution import patterns
+from tracelens.attribution import kernel_patterns, patterns
 from tracelens.attribution.components import Situation, decide
 from tracelens.attribution.names import (
     element_role,
-    kernel_component,
     layer_of_fqn,
     layer_of_text,
     op_rule,
@@ -112,23 +111,6 @@ def test_arguments_behind_a_name_are_none_of_it(text: str, role: str | None) -> 
 )
 def test_rule_of_an_operator(name: str, rule: str | None) -> None:
     assert op_rule(name) == rule
-
-
-@pytest.mark.parametrize(
-    ("name", "component"),
-    [
-        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication"),
-        ("void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64>>", "attention.core"),
-        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention)", "attention.core"),
-        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>", "norm"),
-        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTT", None),
-        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", None),
-        ("triton_poi_fused_layer_norm_mul_0", None),
-        ("void at::native::elementwise_kernel<128, 2>", None),
-    ],
-)
-def test_component_of_a_kernel(name: str, component: str | None) -> None:
-    assert kernel_component(name) == component
 
 
 def test_counters_and_layers_in_names() -> None:
@@ -308,87 +290,8 @@ def test_operators_of_frameworks(rule: str, name: str) -> None:
     assert op_rule(name) == (rule or None)
 
 
-@pytest.mark.parametrize(
-    ("component", "name"),
-    [
-        ("communication", "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(int)"),
-        ("communication", "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 2>(vllm::RankData*)"),
-        ("communication", "void internode::dispatch<false, 8>(int4*)"),
-        ("communication", "void deep_ep::intranode::cached_notify_combine<8>(void**)"),
-        ("communication", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"),
-        ("moe.dispatch", "void layout::get_dispatch_layout<256>(long const*)"),
-        ("attention.core", "fmhaSm100aKernel_QkvBfloat16OBfloat16H128PagedKvCausalVarSeqQ128Kv128"),
-        ("attention.core", "void flashinfer::BatchPrefillWithPagedKVCacheKernel<1>(int)"),
-        ("attention.core", "kernel_unified_attention_2d"),
-        (
-            "attention.core",
-            "void flash::flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, 64>>(int)",
-        ),
-        (
-            "moe.experts",
-            "void deep_gemm::fp8_gemm_kernel<4096u, 7168u, 128u, true, (deep_gemm::GemmType)1>(int*)",
-        ),
-        (None, "void deep_gemm::fp8_gemm_kernel<4096u, 7168u, 128u, true, (deep_gemm::GemmType)0>(int*)"),
-        ("moe.router", "void moe::dev::routing::routingDeepSeek::routingMainKernel<int>(int)"),
-        ("moe.dispatch", "void moe::dev::finalize::finalizeKernelVecLoad<int>(int)"),
-        ("ssm.conv", "void causal_conv1d_channellast_fwd_kernel<int>(ConvParamsBase)"),
-        ("ssm.scan", "_chunk_scan_chunk_state_bwd_dx_kernel"),
-        ("ssm.scan", "_state_passing_fwd_kernel"),
-        ("ssm.scan", "void selective_scan_fwd_kernel<Selective_Scan_fwd_kernel_traits<128> >(SSMParamsBase)"),
-        ("ssm.scan", "chunk_gated_delta_rule_fwd_kernel_h_blockdim64"),
-        ("communication", "void dpsk::ep::internode::dispatch_ll<3, 9>(int)"),
-        (
-            "communication",
-            "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<int>(int)",
-        ),
-        ("attention.core", "_fwd_kernel_aligned_0d1d2d3d45d6de"),
-        ("attention.other", "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(int)"),
-        ("moe.experts", "bmm_E2m1_E2m1E2m1_Fp32_bA16_bB16_bC16_t128x8x512_s5_swiGlu_dynB_sm100f"),
-        ("moe.experts", "bmm_Bfloat16_E2m1E2m1_Fp32_bA16_bB16_t128x16x256_sm100f"),
-        ("moe.dispatch", "void tensorrt_llm::kernels::cutlass_kernels::expandInputRowsKernel<int>(int)"),
-        ("moe.router", "void moe_fused_gate_kernel<float, 256>(int)"),
-        ("communication", "_mxfp8_all_to_all_expert_major_kernel"),
-        ("communication", "_combine_all_to_all_kernel"),
-        ("moe.dispatch", "_precompute_push_write_offsets_kernel"),
-        ("embedding", "void split_embedding_codegen_forward_unweighted_kernel<float, float, long>(int)"),
-        ("loss", "fused_softcapped_entropy_fwd_kernel"),
-        ("moe.router", "void vllm::moe::topkGating<8, 128, 4, 16, 32, int, __nv_bfloat16>(float const*)"),
-        ("moe.router", "_topk_forward"),
-        ("moe.dispatch", "_combined_routing_compute"),
-        ("moe.dispatch", "_finalize_matmul_scatter_bf16"),
-        ("attention.core", "reduce_segments"),
-        (None, "reduce_segments_of_a_graph"),
-        ("attention.core", "void qk_int_sv_f8_attn_kernel<128u, 64u, 32u, 64u, 128u, (DataType)1>(int)"),
-        ("attention.core", "sage_fwd"),
-        ("attention.other", "sage_quant_kernel"),
-        ("moe.dispatch", "_fwd_kernel_ep_scatter_2"),
-        ("moe.experts", "fused_moe_kernel_gptq_awq"),
-        ("moe.experts", "_p_matmul_ogs_NTN_bf16xbf16xmxfp4_128x256x64_swiglu"),
-        ("moe.experts", "void marlin_moe_wna16::Marlin<1125899906909960l, 256, 1, 8, 8, false>(int4 const*)"),
-        ("optimizer", "void kOptimizerStatic8bit2StateBlockwise<__nv_bfloat16, 0, 256, 1>(float*)"),
-        ("attention.core", "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3_64x64x128"),
-        (
-            "attention.core",
-            "cudnn_generated_oss_sdpa_sm100_flash_fprop_f16_knob_7_128x128x64_4x1x1_kernel0_0",
-        ),
-        ("attention.core", "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100"),
-        ("attention.core", "void flashinfer::mla::BatchMLAPagedAttentionKernel<int>(int)"),
-        ("attention.core", "void flashinfer::PrefillWithKVCacheKernel<int>(int)"),
-        ("attention.rope", "void flashinfer::BatchQKApplyRotaryPosIdsCosSinCacheKernel<true>(int)"),
-        ("ssm.scan", "fused_recurrent_gated_delta_rule_fwd_kernel"),
-        (None, "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*, unsigned char*)"),
-        (None, "_topk_stage1_kernel"),
-        (None, "chunk_rows_kernel"),
-        (None, "void cub::DeviceReduceKernel<int>(int)"),
-        (None, "dispatch_rows_kernel"),
-    ],
-)
-def test_kernels_of_libraries(component: str | None, name: str) -> None:
-    assert kernel_component(name) == component
-
-
 def test_every_pattern_says_where_it_comes_from() -> None:
-    for _, pattern, source in (*patterns.OPERATORS, *patterns.KERNELS):
+    for _, pattern, source in (*patterns.OPERATORS, *kernel_patterns.KERNELS):
         assert re.compile(pattern)
         assert re.search(r"^[\w-]+/[\w.-]+ [\w./-]+", source), pattern
 

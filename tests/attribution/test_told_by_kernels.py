@@ -21,7 +21,7 @@ from tests.attribution.test_parts import (
     _row,
 )
 from tests.trace.tools import op
-from tracelens.attribution.names import listed
+from tracelens.attribution.kernels import listed
 from tracelens.words import COMPONENTS
 
 _COPY = "at::native::{}_copy_kernel_cuda(at::TensorIteratorBase&)::"

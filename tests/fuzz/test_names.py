@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tracelens.attribution import names
-from tracelens.gemm import attention_rules, gemm_rules, inductor
+from tracelens.attribution import kernels, names
+from tracelens.gemm import attention_rules, gemm_rules
 from tracelens.trace import links
 
 LETTERS = 100_000
@@ -28,11 +28,11 @@ def hostile(pattern: re.Pattern[str]) -> Iterator[str]:
 TABLES = {
     "operators": [pattern for _, pattern in names._COMPILED_OPS],
     "elements": [pattern for _, pattern in names._COMPILED_ELEMENTS],
-    "kernels": [pattern for _, pattern in names._COMPILED_KERNELS],
+    "kernels": [pattern for _, pattern in kernels._COMPILED_KERNELS],
     "texts": [names._COUNTER, names._LAYER_TEXT, links._TELLING_FRAME, links._STEP],
     "gemm": [rule.pattern for rule in gemm_rules.GEMM_RULES],
     "other": [gemm_rules.NOT_GEMM, gemm_rules.CONVOLUTION],
-    "functions": [inductor._FUNCTION, inductor._TRITON_SUFFIX],
+    "functions": [kernels._FUNCTION, kernels._TRITON_SUFFIX],
     "attention": [rule.pattern for rule in attention_rules.ATTENTION_RULES],
 }
 

@@ -11,12 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens import words
-from tracelens.gemm.inductor import (
-    custom_kernel,
-    parse_fused,
-    split_ops,
-)
+from tracelens.gemm.inductor import parse_fused, split_ops
 from tracelens.gemm.inductor_ops import VOCABULARY
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
@@ -255,81 +250,6 @@ def test_a_gemm_in_the_list_of_another_kernel_is_no_gemm() -> None:
     for category in ("poi", "per", "red"):
         assert "gemm" not in tags(f"triton_{category}_fused_add_addmm_native_layer_norm_view_8")
     assert "bias" not in tags("triton_tem_fused_addmm_gelu_view_8")
-
-
-# --- hand-written kernels --------------------------------------------------------------------------
-
-CUSTOM = {
-    "_rms_norm_forward_kernel": "norm",
-    "_block_rms_norm_backward_kernel": "norm",
-    "_swiglu_forward_kernel": "mlp.activation",
-    "_geglu_tanh_backward_kernel": "mlp.activation",
-    "_triton_rope": "attention.rope",
-    "liger_cross_entropy_kernel": "loss",
-    "element_mul_kernel": "loss",
-    "_rms_layernorm_forward": "norm",
-    "_rope_embedding_0d1d2d3de": "attention.rope",
-    "_DWf_DW_dfg_kernel": "mlp.activation",
-    "_grouped_gemm_dW_kernel": "moe.experts",
-    "rotary_kernel": "attention.rope",
-    "_layer_norm_fwd_1pass_kernel": "norm",
-    "cross_entropy_bwd_kernel": "loss",
-    "void layer_norm::ln_bwd_finalize_kernel<layer_norm::Kernel_traits<float> >(layer_norm::BwdParams)": (
-        "norm"
-    ),
-    "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<int>(Params)": "norm",
-    "void transformer_engine::fused_rope::fused_rope_backward_kernel<float>(float const*)": (
-        "attention.rope"
-    ),
-    "void (anonymous namespace)::scaled_upper_triang_masked_softmax_warp_forward<c10::Half>(c10::Half*)": (
-        "attention.softmax"
-    ),
-    "void transformer_engine::dgated_act_kernel<8, true>(float const*)": "mlp.activation",
-    "void transformer_engine::unary_kernel<8, true, float, &(float transformer_engine::gelu<float>(float))>()": (
-        "mlp.activation"
-    ),
-    "void transformer_engine::unary_kernel<8, true, float, &(float transformer_engine::identity(float))>()": "",
-    "void cuApplyRMSNorm<float, float, float>(float*)": "norm",
-    "void cuComputePartGradGammaBeta<float, float, float>(float const*)": "norm",
-    "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float, float, int>, float>(long)": (
-        "optimizer"
-    ),
-    "void multi_tensor_apply_kernel<TensorListMetadata<1>, L2NormFunctor<float>, float*>(long)": "",
-    "void vllm::act_and_mul_kernel<c10::BFloat16, &(vllm::silu_kernel)>(c10::BFloat16*)": "mlp.activation",
-    "void vllm::moe::topkGatingSoftmax<8, 64, 4, 16>(float const*)": "moe.router",
-    "void vllm::moe::moe_align_block_size_kernel<int>(int*)": "moe.dispatch",
-    "_permute_kernel": "moe.dispatch",
-    "_fill_indices_kernel": "moe.dispatch",
-    "_mla_rope_bwd_inplace_kernel": "attention.rope",
-    "XXT_kernel": "optimizer",
-    "ba_plus_cAA_kernel": "optimizer",
-    "attn_fwd": "attention.core",
-    "parallel_nsa_compression_bwd_kernel_dkv": "attention.core",
-    "chunk_kda_fwd_kernel_inter_solve_fused": "ssm.scan",
-    "_parallel_rebased_bwd_dq": "ssm.scan",
-    "fused_recurrent_rwkv4_backward_kernel": "ssm.scan",
-    "prepare_wy_repr_bwd_kernel": "ssm.scan",
-    "chunk_local_cumsum_scalar_kernel": "ssm.scan",
-    "l2norm_fwd_kernel1": "norm",
-    "swiglu_fwdbwd_kernel": "mlp.activation",
-    "_mhc_post_res_fwd_kernel": "residual",
-    "void transformer_engine::scaled_gated_forward_kernel<float>(float const*)": "mlp.activation",
-    "void thd_out_correction_kernel<float>(float*)": "attention.other",
-    # names that many kinds of kernel bear
-    "_fwd_kernel": "",
-    "swish_fwd_kernel": "",
-    "_layer_norm_fwd_quant_kernel": "",
-    "softmax_warp_forward": "",
-    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)": "",
-    "triton_per_fused__fused_rms_norm_add_3": "",
-}
-
-
-@pytest.mark.parametrize(("name", "expected"), CUSTOM.items())
-def test_custom_kernel(name: str, expected: str) -> None:
-    component = custom_kernel(name)
-    assert (component or "") == expected
-    assert component is None or component in words.COMPONENTS
 
 
 # --- real profiles ---------------------------------------------------------------------------------

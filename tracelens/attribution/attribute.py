@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from tracelens.attribution.behind import behind_modules
 from tracelens.attribution.components import CORE, Decision
+from tracelens.attribution.kernels import kernel_component, listed
 from tracelens.attribution.launches import decide_launches
 from tracelens.attribution.lend import lend
-from tracelens.attribution.names import OP_RULES, kernel_component, listed
+from tracelens.attribution.names import OP_RULES
 from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
 from tracelens.attribution.phases import Phases
@@ -28,7 +29,6 @@ from tracelens.attribution.twins import orphans
 from tracelens.attribution.updates import averaged_weights, between_updates
 from tracelens.attribution.words import REASONS
 from tracelens.gemm import KernelNames, is_gemm_op, kernel_names
-from tracelens.gemm.inductor import custom_kernel
 from tracelens.trace import Links, Trace, distinct_rows, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES, ROLES
 
@@ -330,7 +330,7 @@ def _structure(
 def _by_kernel_name(trace: Trace, columns: _Columns) -> None:
     """Names that can mean one thing: communication always, the rest where nothing stronger is known."""
     component, evidence, fused, lists = columns
-    stated = [kernel_component(text) or custom_kernel(text) or listed(text) for text in trace.symbols]
+    stated = [kernel_component(text) or listed(text) for text in trace.symbols]
     codes = np.array([_COMPONENT[text] if text else -1 for text in stated] or [-1], np.int32)[
         trace.kernels.name
     ]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.names import kernel_component
+from tracelens.attribution.kernels import kernel_component
 from tracelens.gemm import bytes_per_element
 from tracelens.trace import Links, Trace, distinct_rows, look_up
 from tracelens.trace.collectives import MOST_RANKS, OP, Collective

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from tracelens.attribution import words
 from tracelens.attribution.collectives import Call, find_calls
+from tracelens.attribution.kernel_patterns import EXPERT_EXCHANGES
 from tracelens.attribution.names import element_role, split_counter
-from tracelens.attribution.patterns import EXPERT_EXCHANGES
 from tracelens.attribution.result import Attribution
 from tracelens.gemm import GEMM_OPS, GemmShape, shape_of
 from tracelens.trace import Links, Trace, distinct_rows, look_up

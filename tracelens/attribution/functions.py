@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.names import kernel_component, op_rule
+from tracelens.attribution.kernels import kernel_component
+from tracelens.attribution.names import op_rule
 from tracelens.attribution.structure.units import grouped, tensors_of
 from tracelens.gemm import KernelNames, kernel_names
-from tracelens.gemm.inductor import custom_kernel
 from tracelens.trace import AddedOp, Trace, innermost_ops, with_ops
 from tracelens.trace.tables import Inputs
 
@@ -194,7 +194,7 @@ class _Functions:
         begun = None  # the first of what prepares a product, or ends one
         for at, code in enumerate(codes):
             name, text = self.names[code], self.trace.symbols[code]
-            what = _PARTS.get(kernel_component(text) or custom_kernel(text) or "")
+            what = _PARTS.get(kernel_component(text) or "")
             if name is not None and name.kind == "gemm":
                 parts.append(_Part("product", at if begun is None else begun, at))
                 begun = None

@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.components import Decision, Situation, decide
-from tracelens.attribution.names import kernel_component
+from tracelens.attribution.kernels import kernel_component
 from tracelens.attribution.paths import Paths
 from tracelens.gemm import KernelNames
-from tracelens.gemm.inductor import custom_kernel
 from tracelens.trace import Links, Trace, look_up
 
 IntArray = npt.NDArray[np.int32]
@@ -46,7 +45,7 @@ def decide_launches(
     if not len(rows):
         return which, decisions
     texts = [trace.symbols[int(code)] for code in trace.kernels.name[rows]]
-    stated = [kernel_component(text) or custom_kernel(text) for text in texts]
+    stated = [kernel_component(text) for text in texts]
     product = [
         (name is not None and name.kind.startswith("gemm")) or bool(_PRODUCT.search(text))
         for text, name in zip(texts, (names[int(code)] for code in trace.kernels.name[rows]), strict=True)

@@ -1,6 +1,6 @@
-"""What names say: of operators, of modules and ranges, and of GPU kernels.
+"""What names say: of operators, of modules and ranges.
 
-Every rule stands in one of three tables, read top to bottom, first match wins. A name that matches
+Every rule stands in one of two tables, read top to bottom, first match wins. A name that matches
 nothing says nothing: it is not guessed at.
 
 A name can be anything, so every pattern takes time in proportion to its length: what stands within a word
@@ -12,11 +12,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from tracelens.attribution.patterns import KERNELS, OPERATORS, patterns_of
-from tracelens.gemm.inductor import parse_fused
-from tracelens.gemm.inductor_ops import CAST, CONVOLUTION, LAYOUT
+from tracelens.attribution.patterns import OPERATORS, patterns_of
 
-_NORMS = frozenset({"norm", "norm_backward"})
 #: The rest is one word: then ``.*part.*`` fails or matches without going back.
 _WORD = r"(?=\w*+\Z)"
 _NEAR = r"\w{0,60}"
@@ -302,70 +299,3 @@ def layer_of_fqn(parts: list[str]) -> int | None:
         if _INDEX.match(number) and listed:
             return int(number)
     return None
-
-
-# --- kernels ---------------------------------------------------------------------------------------
-
-#: Only names that can mean one thing. Generic kernels (elementwise, reduce, GEMM) are not here.
-_KERNELS: tuple[tuple[str, ...], ...] = (
-    ("communication", "^nccl", "ncclDevKernel", "ncclKernel", "^void nvshmem", "deep_ep::"),
-    (
-        "attention.core",
-        "flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)|flash::|flash_attention|flashattn",
-        "fmha_(cutlass|v2|fwd|bwd)|fmha(Fwd|Bwd)?_",
-    ),
-    (
-        "norm",
-        "layer_norm|LayerNorm|layernorm|RMSNorm|rms_norm|rmsnorm",
-        "cuComputeGradGammaBeta|GammaBetaBackward|RowwiseMoments",
-    ),
-    (
-        "embedding",
-        "embedding_(backward|bag)|EmbeddingBag|compute_grad_weight|embedding_dense",
-        "sum_and_scatter|krn_partial|compute_num_of_partial",  # EmbeddingBackwardKernel.cu of PyTorch
-    ),
-    ("loss", "nll_loss|entropy|CrossEntropy|LogSoftMax(Forward|Backward)"),
-    ("optimizer", "FusedAdam|fused_adam|FusedOptimizer|adam_kernel|AdamFunctor"),
-    ("dropout", "fused_dropout"),
-    ("attention.other",),
-    ("attention.rope",),
-    ("mlp.activation",),
-    ("moe.dispatch",),
-    ("moe.router",),
-    ("moe.experts",),
-    ("ssm.conv",),
-    ("ssm.scan",),
-)
-_COMPILED_KERNELS = tuple(
-    (component, re.compile("|".join([*words, *patterns_of(KERNELS, component)])))
-    for component, *words in _KERNELS
-)
-
-
-@cache
-def kernel_component(name: str) -> str | None:
-    """The component a GPU kernel's own name states; None where it states none.
-
-    Triton kernels of torch.compile are left out: their names list what was fused, in no order.
-    """
-    if name.startswith("triton_"):
-        return None
-    return next((component for component, pattern in _COMPILED_KERNELS if pattern.search(name)), None)
-
-
-def listed(name: str) -> str | None:
-    """The component of a kernel of Inductor whose list holds one thing: a normalization, with a sum before it
-    or not; one over a map, whatever it is fused with; casts, layouts and pools of convolutions. None for
-    others."""
-    fused = parse_fused(name) if name.startswith("triton_") else None
-    if fused is None or fused.kind == "template":
-        return None
-    # pointwise, a sum is named after the gradient that it reads
-    sums = set() if fused.kind == "pointwise" else {"add"}
-    normal = bool(fused.tags & _NORMS) and fused.tags <= _NORMS | {"bias"} | sums and not fused.unknown
-    over_map = any("batch_norm" in op or "group_norm" in op for op in fused.ops)
-    if normal or (over_map and "embedding_backward" not in fused.tags):  # that takes longer, into its table
-        return "norm"
-    pools = {op for op in fused.ops if "pool2d" in op}
-    bare = {*fused.ops} <= CONVOLUTION | LAYOUT | CAST | pools
-    return "other" if bare and not fused.unknown and not CONVOLUTION.isdisjoint(fused.ops) else None

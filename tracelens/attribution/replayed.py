@@ -11,7 +11,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.names import kernel_component
+from tracelens.attribution.kernels import kernel_component
 from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace, look_up
 

@@ -1,4 +1,4 @@
-"""What kernel names say of kernels that ATen did not launch: torch.compile's and hand-written ones.
+"""What the names of torch.compile's kernels say.
 
 Inductor names a kernel ``triton_{category}_fused_{operators}_{n}``: the sorted, unique names of the ATen
 operators whose nodes it fused, joined by ``_`` (``define_kernel`` in torch/_inductor/codegen/triton.py,
@@ -30,16 +30,16 @@ _KINDS = {
     "unk": "unknown",
 }
 #: Triton 2's signature suffix: argument numbers, d divisible by 16, e by 8, c equal to 1
-_SIGNATURE = r"(?:_0[0-9cde]*[cde][0-9cde]*)?"
+SIGNATURE = r"(?:_0[0-9cde]*[cde][0-9cde]*)?"
 #: ROCm's names of compiled kernels
-_CLONE = r"(?:\.kd| \[clone \.kd\])?"
+CLONE = r"(?:\.kd| \[clone \.kd\])?"
 _FUSED = re.compile(
     # the text before "triton" is AOTInductor's model name; torch 2.0 wrote no category
     r"(?:(?:\w+_)?triton_(?P<kind>poi|per|red|tem|for|spl|unk)|triton|cpp)_fused"
-    rf"(?:_(?P<ops>\w+?))?_\d+{_SIGNATURE}{_CLONE}"
+    rf"(?:_(?P<ops>\w+?))?_\d+{SIGNATURE}{CLONE}"
 )
 #: ``unique_kernel_names`` or ``descriptive_names`` off: no list at all
-_NAMELESS = re.compile(rf"triton_(?:(?P<kind>poi|per|red|tem|for|spl|unk)_)?(?:_\d+)?{_SIGNATURE}{_CLONE}")
+_NAMELESS = re.compile(rf"triton_(?:(?P<kind>poi|per|red|tem|for|spl|unk)_)?(?:_\d+)?{SIGNATURE}{CLONE}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,158 +320,3 @@ def _leaky(has: frozenset[str], tags: set[str]) -> set[str]:
     if has & known.NLL_BACKWARD and (alone or has & {"exp", "logsumexp"}):
         return {"loss_backward"}
     return {"loss"} if {"gather", "logsumexp"} <= has else set()
-
-
-# --- hand-written kernels of well-known libraries --------------------------------------------------
-
-#: Component, then the functions that prove it, each matched whole: the name of a Triton kernel, or the
-#: C++ function without namespaces and template arguments. Left out on purpose: names that several kinds
-#: of kernel bear (_fwd_kernel, unary_kernel, L2NormFunctor, a softmax without a mask).
-_CUSTOM = (
-    # linkedin/Liger-Kernel src/liger_kernel/ops/: rms_norm.py, fused_add_rms_norm.py, layer_norm.py,
-    # group_norm.py, poly_norm.py, dyt.py, rope.py, llama4_rope.py, qwen2vl_mrope.py, swiglu.py, geglu.py,
-    # relu_squared.py, cross_entropy.py, vocab_parallel_cross_entropy.py, kl_div.py, jsd.py, tvd.py,
-    # grpo_loss.py, utils.py (element_mul_kernel scales the loss's gradient), experimental/embedding.py,
-    # mlp.py (projections and SwiGLU in one kernel), fused_moe_kernels.py
-    (
-        "norm",
-        r"_(block_|fused_add_|modulated_)?(rms|layer|group|poly)_norm_(forward|backward)_kernel",
-        r"_dyt_(fwd|bwd)_kernel",
-    ),
-    ("attention.rope", r"_triton_rope|_triton_qwen2vl_mrope|_llama4_rope_kernel|_rope_kernel"),
-    (
-        "mlp.activation",
-        r"_swiglu_(fused_gate_up_)?(forward|backward)_kernel(_tiled)?",
-        r"_geglu_(tanh_|exact_)?(forward|backward)_kernel|_relu_squared_(forward|backward)_kernel",
-    ),
-    (
-        "loss",
-        r"liger_cross_entropy_kernel|liger_vocab_parallel_ce_(forward|backward)_kernel|element_mul_kernel",
-        r"_kldiv_kernel_(forward|backward)|_jsd_kernel|_tv_distance_kernel",
-        r"_grpo_loss_(fwd|bwd)_kernel(_seq)?|_selective_log_softmax_kernel",
-    ),
-    ("embedding", r"embedding_(forward|backward)_kernel"),
-    ("mlp.other", r"_swiglu_kernel_(forward|backward)(_inference|_dGU|_dI)?"),
-    ("moe.experts", r"_fused_(up_proj_swiglu|down_proj)_kernel|_moe_bwd_(down_proj|dW\d|dX_expanded)_kernel"),
-    ("moe.dispatch", r"_moe_router_(histogram|prefix_sum|scatter)_kernel|_token_gather_weighted_sum_kernel"),
-    # unslothai/unsloth unsloth/kernels/: rms_layernorm.py, layernorm.py, rope_embedding.py, swiglu.py,
-    # geglu.py, cross_entropy_loss.py, moe/grouped_gemm/kernels/
-    ("norm", r"_(gemma_)?rms_layernorm_(forward|backward)|layernorm_(forward|backward)"),
-    ("attention.rope", r"_rope_embedding(_QK)?"),
-    ("mlp.activation", r"_fg_kernel|_DWf_DW_dfg_kernel|_(exact|approx)_(forward|backward)_kernel"),
-    ("loss", r"_(chunked_)?cross_entropy_(forward|backward)"),
-    ("moe.experts", r"_grouped_gemm_(forward|dX|dW)_kernel"),
-    # Dao-AILab/flash-attention flash_attn/ops/triton/: layer_norm.py, rotary.py, cross_entropy.py;
-    # csrc/layer_norm/ln_*_kernels.cuh, which apex has too (apex/contrib/csrc/layer_norm)
-    (
-        "norm",
-        r"_layer_norm_(fwd_1pass|bwd)_kernel|layer_norm_(fwd|bwd)_kernel",
-        r"ln_(parallel_residual_)?(fwd|bwd|bwd_finalize)_kernel",
-    ),
-    ("attention.rope", r"rotary_kernel"),
-    ("loss", r"cross_entropy_(fwd|bwd)_kernel"),
-    # fla-org/flash-linear-attention fla/modules/, fla/ops/: attention by a softmax; recurrences in chunks
-    ("norm", r"l2norm_(fwd|bwd)_kernel1?"),
-    ("mlp.activation", r"(swi|pow|sigmoid)glu_(fwd|fwdbwd)_kernel"),
-    ("loss", r"logsumexp_fwd_kernel|kl_div_kernel|grpo_(fwd|bwd)_kernel"),
-    (
-        "attention.core",
-        r"parallel_(attn|nsa|path|wall_attn|parallax|deltaformer)_(compression_)?(fwd|bwd)_\w+",
-    ),
-    ("ssm.conv", r"causal_conv1d_states_fwd_kernel"),
-    (
-        "ssm.scan",
-        r"_?(fused_)?(chunk|chunkwise|parallel)_(\w+_)?(fwd|bwd)_\w+|fused_recurrent_\w+_(fwd|bwd|\w*ward)_kernel",
-        r"prepare_(precond_)?wy_repr_\w+|recompute_w_u_fwd_\w+|wu_fwd_kernel|solve_tril_\w+",
-        r"merge_16x16_to_\w+_inverse_kernel|chunk_(local|global)_cumsum_\w+|(gdn|kda)_gate_\w+",
-        r"fused_beta_sigmoid_(fwd|bwd)_kernel|(pre_process|merge)_(fwd|bwd)_\w*kernel\w*",
-    ),
-    # ROCm/aotriton tritonsrc/: PyTorch's flash attention on AMD
-    ("attention.core", r"attn_fwd|bwd_kernel_(dk_dv|dq|fuse)|bwd_preprocess(_varlen)?"),
-    # NVIDIA/TransformerEngine transformer_engine/common/: normalization/, fused_rope/fused_rope.cu,
-    # fused_softmax/ (apex csrc/megatron/ has the same), util/vectorized_pointwise.h,
-    # triton/cross_entropy.py, fused_router/, permutation/permutation.cu, triton/permutation.py
-    ("norm", r"(ln|rmsnorm)_(fwd|bwd|bwd_finalize)_(tuned|general)_kernel"),
-    ("attention.rope", r"fused_(qkv_)?rope_(thd_linear_grid_)?(forward|backward)_kernel"),
-    ("attention.softmax", r"scaled_(\w+_)?masked_softmax_warp_(forward|backward)(_new)?"),
-    ("attention.softmax", r"scaled_softmax_warp_forward"),
-    ("mlp.activation", r"d?gated_act_kernel"),
-    ("mlp.activation", r"scaled_(gated|unary)_(forward|backward)_kernel"),
-    ("dropout", r"dropout_kernel_fwd_(f16|fp8)|apply_dropout_mask"),
-    ("attention.other", r"thd_\w+_kernel|transpose_to_bhsd_\w+|convert_(thd_to_bshd|bshd_to_thd)_kernel"),
-    ("attention.other", r"(reindex|copy_to)_kv_cache_kernel"),
-    ("moe.experts", r"grouped_bias_add_kernel|_grouped_dbias_kernel|setup_grouped_gemm_kernel"),
-    ("residual", r"_mhc_\w+"),  # manifold-constrained hyper-connections, of Liger-Kernel, too
-    ("loss", r"online_softmax_kernel|cross_entropy_kernel"),
-    ("moe.router", r"fused_(moe_aux_loss|score_for_moe_aux_loss|topk_with_score_function)_\w+"),
-    ("moe.router", r"fused_topk_(forward_simple|backward_selected_indices)_kernel"),
-    (
-        "moe.dispatch",
-        r"moe_(un)?permute_(kernel|row_map)|_(un)?permute_kernel|_unpermute_bwd_with_merging_probs_kernel",
-        r"_row_id_map_pass_\d_kernel|_sort_chunks_by_map_kernel|_make_chunk_sort_map_kernel",
-    ),
-    # NVIDIA/apex csrc/layer_norm_cuda_kernel.cu, csrc/megatron/fused_rotary_positional_embedding.h,
-    # apex/contrib/csrc/xentropy/xentropy_kernel.cu, apex/contrib/csrc/optimizers/
-    ("norm", r"cuApply(Layer|RMS)Norm|cuComputeGradInput|cuCompute(Part)?GradGammaBeta"),
-    ("attention.rope", r"fused_rope_(2d_|cached_|thd_)?(forward|backward)"),
-    ("loss", r"cunn_SoftMaxXEntropy(Forward|Backward)"),
-    ("optimizer", r"(reversible_)?adam_cuda_kernel"),
-    # NVIDIA/Megatron-LM megatron/core/fusions/: fused_mla_yarn_rope_apply.py (rotary_* in older ones),
-    # fused_indices_converter.py, fused_pad_routing_map.py; megatron/core/inference/moe/
-    ("attention.rope", r"_mla_rope_(fwd|bwd)_(inplace|kv_split)_kernel|rotary_(fwd|bwd)_(q|kv)_kernel"),
-    (
-        "moe.dispatch",
-        r"_indices_to_multihot_kernel|_multihot_to_indices_kernel|_pad_routing_map_kernel",
-        r"_(un)?permute_tokens(_in_expert_order)?_kernel|_init_permutation_map_kernel",
-    ),
-    # vllm-project/vllm csrc/: layernorm_kernels.cu, pos_encoding_kernels.cu, activation_kernels.cu,
-    # moe/topk_softmax_kernels.cu, moe/moe_align_sum_kernels.cu; FlashInfer and SGLang share the names
-    ("norm", r"(fused_add_)?rms_norm_kernel"),
-    ("attention.rope", r"(batched_)?rotary_embedding_kernel"),
-    ("mlp.activation", r"act_and_mul_kernel|_?(silu|gelu|gelu_tanh|swiglu)_and_mul(_kernel)?"),
-    ("moe.router", r"topkGatingSoftmax|topk_softmax|grouped_topk_fused_kernel"),
-    (
-        "moe.dispatch",
-        r"moe_align_block_size(_\w+)?_kernel|moe_sum_kernel|count_and_sort_expert_tokens_kernel",
-    ),
-    ("moe.experts", r"fused_moe_kernel"),
-    # facebookresearch/xformers xformers/ops/_triton/: rmsnorm_kernels.py, rope_padded_kernels.py
-    ("norm", r"_rms_norm(_add)?_kernel"),
-    ("attention.rope", r"_rope_padded_kernel"),
-    # pytorch/torchtitan torchtitan/models/moe/kernels.py
-    ("moe.dispatch", r"_fill_indices_kernel"),
-    # KellerJordan/modded-nanogpt triton_kernels.py: Muon's Newton-Schulz products X X^T, X^T X and
-    # b A + c A A; one kernel for relu(x W)^2 and for its gradient
-    ("optimizer", r"XXT_kernel|XTX_kernel|ba_plus_cAA_kernel"),
-    ("mlp.other", r"linear_relu_square_kernel"),
-)
-_COMPILED_CUSTOM = tuple((component, re.compile("|".join(names))) for component, *names in _CUSTOM)
-#: The functor among the template arguments tells: apex csrc/multi_tensor_*.cu, TE common/multi_tensor/
-_OPTIMIZER_FUNCTOR = re.compile(
-    r"(?s)\A(?>.*?multi_tensor_apply_kernel<).*?\b(Adam|Adagrad|SGD|NovoGrad|LAMBStage)\w*?Functor"
-)
-#: TE common/util/vectorized_pointwise.h: the function pointer among the template arguments tells
-_UNARY_ACTIVATION = re.compile(r"(?s)\A(?>.*?\bunary_(grad_)?kernel<).*?\bd?(q?gelu|s?relu|silu)\b")
-_FUNCTION = re.compile(r"(?<!\w)(\w++)(?=[<(]|$)")
-_TRITON_SUFFIX = re.compile(rf"{_SIGNATURE}{_CLONE}$")
-
-
-@cache
-def custom_kernel(name: str) -> str | None:
-    """The component that a hand-written kernel's own name proves, a word of ``words.COMPONENTS``.
-
-    >>> custom_kernel("_rms_norm_forward_kernel"), custom_kernel("XXT_kernel"), custom_kernel("_fwd_kernel")
-    ('norm', 'optimizer', None)
-    """
-    if _OPTIMIZER_FUNCTOR.search(name):
-        return "optimizer"
-    if _UNARY_ACTIVATION.search(name):
-        return "mlp.activation"
-    function = _function(name)
-    return next((component for component, names in _COMPILED_CUSTOM if names.fullmatch(function)), None)
-
-
-def _function(name: str) -> str:
-    """``void ns::f<int>(float*)`` and ``f_0d1d2de`` -> ``f``."""
-    match = _FUNCTION.search(_TRITON_SUFFIX.sub("", name.replace("(anonymous namespace)::", "")))
-    return match[1] if match else ""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from statistics import median
 
-from tracelens.attribution.names import kernel_component
+from tracelens.attribution.kernels import kernel_component
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.put_off import by_kernel
 from tracelens.attribution.structure.readings import EXPERTS

@@ -1,6 +1,6 @@
 """Products that a hand-written kernel fuses with an activation, and whose operands the trace does not tell.
 
-Their names say that they are half of an MLP (``gemm.inductor.custom_kernel``), the plain product behind them
+Their names say that they are half of an MLP (``kernels.kernel_component``), the plain product behind them
 which sizes they have: it takes what they make and comes back to the hidden size. In the backward a kernel of
 that name makes the gradient of what the product took, which is as large.
 """

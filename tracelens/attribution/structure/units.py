@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.names import OP_RULES, kernel_component
+from tracelens.attribution.kernels import kernel_component
+from tracelens.attribution.names import OP_RULES
 from tracelens.attribution.structure.told import COPIES, SUMS, TOLD, told_by_kernels
 from tracelens.gemm import AttentionShape, GemmShape, KernelName, KernelNames, shape_of
-from tracelens.gemm.inductor import Fused, custom_kernel, parse_fused
+from tracelens.gemm.inductor import Fused, parse_fused
 from tracelens.trace import Links, Trace, distinct_rows, look_up
 
 IntArray = npt.NDArray[np.int64]
@@ -278,7 +279,7 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
     fused = parse_fused(name)
     if fused is not None:
         return _inductor_kind(name, fused, tensors)
-    if not what and custom_kernel(_NUMBER.sub("", name)) == "mlp.other":
+    if not what and kernel_component(_NUMBER.sub("", name)) == "mlp.other":
         return Kind("fused", name, tensors=tensors, tags=frozenset({"opaque", "activation"}))
     if what in _TAGGED:
         return Kind("fused", base, tensors=tensors, tags=frozenset({_TAGGED[what]}))
@@ -343,7 +344,7 @@ def tensors_of(dims: list[Any]) -> list[Dims]:
 
 
 FEW_BITS = "_scaled_mm"  # a product of eight bits
-#: Of kernels without an operator, what their own names say beyond names.kernel_component: what an operator is
+#: Of kernels without an operator, what their own names say beyond ``kernel_component``: what an operator is
 #: there, and its name, where that is another.
 _BY_NAME = {
     "cvt_fp16_to_fp4": ("quantize", ""),  # csrc/quantization/fp4 of vLLM
@@ -391,7 +392,7 @@ def _kernel_kind(name: str, parsed: KernelName | None, depth: int) -> Kind:
     fused = parse_fused(name)
     if fused is not None:
         return _inductor_kind(name, fused)
-    component = kernel_component(name) or custom_kernel(name)
+    component = kernel_component(name)
     if component in ("norm", "embedding", "loss", "optimizer", "communication", "dropout"):
         return Kind(component, name, backward="ackward" in name)
     if component == "attention.core":
