@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 import tracelens
+from tracelens.errors import UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.architecture import architecture
 from tracelens.gemm.predict.derivation import evaluate
+from tracelens.gemm.predict.rates import no_units
 from tracelens.gemm.spelling import parse_dtype
 from tracelens.hardware import find_gpu, list_gpus
 
@@ -89,6 +91,47 @@ def test_a_gpu_without_rows_is_refused_with_a_reason(dtype: str) -> None:
     for name in ("a100", "rtx-4090", "h100-pcie"):
         found = tracelens.gemm(4096, 4096, 4096, gpu=name, dtype=dtype)
         assert found.time_us.mid is None and found.terms == () and found.unknown
+
+
+#: GPU -> types that its tensor cores lack, with what is to be used in their place.
+LACKED = {
+    "v100-sxm": dict.fromkeys(("int8", "bf16", "tf32", "fp8", "fp8-block", "nvfp4"), "fp16"),
+    "t4": dict.fromkeys(("bf16", "tf32", "fp8", "fp8-block", "nvfp4"), "fp16"),
+    "a100": {"fp8": "bf16", "fp8-block": "bf16", "nvfp4": "bf16"},
+    "rtx-4090": {"nvfp4": "fp8"},
+    "h100": {"nvfp4": "fp8"},
+    "b200": {},
+}
+
+
+@pytest.mark.parametrize("name", LACKED)
+def test_a_type_that_a_gpu_lacks_has_no_time_not_even_a_bound(name: str) -> None:
+    gpu = find_gpu(None, override=name)
+    for dtype in ("fp16", "bf16", "tf32", "fp8", "fp8-block", "nvfp4", "int8"):
+        why = no_units(gpu, dtype)
+        found = tracelens.gemm(4096, 4096, 4096, gpu=name, dtype=dtype)
+        assert (why is not None) == (dtype in LACKED[name])
+        if why is not None:
+            assert why.split()[-1] == LACKED[name][dtype] and found.unknown == why
+            assert found.time_us.mid is None and found.time_us.low is None
+
+
+def test_experts_in_a_type_that_a_gpu_lacks_are_refused_for_it() -> None:
+    layer = tracelens.experts(8192, 4096, 14336, experts=8, top_k=2, gpu="h100", dtype="nvfp4")
+    assert layer.unknown == no_units(find_gpu(None, override="h100"), "nvfp4")
+
+
+def test_a_bound_in_nvfp4_is_not_taken_from_the_peak_of_fp8() -> None:
+    """A B300 multiplies 3 times as fast in nvfp4 as in fp8: only what memory takes is sure."""
+    found = tracelens.gemm(4096, 8192, 8192, gpu="b300", dtype="nvfp4")
+    moved = 0.5 * 8192 * (4096 + 8192) + 2 * 4096 * 8192
+    assert found.time_us.mid is None and found.time_us.low == pytest.approx(moved / 8e6)
+
+
+@pytest.mark.parametrize(("asked", "near"), [("mxfp8", "fp8-block"), ("mxfp4", "nvfp4"), ("fp4", "nvfp4")])
+def test_a_type_without_predictions_is_refused_with_the_nearest(asked: str, near: str) -> None:
+    with pytest.raises(UsageError, match=rf"^{asked} .* {near} "):
+        parse_dtype(asked)
 
 
 def test_words_that_people_use_are_read() -> None:

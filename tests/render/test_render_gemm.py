@@ -28,7 +28,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "decode": dict(sizes=(1, 8192, 8192), gpu="h100-sxm", vary=("m", "k")),
     "unknown_alignment": dict(sizes=(8192, 50257, 2560), gpu="rtx-4090"),
     "bounded": dict(sizes=(8192, 50257, 2560), gpu="b200"),
-    "unknown_gpu": dict(sizes=(8192, 50257, 2560), gpu="t4"),
+    "unknown_gpu": dict(sizes=(8192, 50257, 2560), gpu="b300", dtype="nvfp4"),
+    "lacked": dict(sizes=(8192, 50257, 2560), gpu="t4"),
+    "cast": dict(sizes=(2048, 2560, 2560), gpu="h100-sxm", dtype="fp8"),
     "wgrad": dict(sizes=(768, 768, 32768), gpu="h100-sxm", layout="NT", batch=2),
 }
 
@@ -86,7 +88,7 @@ def test_an_ascii_terminal_is_served(name: str) -> None:
     file.flush()
     assert isinstance(file.buffer, io.BytesIO)
     text = file.buffer.getvalue().decode("ascii")
-    assert "out[" in text and ("#" in text or name == "unknown_gpu")
+    assert "out[" in text and ("#" in text or name in ("unknown_gpu", "lacked"))
 
 
 @pytest.mark.parametrize("name", ["unknown_alignment", "bounded", "unknown_gpu"])

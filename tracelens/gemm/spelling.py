@@ -18,6 +18,8 @@ _ALIASES = {
     "float64": "fp64", "double": "fp64", "float8": "fp8", "e4m3": "fp8", "e5m2": "fp8",
     "fp8_block": "fp8-block",
 }  # fmt: skip
+#: Types that no prediction is fitted to -> the nearest with one.
+_NEAREST = {"mxfp8": "fp8-block", "mxfp4": "nvfp4", "fp4": "nvfp4"}
 _LARGEST = 2**40  # as in ``predict``
 _NUMBER = "[0-9]{1,20}"
 _BETWEEN = r"(?:\s*[x×*,]\s*|\s+)"
@@ -83,6 +85,10 @@ def parse_dtype(text: str) -> str:
     """
     word = text.lower().removeprefix("torch.")
     word = _ALIASES.get(word, word)
+    if (near := _NEAREST.get(word)) is not None:
+        raise UsageError(
+            f"{word} is not predicted, for want of times to fit to: {near} is the nearest that is"
+        )
     if word not in DTYPES:
         raise UsageError(
             f"unknown element type {shown(text)}: use {', '.join(DTYPES)} (tf32: fp32 data on tensor cores)"

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tracelens import numbers as f
+from tracelens.gemm.predict.rates import lacks
 from tracelens.gemm.spelling import ROLES
 from tracelens.gemm.study import Around, BetterSize, Study
 from tracelens.hardware import Gpu
@@ -72,9 +73,10 @@ def _head(out: Out, study: Study, gpu_why: str | None) -> None:
     shape = f"out[{one.m},{one.n}] = a[{one.m},{one.k}] @ b[{one.k},{one.n}]{batch}"
     out.line(out.text(shape, "bold") + out.text(f"  {types}, {one.layout}{role}"))
     peak, bandwidth = gpu.peak(one.dtype), gpu.bandwidth_gbps
+    none = f"no {one.dtype}" if lacks(gpu, one.dtype) else f"{one.dtype} peak unknown"
     figures = [
         f"{gpu.sms} SMs" if gpu.sms is not None else "SMs unknown",
-        f"{f.sig(peak)} TFLOP/s {one.dtype}" if peak is not None else f"{one.dtype} peak unknown",
+        f"{f.sig(peak)} TFLOP/s {one.dtype}" if peak is not None else none,
         f"{f.sig(bandwidth)} GB/s" if bandwidth is not None else "bandwidth unknown",
     ]
     hanging(out, "", f"{gpu.title}: {', '.join(figures)}")
@@ -166,9 +168,10 @@ def _alignment(study: Study) -> str:
 def _bound(study: Study) -> str:
     terms = {name: value for name, _, value, _, _ in study.prediction.terms}
     start = study.prediction.chosen.rates.fixed_us if study.prediction.chosen is not None else None
+    cast = f"; casting the activations from 16 bits first takes {duration(terms.get('cast'))}"
     return (
         f"{duration(terms.get('compute'))} of computing, {duration(terms.get('memory'))} of memory traffic,"
-        f" {duration(start)} to start and end"
+        f" {duration(start)} to start and end{cast if 'cast' in terms else ''}"
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from tracelens.gemm.predict.family import LEAST, Family
@@ -181,22 +182,36 @@ class Architecture:
 
 
 @lru_cache(maxsize=32)
+def measured_in(dtype: str) -> tuple[str, ...]:
+    """Keys of the GPUs, of any architecture, with figures of a type.
+
+    >>> measured_in("fp8-block")[-2:]
+    ('h100-sxm', 'h200')
+    """
+    known = [architecture(one).shares.get(dtype, {}) for one in sorted(_files())]
+    return tuple(sorted({gpu for gpus in known for gpu in gpus}))
+
+
+@lru_cache(maxsize=32)
 def architecture(capability: tuple[int, int] | None) -> Architecture:
     """The record of a compute capability; that of the nearest below where it has none.
 
     >>> architecture((9, 0)).title, architecture((8, 7)).title
     ('Hopper', 'Ampere, GA10x')
     """
+    files = _files()
+    at = max((one for one in files if one <= (capability or (8, 0))), default=min(files))
+    return _read(tomllib.loads(files[at].read_text(encoding="utf-8")))
+
+
+@lru_cache(maxsize=1)
+def _files() -> Mapping[tuple[int, int], Traversable]:
     folder = resources.files("tracelens.gemm.predict").joinpath("architectures")
-    names = {
-        (int(name[2:-1]), int(name[-1])): name
+    return {
+        (int(name[2:-1]), int(name[-1])): one
         for one in folder.iterdir()
         if (name := one.name[:-5]).startswith("sm")
     }
-    known = sorted(names)
-    at = max((one for one in known if one <= (capability or (8, 0))), default=known[0])
-    data = tomllib.loads(folder.joinpath(f"{names[at]}.toml").read_text(encoding="utf-8"))
-    return _read(data)
 
 
 def _read(data: Mapping[str, Any]) -> Architecture:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib import resources
 
+from tracelens.gemm.predict.rates import no_units
 from tracelens.gemm.predict.words import experts as words
 from tracelens.hardware import Gpu
 
@@ -69,6 +70,8 @@ class ExpertRates:
 @lru_cache(maxsize=256)
 def expert_rates(gpu: Gpu, dtype: str) -> ExpertRates | str:
     """The rates of a GPU, or a sentence that says what is missing."""
+    if (why := no_units(gpu, dtype)) is not None:
+        return why
     of_type = _shares().get("bf16" if dtype == "fp16" else dtype, {})
     own = of_type.get(gpu.name)
     shares = own[1] if own is not None else _like(of_type, gpu.compute_capability)

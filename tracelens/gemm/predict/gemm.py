@@ -27,7 +27,7 @@ from tracelens.gemm.predict.cost import (
 )
 from tracelens.gemm.predict.derivation import Chosen, Term, derive
 from tracelens.gemm.predict.neighbours import Nearest
-from tracelens.gemm.predict.rates import Rates, layout_frac, model_rates, most_l2_mb, peak_of
+from tracelens.gemm.predict.rates import Rates, layout_frac, model_rates, most_l2_mb, no_units, peak_of
 from tracelens.gemm.predict.tiles import tiles_of_kernel
 from tracelens.gemm.predict.words import gemm as words
 from tracelens.hardware import Gpu
@@ -122,8 +122,8 @@ class _Asked:
 
     @property
     def compute_floor_us(self) -> float:
-        """Its operations at the datasheet's peak; 0 where that is not known."""
-        peak = peak_of(self.gpu, self.math_dtype)
+        """Its operations at the datasheet's peak; 0 where that is not known, as of nvfp4."""
+        peak = self.gpu.peak("fp8" if self.math_dtype == "fp8-block" else self.math_dtype)
         return self.operations / (peak * 1e6) if peak else 0.0
 
     @property
@@ -228,7 +228,8 @@ def _predict(question: _Question, kernel: KernelName | None, fit: Fit | None) ->
         else _model_rates(gpu, asked.math_dtype, asked.layout, question.cast, asked.aligned >= _GRID_BYTES)
     )
     if isinstance(rates, str):
-        return asked.answer(Estimate(asked.floor_us or None, None, None, "model"), step, unknown=rates)
+        floor_us = asked.floor_us if no_units(gpu, asked.math_dtype) is None else None
+        return asked.answer(Estimate(floor_us or None, None, None, "model"), step, unknown=rates)
     table, tile_why = _table(asked, kernel, rates, fit)
     if step.mid is None:
         why = words.alignment_cost_unknown(asked.aligned, step.source)

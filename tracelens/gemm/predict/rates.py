@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tracelens.gemm.dtypes import bytes_per_element
-from tracelens.gemm.predict.architecture import BLOCK_SCALED, Shares, architecture
+from tracelens.gemm.predict.architecture import BLOCK_SCALED, Shares, architecture, measured_in
 from tracelens.gemm.predict.words import gemm as words
 from tracelens.hardware import Gpu, list_gpus
 from tracelens.hardware.measurements import Measurements
@@ -25,10 +25,11 @@ SMALL = 1024
 FEW, SHORT_US = 64, 10.0
 
 
-#: Type -> the first compute capability and architecture with it, and what older ones run.
+#: Type -> the first compute capability and architecture whose tensor cores have it.
 _CAME_WITH = {
-    "bf16": ((8, 0), "Ampere", "fp16"), "tf32": ((8, 0), "Ampere", "fp16"),
-    "fp8": ((8, 9), "Ada and Hopper", "16 bits"), "fp8-block": ((8, 9), "Ada and Hopper", "16 bits"),
+    "fp16": ((7, 0), "Volta"), "int8": ((7, 5), "Turing"), "bf16": ((8, 0), "Ampere"),
+    "tf32": ((8, 0), "Ampere"), "fp8": ((8, 9), "Ada and Hopper"),
+    "fp8-block": ((8, 9), "Ada and Hopper"), "nvfp4": ((10, 0), "Blackwell"),
 }  # fmt: skip
 
 
@@ -91,11 +92,8 @@ def model_rates(gpu: Gpu, math_dtype: str, *, aligned: bool = True) -> Rates | s
     ``aligned``: every row begins on a multiple of 16 bytes.
     """
     peak, bandwidth = peak_of(gpu, math_dtype), gpu.bandwidth_gbps
-    if gpu.vendor != "nvidia":
-        return words.other_vendor(gpu.title)
-    first, came_with, instead = _CAME_WITH.get(math_dtype, ((0, 0), "", ""))
-    if peak is None and (gpu.compute_capability or first) < first:
-        return words.type_before(gpu.title, math_dtype, came_with, instead)
+    if (why := no_units(gpu, math_dtype)) is not None:
+        return why
     if peak is None:
         return words.peak_unknown(gpu.title, math_dtype)
     if bandwidth is None:
@@ -104,8 +102,24 @@ def model_rates(gpu: Gpu, math_dtype: str, *, aligned: bool = True) -> Rates | s
         return words.sms_unknown(gpu.title)
     shares = architecture(gpu.compute_capability).shares_of(gpu.name, math_dtype, aligned=aligned)
     if shares is None:
-        return words.rates_unknown(gpu.title, math_dtype)
+        return words.rates_unknown(gpu.title, math_dtype, measured_in(math_dtype))
     return rates_of(shares, gpu, math_dtype)
+
+
+def no_units(gpu: Gpu, math_dtype: str) -> str | None:
+    """Why a GPU multiplies no numbers of a type: another vendor's, or older than the type."""
+    if gpu.vendor != "nvidia":
+        return words.other_vendor(gpu.title)
+    if not lacks(gpu, math_dtype):
+        return None
+    instead = next((one for one in ("fp8", "bf16", "fp16") if not lacks(gpu, one)), "fp32")
+    return words.type_before(gpu.title, math_dtype, _CAME_WITH[math_dtype][1], instead)
+
+
+def lacks(gpu: Gpu, math_dtype: str) -> bool:
+    """Are the tensor cores of a GPU older than a type?"""
+    first, _ = _CAME_WITH.get(math_dtype, ((0, 0), ""))
+    return (gpu.compute_capability or first) < first
 
 
 @lru_cache(maxsize=256)

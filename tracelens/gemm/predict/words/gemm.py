@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 TYPES_TO_USE = "use bf16, fp16, fp8, fp8-block, nvfp4, tf32 (fp32 data on tensor cores), fp32, fp64 or int8"
 
@@ -34,9 +34,10 @@ def sms_unknown(gpu: str) -> str:
     return f"the number of SMs of {gpu} is not known"
 
 
-def rates_unknown(gpu: str, dtype: str) -> str:
-    """A GPU and type of which nothing was measured, nor of one like them."""
-    return f"what {gpu} reaches in {dtype} is not known"
+def rates_unknown(gpu: str, dtype: str, measured: Sequence[str]) -> str:
+    """A GPU and type of which nothing was measured, nor of one like them; ``measured``: on those it was."""
+    known = f": it was measured on {', '.join(measured)} only" if measured else ""
+    return f"what {gpu} reaches in {dtype} is not known{known}"
 
 
 def alignment_cost_unknown(aligned: int, why: str) -> str:
