@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,18 @@ def test_in_line_exchanges_that_could_overlap_are_a_bound() -> None:
     (finding,) = check(CollectivesInLine(), row).findings
     assert finding.saving_ms.mid is None and finding.saving_ms.high == pytest.approx(2.15)
     assert "prefetch" in finding.fix[0]
+
+
+def test_what_the_trace_alone_says_holds_on_gpus_of_other_vendors() -> None:
+    row = message(
+        "all_gather", purpose="FSDP parameter gather", in_line_ms_per_step=2.0, bytes_per_call=5e7,
+        unaligned_ms_per_step=3.0, unaligned_bytes=6_294_530,
+    )  # fmt: skip
+    facts = step_of([gemm(1, 4096, 4096, 4096)], communication=[row])
+    amd = replace(facts, gpu=replace(facts.gpu, vendor="amd", name="mi300x"))
+    assert CollectivesInLine().check(amd) == CollectivesInLine().check(facts)
+    assert UnalignedPayload().check(facts).state == "found"  # NCCL's way with 16 bytes
+    assert UnalignedPayload().check(amd).state == "could_not_run"
 
 
 def test_shards_of_an_optimizer_in_line_are_to_be_asynchronous(said: Listener) -> None:

@@ -23,6 +23,7 @@ from tracelens.rules.engine.needs import (
     judged_part,
     need_kernels,
     need_model,
+    need_nvidia,
     need_others,
     need_shapes,
     not_known,
@@ -91,8 +92,12 @@ def test_what_is_no_time_bounds_nothing_and_rows_are_named(said: Listener) -> No
 def test_what_lacks_is_said_with_its_remedy(said: Listener) -> None:
     none = outcome_of(need_kernels, facts())
     assert (none.state, none.absent, none.attention) == ("not_applicable", True, False)
-    for given in ({"step_ms": None}, {"step_ms": 0.0}, {"gpu": replace(H100, vendor="amd")}):
-        lacks = outcome_of(need_kernels, facts(ROW, **given))
+    for need, given in (
+        (need_kernels, {"step_ms": None}),
+        (need_kernels, {"step_ms": 0.0}),
+        (need_nvidia, {"gpu": replace(H100, vendor="amd")}),
+    ):
+        lacks = outcome_of(need, facts(ROW, **given))
         assert lacks.state == "could_not_run"
         said(lacks.why)
     need_kernels(facts(ROW))

@@ -25,6 +25,7 @@ class CollectivesInLine(Rule):
     id = "TL120"
     slug = "collectives-in-line"
     title = "Collectives on a stream of their own"
+    of_nvidia = False
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Sum the exposed time of exchanges that could overlap, on the stream that computes."""

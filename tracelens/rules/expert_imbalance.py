@@ -23,6 +23,7 @@ class ExpertImbalance(Rule):
     id = "TL126"
     slug = "expert-imbalance"
     title = "Experts' tokens spread evenly over ranks"
+    of_nvidia = False
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Judge by the sizes that all-to-alls of experts have for each rank."""

@@ -33,6 +33,7 @@ class PaddedBuckets(Rule):
     id = "TL130"
     slug = "padded-buckets"
     title = "Messages of experts' weights as large as the weights"
+    of_nvidia = False
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Compare each message of the experts' own shards with the weights of a layer's grouped GEMMs."""

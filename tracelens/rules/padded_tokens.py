@@ -26,6 +26,7 @@ class PaddedTokens(Rule):
     id = "TL127"
     slug = "padded-tokens"
     title = "Linear layers without tokens of padding"
+    of_nvidia = False
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Compare the tokens of packed attention, or of padded batches, with the rows of linear layers."""

@@ -22,9 +22,13 @@ def need_kernels(facts: StepFacts) -> None:
     if not facts.gemms:
         raise absent("No GEMM and no attention kernel was recognised in the step.")
     need_step_ms(facts)
+
+
+def need_nvidia(facts: StepFacts) -> None:
+    """Raises ``Answer`` on the GPUs of another vendor."""
     if facts.gpu.vendor == "amd":
         raise could_not_run(
-            "The rule rests on measurements of NVIDIA GPUs; how AMD's kernels fall back is not known here."
+            "The rule rests on measurements of NVIDIA GPUs and libraries; of AMD's it knows none."
         )
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from tracelens.rules.engine.candidate import Answer, Candidate
 from tracelens.rules.engine.conclude import conclude
 from tracelens.rules.engine.facts import Outcome, StepFacts
-from tracelens.rules.engine.needs import need_kernels
+from tracelens.rules.engine.needs import need_kernels, need_nvidia
 
 
 class Rule(ABC):
@@ -18,8 +18,10 @@ class Rule(ABC):
     id: ClassVar[str]  # "TL101"
     slug: ClassVar[str]  # "pad-vocabulary"
     title: ClassVar[str]  # what is checked
-    #: It judges times of NVIDIA kernels: without GEMMs, a step time, or on another GPU it says nothing.
+    #: It judges GEMMs and what runs beside them: without GEMMs or a step time it says nothing.
     of_kernels: ClassVar[bool] = True
+    #: ... by what NVIDIA's GPUs and libraries were measured to do, and not by what the trace alone says.
+    of_nvidia: ClassVar[bool] = True
     #: Not about kernels and shapes: what it finds is time in which the GPU waits.
     of_waits: ClassVar[bool] = False
 
@@ -28,6 +30,8 @@ class Rule(ABC):
         try:
             if self.of_kernels:
                 need_kernels(facts)
+                if self.of_nvidia:
+                    need_nvidia(facts)
             candidates, passed = self.look(facts)
         except Answer as answer:
             return answer.outcome

@@ -11,7 +11,7 @@ from tracelens.results import Amount, MemoryEffect, Span, weakest
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.candidate import absent, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.needs import for_shapes, need_kernels, need_model, need_others
+from tracelens.rules.engine.needs import for_shapes, need_kernels, need_model, need_nvidia, need_others
 from tracelens.rules.engine.rows import of_step, time_of, took, upper
 from tracelens.rules.engine.simulated import pays
 from tracelens.rules.evidence.attention_chain import (
@@ -129,6 +129,7 @@ def _need_chain(facts: StepFacts) -> tuple[Chain, list[CoreCalls]]:
         need_model(facts)
         raise absent("No fused attention kernel and no score or value GEMM was recognised.", attention=True)
     need_kernels(facts)
+    need_nvidia(facts)
     need_others(facts)
     blind = [row for row in products if row.m is None or row.n is None or row.k is None]
     seen = f"{took(products, facts, 'GEMM')} as scores and values of attention"
