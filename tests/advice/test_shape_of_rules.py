@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tracelens.render.pages import wrapped
 from tracelens.rules import RULES
 from tracelens.rules.engine.pages import page, why
 from tracelens.rules.engine.rule import Rule
 
+ROOT = Path(__file__).parents[2]
 MODULES = {rule.id: inspect.getmodule(type(rule)) for rule in RULES}
 FILES = {rule: Path(str(module.__file__)) for rule, module in MODULES.items() if module is not None}
 
@@ -48,3 +50,16 @@ def test_the_page_says_why_in_plain_sentences(rule: Rule) -> None:
         said = why(rule.id, part)
         assert said.endswith(".") and "{" not in said and "**" not in said and "](" not in said
         assert said not in source, "said twice"
+
+
+def test_rules_are_listed_by_their_numbers() -> None:
+    numbers = [rule.id for rule in RULES]
+    assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("rule", FILES)
+def test_a_page_at_a_terminal_names_pages_that_are_there(rule: str) -> None:
+    shown = wrapped(page(rule), 80)
+    assert "](" not in shown
+    for named in re.findall(r"\]\(\.\./([\w-]+\.md)", page(rule)):
+        assert f"docs/{named}" in shown and (ROOT / "docs" / named).is_file()

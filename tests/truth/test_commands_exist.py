@@ -20,6 +20,7 @@ OTHERS = {
     "--overlap-param-gather", "--overlap-grad-reduce", "--tp-comm-overlap", "--tensor-model-parallel-size",
     "--sequence-parallel", "--attention-backend", "--use-flash-attn",
     "--swiglu", "--seq-length", "--num-layers", "--num-attention-heads", "--multi-latent-attention",
+    "--moe-router-load-balancing-type", "--moe-aux-loss-coeff", "--moe-expert-capacity-factor",
     "--moe-grouped-gemm", "--micro-batch-size", "--kv-channels", "--hidden-size", "--ffn-hidden-size",
     "--decoder-first-pipeline-num-layers", "--account-for-embedding-in-pipeline-split",
     # nvidia-smi; Perfetto's trace_processor

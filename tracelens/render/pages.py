@@ -1,4 +1,4 @@
-"""Markdown pages at a terminal: their paragraphs wrapped to its width, all else as it stands."""
+"""Markdown pages at a terminal: paragraphs wrapped to its width, links as text, all else as it stands."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ _OWN_LINE = re.compile(
     r"\s*(?:#|\||```|[-*+] |[0-9]+[.)] |>)"
 )  # begins something: not joined to what stands above
 _KEPT = re.compile(r"\s*(?:#|\|)")  # headings and tables
+_LINK = re.compile(r"\[([^]]+)\]\((?:\.\./)?([\w-]+)\.md[^)]*\)")
+
+
+def _without_links(text: str) -> str:
+    """Another rule's page is its number, any other page where it lies.
+
+    >>> _without_links("[TL113](TL113.md)'s ([how](../faq.md#files))")
+    "TL113's (how: docs/faq.md)"
+    """
+    return _LINK.sub(lambda one: one[1] if one[1] == one[2] else f"{one[1]}: docs/{one[2]}.md", text)
 
 
 def wrapped(text: str, width: int) -> str:
@@ -43,7 +53,7 @@ def wrapped(text: str, width: int) -> str:
             )  # fmt: skip
             paragraph.clear()
 
-    for line in text.splitlines():
+    for line in _without_links(text).splitlines():
         fence = line.lstrip().startswith("```")
         if code or fence or not line.strip() or _KEPT.match(line):
             fill()

@@ -1,4 +1,4 @@
-"""The rules, in the order their checks are listed. One file per rule; a page for each in ``docs/rules``."""
+"""The rules, by their numbers. One file per rule; a page for each in ``docs/rules``."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ RULES: tuple[Rule, ...] = (
     TensorParallel(),
     PipelineLayers(),
     Experts(),
-    ExpertTiles(),
-    ExpertImbalance(),
     OddSequence(),
     TensorCores(),
     UnfusedProjections(),
     LayoutCopies(),
-    UnfusedNorm(),
-    UnfusedLoss(),
     MisalignedViews(),
     Fp8(),
-    LowPrecision(),
     CompiledPadding(),
     UnfusedAttention(),
-    AttentionBackend(),
     GemmsBesideCollectives(),
     UnalignedPayload(),
-    PaddedBuckets(),
     CollectivesInLine(),
-    SmallCollectives(),
     FallingClock(),
     HostWaits(),
+    ExpertTiles(),
+    LowPrecision(),
+    AttentionBackend(),
+    ExpertImbalance(),
     PaddedTokens(),
+    SmallCollectives(),
     UnfusedOptimizer(),
+    PaddedBuckets(),
+    UnfusedNorm(),
+    UnfusedLoss(),
 )

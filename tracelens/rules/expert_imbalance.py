@@ -57,8 +57,8 @@ def _candidate(facts: StepFacts, sent: Sequence[CommunicationRow], uneven: float
             f" which hold the wait for that rank, {ms(waits)}."
         ),
         fix=[
-            "+ moe_aux_loss_coeff = 0.01, or a bias for each expert that follows its load",
-            "+ capacity_factor = 1.25   # drops what is beyond; or place hot experts on different ranks",
+            "+ --moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-2   # Megatron-LM",
+            "+ --moe-expert-capacity-factor 1.25   # drops what is beyond",
         ],
         caveats=[
             "Other ranks' tokens can favour other experts: analyze the folder of all ranks' traces.",

@@ -100,7 +100,7 @@ def _of_code(found: Fusing) -> list[str]:
     return [
         f"- p = torch.softmax(q @ k.transpose(-2, -1) * scale{added}, dim=-1)",
         "- y = F.dropout(p, p=dropout) @ v",
-        f"+ y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout{argument}){note}",
+        f"+ y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale{argument}){note}",
         _MEGATRON if of_megatron(found.chain) else _HUGGINGFACE,
     ]
 
