@@ -1,0 +1,118 @@
+"""The worked examples of docs/rules: their figures are what the traces that they are of give today."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.trace.tools import need_shared
+from tracelens.analysis import analyze
+from tracelens.numbers import ms, pct, sig
+from tracelens.results import Finding, Report
+from tracelens.rules.engine.pages import page
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+
+
+@cache
+def report_of(path: Path) -> Report:
+    return analyze(path, shape_search=False).report
+
+
+def sample(name: str) -> Report:
+    return report_of(SAMPLES / f"h100-sxm_{name}.json.gz")
+
+
+def shared(name: str) -> Report:
+    return report_of(need_shared(name))
+
+
+def finding(report: Report, rule: str) -> Finding:
+    return next(one for one in report.findings if one.rule == rule)
+
+
+def step_of(report: Report) -> str:
+    found = report.summary.step_ms
+    assert found is not None
+    return sig(found.median)
+
+
+def took(report: Report, rule: str) -> float:
+    return sum(row.time_ms_per_step for row in report.gemms if row.id in finding(report, rule).gemms)
+
+
+def pad_vocabulary() -> list[str]:
+    report = shared("d3_")
+    (row,) = (row for row in report.gemms if row.id in finding(report, "TL101").gemms)
+    return [f"{row.m} × {row.n} × {row.k}", ms(row.time_ms_per_step), pct(row.frac)]
+
+
+def tensor_cores() -> list[str]:
+    report = shared("d6_")
+    now = took(report, "TL111")
+    return [ms(now), f"{step_of(report)} ms", ms(now - (finding(report, "TL111").saving_ms.mid or 0.0))]
+
+
+def projections() -> list[str]:
+    report = shared("d3_")
+    (group,) = finding(report, "TL112").evidence["groups"]
+    saved = finding(report, "TL112").saving_ms.mid or 0.0
+    layers = 4
+    return [ms(group["now_us"] / 3e3), ms(group["now_us"] / 1e3 - saved / layers)]
+
+
+def casts() -> list[str]:
+    report = sample("gpt2_vocab50257_eager")
+    saving = finding(report, "TL113").saving_ms
+    assert saving.high is not None and report.summary.step_ms is not None
+    return [ms(saving.high), step_of(report), pct(saving.high / report.summary.step_ms.median)]
+
+
+def attention() -> list[str]:
+    report = shared("d4_")
+    evidence = finding(report, "TL117").evidence
+    low, mid, high = (sig(1e3 * one) for one in evidence["fused_ms"]["without a mask"])
+    parts = [evidence["chain_ms"][one] for one in ("products", "softmax", "beside")]
+    whole = sum(row.time_ms for row in report.components) / len(report.steps)
+    return [
+        ms(parts[2]),
+        ms(sum(parts)),
+        f"{mid} µs ({low} to {high})",
+        f"{pct(sum(parts) / whole)} of the GPU",
+    ]
+
+
+def beside_collectives() -> list[str]:
+    row = next(row for row in shared("d1_").gemms if (row.batch, row.m, row.n, row.k) == (8, 768, 768, 768))
+    beside = row.beside
+    assert beside is not None and beside.alone_us is not None and beside.disturbed_us is not None
+    sms = 132
+    return [
+        f"{beside.alone_us:.1f} µs alone", f"{beside.disturbed_us:.1f} µs beside", f"{beside.ctas} CTAs",
+        f"{row.tiles} tiles", f"{sms - (beside.ctas or 0)} of {sms} SMs",
+    ]  # fmt: skip
+
+
+def norms() -> list[str]:
+    report, compiled = sample("llama_gqa_ffn11008_eager"), sample("llama_gqa_ffn11008_compile")
+    fused = finding(report, "TL131").evidence["fused_ms"]
+    now = fused + (finding(report, "TL131").saving_ms.high or 0.0)
+    then = sum(row.time_ms_per_step for row in compiled.components if row.component == "norm")
+    return [ms(now), f"of {step_of(report)}", ms(fused), ms(then)]
+
+
+EXAMPLES: dict[str, Callable[[], list[str]]] = {
+    "TL101": pad_vocabulary, "TL111": tensor_cores, "TL112": projections, "TL113": casts,
+    "TL117": attention, "TL118": beside_collectives, "TL131": norms,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", EXAMPLES)
+def test_an_example_says_what_its_trace_gives(rule: str) -> None:
+    text = " ".join(page(rule).split("\n## Example\n", 1)[1].split("\n## ", 1)[0].split())
+    figures = EXAMPLES[rule]()
+    assert all(re.search(rf"(?<![\d.]){re.escape(one)}", text) for one in figures), figures
