@@ -33,7 +33,7 @@ from tracelens.accounting.words.model import layers_of_a_part
 from tracelens.attribution import Attribution, Calls, attribute, find_calls, open_functions
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
-from tracelens.config.model_config import parse_changes
+from tracelens.config.changes import parse_changes
 from tracelens.errors import InputError, UsageError
 from tracelens.files import cannot_read, write_bytes
 from tracelens.gemm.predict.rates import gpu_info

@@ -8,7 +8,7 @@ import pytest
 
 from tests.advice.advice_steps import A100, H100, Shape, model_of, rows_of
 from tests.said import Listener
-from tracelens.config.model_config import parse_changes
+from tracelens.config.changes import parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import WhatIf
 from tracelens.step.whatif import StepModel, what_if

@@ -10,10 +10,12 @@ from tests.advice.advice_experts import Mix, mixed_rows
 from tests.advice.advice_messages import message
 from tests.advice.advice_steps import Shape, model_of
 from tests.said import Listener
+from tracelens.config.changes import parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import CommunicationRow, WhatIf
 from tracelens.step.experts import mixture_of
 from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.whatif_notes import loads_of
 
 X = Shape(2048, 16, 1408, v=32000, kv=8, d=128, layers=16, b=2, s=2048)
 TOKENS = 4096
@@ -50,6 +52,54 @@ def test_how_the_experts_run_is_read_off_their_products(
     assert found is not None
     assert (found.how, found.local, found.capacity, found.top_k) == (how, local, capacity, top_k)
     assert found.gated is True
+
+
+@pytest.mark.parametrize(
+    ("name", "loads"),
+    [("batched", "equal"), ("loop", "own"), ("grouped", "taken as even"), ("shared by ranks", "equal")],
+)
+def test_loads_are_called_even_only_where_groups_hide_them(name: str, loads: str, said: Listener) -> None:
+    step = step_of(ALL[name])
+    assert loads_of(step.work.products) == loads
+    said(what_if(step, {"top_k": 1}).notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "rows"),
+    [
+        ("batched", "capacity_factor=1.25", 640),  # 4096 tokens x 8 / 64 are 512
+        ("batched", "moe_expert_capacity_factor=1", 512),
+        ("batched", "capacity=1.5", 768),
+        ("batched", "top_k=4,capacity_factor=2", 512),
+        ("batched", "capacity_factor=1.1,micro_batch=4", 1127),  # 1126.4, and no row is cut in parts
+        ("loop", "capacity_factor=0.5", 512),
+        ("shared by ranks", "capacity_factor=1.25", 1280),  # with the tokens of all four ranks
+    ],
+)
+def test_a_capacity_is_given_as_a_factor_too(name: str, text: str, rows: int) -> None:
+    step = step_of(ALL[name])
+    assert parse_changes([text], now=step.now)["capacity"] == rows
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["capacity_factor=0", "capacity_factor=x", "capacity=-1.5", "capacity=1.25,capacity_factor=1",
+     "capacity_factor=1,capacity_factor=2", "capacity_factor=1e3", "capacity_factor=nan"],
+)  # fmt: skip
+def test_what_is_no_factor_is_refused(text: str, said: Listener) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_changes([text], now=step_of(BATCHED).now)
+    said(error.value)
+
+
+def test_a_factor_needs_what_it_is_of(said: Listener) -> None:
+    for now in (None, replace(step_of(BATCHED).now, top_k=None)):
+        with pytest.raises(UsageError) as error:
+            parse_changes(["capacity_factor=1.25"], now=now)
+        said(error.value)
+    with pytest.raises(UsageError) as error:  # 2 rows of 512: a factor without its name
+        what_if(step_of(BATCHED), {"capacity": 2})
+    said(error.value)
 
 
 @pytest.mark.parametrize("name", ALL)

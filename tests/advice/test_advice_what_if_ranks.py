@@ -9,7 +9,8 @@ import pytest
 from tests.advice.advice_messages import message
 from tests.advice.advice_steps import Shape, dims_of, model_of, rows_of, spread
 from tests.said import Listener
-from tracelens.config.model_config import ModelConfig, changed, parse_changes
+from tracelens.config.changes import parse_changes
+from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.results import Estimate, WhatIf
 from tracelens.step.exchange import bubble, exchange_of, vocab_is_split

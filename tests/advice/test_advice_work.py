@@ -9,7 +9,8 @@ import pytest
 from tests.advice.advice_rows import attention, gemm
 from tests.advice.advice_steps import Shape, dims_of, rows_of
 from tests.said import Listener
-from tracelens.config.model_config import ModelConfig, changed, model_config_of, parse_changes
+from tracelens.config.changes import parse_changes
+from tracelens.config.model_config import ModelConfig, changed, model_config_of
 from tracelens.errors import UsageError
 from tracelens.results import GemmRow
 from tracelens.results.row_sizes import AttentionDims

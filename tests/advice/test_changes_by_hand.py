@@ -105,7 +105,7 @@ def test_what_is_said_beside_a_change(
     now: dict[str, Any], then: dict[str, Any], notes: int, said: Listener
 ) -> None:
     before = replace(NOW, **now)
-    found = notes_of(before, replace(before, **then), communicates=False, work_ms=None)
+    found = notes_of(before, replace(before, **then), communicates=False, work_ms=None, loads="taken as even")
     assert len(found) == notes
     said(found)
 
@@ -119,7 +119,8 @@ def test_messages_that_change_their_size_stay_as_measured(
     then: dict[str, Any], more: int, said: Listener
 ) -> None:
     found, alone = (
-        notes_of(NOW, replace(NOW, **then), communicates=one, work_ms=None) for one in (True, False)
+        notes_of(NOW, replace(NOW, **then), communicates=one, work_ms=None, loads="equal")
+        for one in (True, False)
     )
     added = [note for note in found if note not in alone]
     assert len(added) == more

@@ -341,7 +341,9 @@ def test_without_operations_of_attention_those_of_gemms_count() -> None:
 @pytest.mark.parametrize(("now", "then"), [(None, 34), (1, 34), (None, 5)])
 def test_layers_of_one_stage_are_told_by_nobody(now: int | None, then: int) -> None:
     before = replace(NOW, pipeline_parallel=now, layers=32)
-    assert notes_of(before, replace(before, layers=then), communicates=False, work_ms=None) == []
+    assert (
+        notes_of(before, replace(before, layers=then), communicates=False, work_ms=None, loads="equal") == []
+    )
 
 
 def test_rows_on_their_way_to_experts_grow_with_the_experts_of_a_token() -> None:

@@ -18,7 +18,7 @@ from tests.fuzz import seeds
 from tests.fuzz.shown import RENDERINGS, Broken, Rendering, no_leak, printed, sound_json
 from tracelens.accounting.cost import parse_price
 from tracelens.comparison.compare import compare_reports
-from tracelens.config.model_config import parse_changes
+from tracelens.config.changes import parse_changes
 from tracelens.errors import TracelensError
 from tracelens.gates import JOB_METRICS, judge_comparison, judge_job, judge_report, parse_gate
 from tracelens.job.history import history

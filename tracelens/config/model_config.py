@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from tracelens.config import words
@@ -13,39 +11,12 @@ from tracelens.errors import UsageError
 from tracelens.numbers import listed
 from tracelens.results import ModelDims
 
-#: How users write a parameter -> our name for it.
-_ALIASES = {
-    "vocab_size": "vocab", "v": "vocab",
-    "h": "hidden", "hidden_size": "hidden", "n_embd": "hidden", "d_model": "hidden",
-    "a": "heads", "n_head": "heads", "num_attention_heads": "heads",
-    "num_key_value_heads": "kv_heads", "num_query_groups": "kv_heads", "kv": "kv_heads",
-    "d": "head_dim", "kv_channels": "head_dim",
-    "d_ff": "ffn", "f": "ffn", "intermediate_size": "ffn", "ffn_hidden_size": "ffn", "n_inner": "ffn",
-    "n_layer": "layers", "num_layers": "layers", "num_hidden_layers": "layers",
-    "seq": "sequence", "s": "sequence", "seq_length": "sequence", "block_size": "sequence",
-    "b": "micro_batch", "batch": "micro_batch", "batch_size": "micro_batch",
-    "micro_batch_size": "micro_batch",
-    "tp": "tensor_parallel", "t": "tensor_parallel", "tensor_model_parallel_size": "tensor_parallel",
-    "num_experts": "experts", "num_local_experts": "experts", "n_routed_experts": "experts",
-    "pp": "pipeline_parallel", "pipeline_model_parallel_size": "pipeline_parallel",
-    "stages": "pipeline_parallel",
-    "ep": "expert_parallel", "expert_model_parallel_size": "expert_parallel",
-    "experts_per_token": "top_k", "num_experts_per_tok": "top_k", "moe_router_topk": "top_k",
-    "moe_top_k": "top_k",
-    "expert_capacity": "capacity", "tokens_per_expert": "capacity",
-    "load_imbalance": "imbalance", "rounding": "row_multiple",
-    "precision": "dtype", "type": "dtype",
-}  # fmt: skip
-#: How users write a type of products -> our name for it. tf32: fp32 data on tensor cores.
-_DTYPES = {
-    "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "half": "fp16",
-    "fp32": "fp32", "float32": "fp32", "tf32": "tf32", "fp8": "fp8", "float8": "fp8",
-    "fp8-block": "fp8-block", "fp8_block": "fp8-block", "nvfp4": "nvfp4",
-}  # fmt: skip
-DTYPES = tuple(dict.fromkeys(_DTYPES.values()))
+#: Types of products that can be simulated. tf32: fp32 data on tensor cores.
+DTYPES = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp8-block", "nvfp4")
 #: With another one, loads are others.
 _SHARES_EXPERTS = frozenset({"experts", "top_k", "capacity", "expert_parallel"})
-_WHOLE = re.compile(r"[+-]?[0-9](?:_?[0-9]){0,17}")
+#: Fewer rows of an expert than this share of the present ones are a factor, meant as one.
+_FACTOR_BELOW = 0.01
 #: No parameter of a model is larger, and products of a few stay exact.
 _LARGEST = 2**31
 
@@ -248,51 +219,7 @@ def model_config_of(
     return replace(found, **{name: value for name, value in more.items() if value is not None})  # type: ignore[arg-type]
 
 
-def parse_changes(texts: Sequence[str], *, now: ModelConfig | None = None) -> dict[str, int | str]:
-    """``("vocab=50304,heads=20",)`` -> ``{"vocab": 50304, "heads": 20}``; ``dtype=fp8`` is the one word.
-
-    Raises UsageError that says what is wrong and which parameters there are, with their values ``now``.
-    """
-    changes: dict[str, int | str] = {}
-    for part in (piece.strip() for text in texts for piece in text.split(",") if piece.strip()):
-        name, sign, number = (piece.strip() for piece in part.partition("="))
-        if not sign or not name:
-            raise UsageError(f"{part[:60]!r} is not a change: write NAME=NUMBER", _known(now))
-        found = canonical(name, now=now)
-        value: int | str
-        if found == "dtype":
-            value = _dtype(number)
-        elif not _WHOLE.fullmatch(number):
-            raise UsageError(f"{part[:60]!r}: {number[:40]!r} is not a whole number", _known(now))
-        else:
-            value = int(number.replace("_", ""))
-        if changes.get(found, value) != value:
-            raise UsageError(f"{found} is given twice: {changes[found]} and {value}")
-        changes[found] = value
-    if not changes:
-        raise UsageError("no change given: write NAME=NUMBER", _known(now))
-    return changes
-
-
-def _dtype(text: str) -> str:
-    found = _DTYPES.get(text.lower().removeprefix("torch."))
-    if found is None:
-        raise UsageError(f"{text[:40]!r} is not a type of GEMMs that can be simulated: {', '.join(DTYPES)}")
-    return found
-
-
-def canonical(name: str, *, now: ModelConfig | None = None) -> str:
-    """Our name of a parameter; UsageError lists them."""
-    low = name.lower()
-    found = _ALIASES.get(low, low)
-    if found not in (*NAMES, "dtype"):
-        close = difflib.get_close_matches(low, (*NAMES, "dtype", *_ALIASES), n=1)
-        hint = f", did you mean {close[0]}?" if close else ""
-        raise UsageError(f"unknown hyper-parameter {name[:40]!r}{hint}", _known(now))
-    return found
-
-
-def _known(now: ModelConfig | None) -> str:
+def known_values(now: ModelConfig | None) -> str:
     """The parameters there are, with their present values where a step is known."""
     if now is None:
         return f"known: {', '.join((*NAMES, 'dtype'))}"
@@ -348,7 +275,12 @@ def _check(name: str, value: int | str, now: ModelConfig) -> None:
         raise UsageError(f"{name} = {value} is not a size a model can have")
     if now.value(name) is None:
         shown = f"; it is shown by {words.SHOWN_BY[name]}" if name in words.SHOWN_BY else ""
-        raise UsageError(f"{name} cannot be changed: its present value is not known", f"{_known(now)}{shown}")
+        why = f"{name} cannot be changed: its present value is not known"
+        raise UsageError(why, f"{known_values(now)}{shown}")
+    if name == "capacity" and int(value) < _FACTOR_BELOW * (now.capacity or 0):
+        raise UsageError(
+            f"capacity is rows of an expert, now {now.capacity}: capacity_factor={value} is a factor of them"
+        )
 
 
 def _check_ranks(then: ModelConfig, changes: Mapping[str, int | str]) -> None:

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tracelens.config.model_config import ModelConfig, canonical, changed
+from tracelens.config.changes import canonical
+from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf, main_dtype, weakest
 from tracelens.step.alignment import grid_elements

@@ -32,7 +32,7 @@ from tracelens.step.pads import pads_of
 from tracelens.step.traced_step import StepModel, step_model
 from tracelens.step.traffic import rest_of
 from tracelens.step.uneven import rest_of_load
-from tracelens.step.whatif_notes import Told, notes_of
+from tracelens.step.whatif_notes import Told, loads_of, notes_of
 from tracelens.step.words import simulation as words
 from tracelens.step.words.ranks import STAGES_WAIT
 from tracelens.step.work import Work
@@ -95,6 +95,7 @@ def what_if(step: StepModel, changes: Mapping[str, int | str], *, told: Collecti
                 then,
                 communicates=step.communicates and not exchange.rest,
                 work_ms=step.work_ms(then),
+                loads=loads_of(step.work.products),
                 told=told,
             ),
         ],

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from tracelens.config.model_config import ModelConfig
 from tracelens.step.exchange import bubble
 from tracelens.step.predicted import LOW_PRECISION
 from tracelens.step.words import simulation as words
+from tracelens.step.work import Product
 
 #: What a reader can be told otherwise: of the count of parameters, of a step that waits for the CPU, and of
 #: its idle time with other tokens.
 Told = Literal["parameters", "waits", "idle"]
+
+#: Rows of experts' GEMMs: as each has them, the same in all, or of groups whose sizes are not known.
+Loads = Literal["own", "equal", "taken as even"]
 
 
 def notes_of(
@@ -21,6 +25,7 @@ def notes_of(
     *,
     communicates: bool,
     work_ms: float | None,
+    loads: Loads,
     told: Collection[Told] = (),
 ) -> list[str]:
     """Sentences without capital and full stop. ``work_ms``: GPU time of a step's micro-batches after it."""
@@ -40,7 +45,7 @@ def notes_of(
     grown = now.parameters != then.parameters or now.token_count != then.token_count
     if communicates and (grown or now.top_k != then.top_k or now.capacity != then.capacity):
         notes.append(words.MESSAGES_STAY)
-    return [*notes, *_of_pipeline(now, then, work_ms), *_of_experts(now, then), *_of_dtype(now, then)]
+    return [*notes, *_of_pipeline(now, then, work_ms), *_of_experts(now, then, loads), *_of_dtype(now, then)]
 
 
 def _of_pipeline(now: ModelConfig, then: ModelConfig, work_ms: float | None) -> list[str]:
@@ -56,12 +61,22 @@ def _of_pipeline(now: ModelConfig, then: ModelConfig, work_ms: float | None) -> 
     return notes
 
 
-def _of_experts(now: ModelConfig, then: ModelConfig) -> list[str]:
+def loads_of(products: Sequence[Product]) -> Loads:
+    """How the rows of experts are known: groups show no sizes, GEMMs of single experts each its own."""
+    rows = [one.m.load or one.k.load for one in products]
+    if any(one.row.groups is not None for one in products):
+        return "taken as even"
+    own = {(load[0], load[1]) for load in rows if load is not None}
+    return "own" if any(size != mean for size, mean in own) else "equal"
+
+
+def _of_experts(now: ModelConfig, then: ModelConfig, loads: Loads) -> list[str]:
     notes = []
     if now.capacity != then.capacity and now.capacity:
-        notes.append(words.EVEN_EXPERTS)
-    if now.capacity != then.capacity and now.top_k == then.top_k and _tokens_to_experts(now, then):
-        notes.append(words.OTHER_TOKENS_TAKEN)
+        alone = now.top_k == then.top_k and _tokens_to_experts(now, then)
+        filled = [words.FILLED] if alone else [words.EVEN_EXPERTS] if loads == "taken as even" else []
+        notes += [words.OWN_LOADS] if loads == "own" else filled
+        notes += [words.OTHER_TOKENS_TAKEN] if alone else []
     if now.row_multiple != then.row_multiple:
         notes.append(words.PADDING_ROWS)
     if now.imbalance != then.imbalance:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from tracelens.config.model_config import NAMES, ModelConfig, canonical
+from tracelens.config.changes import canonical
+from tracelens.config.model_config import NAMES, ModelConfig
 from tracelens.errors import InputError, UsageError
 from tracelens.files import cannot_read
 from tracelens.measure.verify import words

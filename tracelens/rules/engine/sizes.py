@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracelens.config.model_config import ModelConfig, canonical, changed, model_config_of
+from tracelens.config.changes import canonical
+from tracelens.config.model_config import ModelConfig, changed, model_config_of
 from tracelens.errors import UsageError
 from tracelens.rules.engine.facts import StepFacts
 

@@ -30,7 +30,9 @@ IDLE_STAYS = (
 RANKS_UNKNOWN = "tensor parallelism is not known: sizes are taken as one rank holds them"
 MESSAGES_STAY = "communication stays as measured, though its messages change size"
 EVEN_EXPERTS = "experts are taken as evenly loaded: the fullest expert is slower than that"
-OTHER_TOKENS_TAKEN = "capacity changes which tokens the experts take, and the model's quality with it"
+OWN_LOADS = "each expert keeps its share of the rows"
+FILLED = "every expert is taken as filled to its capacity, with padding where it has fewer tokens"
+OTHER_TOKENS_TAKEN = "which tokens are dropped, and the model's quality with it, change with the capacity"
 PADDING_ROWS = (
     "rows of padding hold no token; a kernel whose tile is as tall computes as many rows either way"
 )
