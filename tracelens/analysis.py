@@ -33,7 +33,6 @@ from tracelens.accounting.words.model import layers_of_a_part
 from tracelens.attribution import Attribution, Calls, attribute, find_calls, open_functions
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
-from tracelens.config.changes import parse_changes
 from tracelens.errors import InputError, UsageError
 from tracelens.files import cannot_read, write_bytes
 from tracelens.gemm.predict.rates import gpu_info
@@ -47,7 +46,7 @@ from tracelens.rules import StepFacts, advise
 from tracelens.step.explorer import explore
 from tracelens.step.saved_step import step_of
 from tracelens.step.step_search import search_step
-from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.whatif import StepModel, scenario
 from tracelens.step.words import search as searching
 from tracelens.step.work import tokens_of
 from tracelens.trace import Links, Trace, link, read_trace
@@ -122,7 +121,7 @@ class Analysis:
         Raises UsageError for a change that cannot be made.
         """
         step = step_of(self.report)
-        found = [what_if(step, parse_changes([text], now=step.now)) for text in changes]
+        found = [scenario(step, text) for text in changes]
         return replace(self, report=replace(self.report, what_if=[*self.report.what_if, *found]))
 
     def with_price(self, price: str) -> Self:
@@ -300,7 +299,7 @@ def analyze_trace(
         report,
         findings=advice.findings,
         checks=advice.checks,
-        what_if=[what_if(step, parse_changes([text], now=step.now)) for text in what_ifs],
+        what_if=[scenario(step, text) for text in what_ifs],
         explorer=explore(step, advice.findings) if shape_search else Explorer(),
         shape_search=search_step(step, report.model, lacks=report.recording) if shape_search else None,
     )

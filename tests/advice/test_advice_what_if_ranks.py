@@ -14,7 +14,8 @@ from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.results import Estimate, WhatIf
 from tracelens.step.exchange import bubble, exchange_of, vocab_is_split
-from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.explorer import explore
+from tracelens.step.whatif import StepModel, scenario, what_if
 
 LLAMA = Shape(4096, 32, 14336, v=32064, kv=8, gated=True, b=2, t=4)
 TOKENS = LLAMA.b * LLAMA.s
@@ -66,6 +67,39 @@ def test_a_padded_part_of_the_vocabulary_is_dealt_out_anew_with_the_ranks() -> N
     """Two findings at once: pad the part of each of four ranks, and use two ranks."""
     one = what_if(step_of(ACTIVATION, SUMS), {"tensor_parallel": 2, "vocab": 32128})
     assert one.change["vocab"] == [32064, 2 * 32128]
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "columns"),
+    [
+        ("vocab=128512", {"vocab": [128256, 128512]}, 32128),  # of four ranks, as the model's other sizes are
+        ("vocab=128256", {}, 32064),
+        ("vocab=128512,tp=2", {"vocab": [128256, 128512], "tensor_parallel": [4, 2]}, 64256),
+    ],
+)
+def test_a_vocabulary_that_ranks_split_is_given_and_told_as_the_whole(
+    text: str, change: dict[str, list[int]], columns: int
+) -> None:
+    one = scenario(step_of(ACTIVATION, SUMS), text)
+    assert one.change == change
+    logits = [row.shape_then for row in one.rows if row.component == "logits" and row.role == "forward"]
+    assert logits == [f"4096×{columns}×4096"] * bool(change)
+    whole = scenario(step_of(ACTIVATION), text)  # each rank computes all of its logits
+    assert change == {} or whole.change["vocab"] == [32064, int(text[6:12])]
+
+
+def test_a_vocabulary_that_the_ranks_do_not_divide_is_refused(said: Listener) -> None:
+    step = step_of(ACTIVATION, SUMS)
+    for text in ("vocab=50257", "vocab=3", "vocab=0"):
+        with pytest.raises(UsageError) as error:
+            scenario(step, text)
+        said(error.value)
+
+
+def test_the_curve_of_a_split_vocabulary_is_of_the_whole() -> None:
+    found = {one.parameter: one for one in explore(step_of(ACTIVATION, SUMS), []).curves}["vocab"]
+    assert found.now == 4 * 32064 and found.now in found.values
+    assert all(value % 4 == 0 for value in found.values)
 
 
 def test_without_a_word_about_the_vocabulary_its_time_is_a_gap(said: Listener) -> None:

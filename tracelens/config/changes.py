@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tracelens.config.model_config import DTYPES, NAMES, ModelConfig, known_values
 from tracelens.errors import UsageError
@@ -80,7 +81,30 @@ def parse_changes(texts: Sequence[str], *, now: ModelConfig | None = None) -> di
         changes["capacity"] = _rows_of_factor(min(factors), now, changes)
     if not changes:
         raise UsageError("no change given: write NAME=NUMBER", known_values(now))
-    return changes
+    return changes if now is None else of_rank(changes, now)
+
+
+def of_rank(changes: Mapping[str, int | str], now: ModelConfig) -> dict[str, int | str]:
+    """``changes`` of the whole model with a vocabulary that ranks split as a rank's part of it.
+
+    Raises UsageError where the ranks do not divide it.
+    """
+    whole, parts = changes.get("vocab"), now.vocab_parts
+    if not isinstance(whole, int) or parts == 1:
+        return dict(changes)
+    if whole % parts:
+        near = [str(one) for one in (whole // parts * parts, (whole // parts + 1) * parts) if one]
+        why = f"vocab = {whole} does not divide over the {parts} ranks that split it"
+        raise UsageError(f"{why}: give {' or '.join(near)}")
+    return {**changes, "vocab": whole // parts}
+
+
+def of_model(change: Mapping[str, list[Any]], now: ModelConfig) -> dict[str, list[Any]]:
+    """The other way round, for a change as [from, to]."""
+    if not now.vocab_split or "vocab" not in change:
+        return dict(change)
+    ranks = change.get("tensor_parallel", [now.tp, now.tp])
+    return {**change, "vocab": [part * count for part, count in zip(change["vocab"], ranks, strict=True)]}
 
 
 def _factor(part: str, number: str) -> float:

@@ -99,6 +99,11 @@ class ModelConfig:
         return self.pipeline_parallel or 1
 
     @property
+    def vocab_parts(self) -> int:
+        """Ranks that each hold a part of the vocabulary: ``vocab`` times so many is the whole."""
+        return self.tp if self.vocab_split else 1
+
+    @property
     def ep(self) -> int:
         """Expert-parallel ranks: one where none are known."""
         return self.expert_parallel or 1
@@ -142,8 +147,7 @@ class ModelConfig:
         mlp = h * matrices * (f * experts + (self.shared_ffn or 0)) + (h * experts if experts > 1 else 0)
         layers = count * (self.latent.weights(h, a) if self.latent else h * (a + 2 * kv) * d + a * d * h)
         layers += (count - dense) * mlp + dense * h * matrices * (self.dense_ffn or 0)
-        parts = self.tp if self.vocab_split else 1
-        return layers + (v or 0) * parts * h * (2 if self.tied is False else 1)
+        return layers + (v or 0) * self.vocab_parts * h * (2 if self.tied is False else 1)
 
     @property
     def expert_parameters(self) -> int:
@@ -225,7 +229,8 @@ def known_values(now: ModelConfig | None) -> str:
         return f"known: {', '.join((*NAMES, 'dtype'))}"
     product = now.micro_batch and now.sequence  # the tokens are that of the two
     names = [name for name in (*NAMES, "dtype") if not (product and name == "tokens")]
-    values = [f"{name}={now.value(name)}" for name in names if now.value(name) is not None]
+    whole = replace(now, vocab=now.vocab * now.vocab_parts) if now.vocab else now
+    values = [f"{name}={whole.value(name)}" for name in names if whole.value(name) is not None]
     return f"now {', '.join(values)}" if values else words.NO_PARAMETER
 
 

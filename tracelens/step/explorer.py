@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens.config.changes import canonical
 from tracelens.config.model_config import ModelConfig, changed
@@ -62,7 +62,18 @@ def explore(step: StepModel, findings: Sequence[Finding] = ()) -> Explorer:
     names = [name for name in _DRAWN if _drawn(name, step.now)]
     if not names:
         return Explorer(why=words.CURVE_NO_PARAMETERS)
-    return Explorer([_curve(step, name, _suggested(step.now, name, findings)) for name in names], None)
+    curves = [_curve(step, name, _suggested(step.now, name, findings)) for name in names]
+    return Explorer([_of_model(one, step.now) for one in curves], None)
+
+
+def _of_model(curve: Curve, now: ModelConfig) -> Curve:
+    """A vocabulary that ranks split as the whole of it, not as a rank's part."""
+    parts = now.vocab_parts
+    if curve.parameter != "vocab" or parts == 1:
+        return curve
+    suggested = [replace(one, value=one.value * parts) for one in curve.suggested]
+    values = [value * parts for value in curve.values]
+    return replace(curve, now=curve.now * parts, values=values, suggested=suggested)
 
 
 def _drawn(name: str, now: ModelConfig) -> bool:

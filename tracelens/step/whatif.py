@@ -12,7 +12,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
+from tracelens.config.changes import of_model, parse_changes
 from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.gemm.predict.rates import peak_of
@@ -37,7 +39,7 @@ from tracelens.step.words import simulation as words
 from tracelens.step.words.ranks import STAGES_WAIT
 from tracelens.step.work import Work
 
-__all__ = ["Rest", "RowChange", "StepModel", "WhatIf", "step_model", "what_if"]
+__all__ = ["Rest", "RowChange", "StepModel", "WhatIf", "scenario", "step_model", "what_if"]
 
 #: With more of the affected time without a formula than this, no saving is given.
 _GAP = 0.1
@@ -100,6 +102,15 @@ def what_if(step: StepModel, changes: Mapping[str, int | str], *, told: Collecti
             ),
         ],
     )
+
+
+def scenario(step: StepModel, text: str) -> WhatIf:
+    """The step with changes as users write them ("vocab=50304,heads=20"), of the whole model.
+
+    Raises UsageError as ``parse_changes`` and ``what_if`` do.
+    """
+    found = what_if(step, parse_changes([text], now=step.now))
+    return replace(found, change=of_model(found.change, step.now))
 
 
 def _refused(step: StepModel, then: ModelConfig, affected: Affected, exchange: Exchange) -> Refusal | None:

@@ -35,7 +35,7 @@ def notes_of(
     if now.tensor_parallel is None:
         notes.append(words.RANKS_UNKNOWN)
     if now.vocab != then.vocab and now.tensor_parallel == then.tensor_parallel and now.tp > 1:
-        notes.append(words.vocab_of_rank(now.vocab))
+        notes.append(words.vocab_of_rank(now.vocab, now.vocab_parts))
     if now.tensor_parallel != then.tensor_parallel and now.vocab and now.vocab_split is False:
         notes.append(words.whole_vocab(now.vocab))
     both_matrices = (now.vocab, now.hidden) != (then.vocab, then.hidden)

@@ -25,6 +25,7 @@ from tracelens.measure.verify.standin import StandIn, stand_in, trace_layer_ms
 from tracelens.results import Estimate, Report
 from tracelens.results.json import to_json
 from tracelens.step.saved_step import step_of
+from tracelens.step.whatif import scenario
 from tracelens.step.words.simulation import VOCAB_UNTOLD
 
 RANKS = 4
@@ -81,6 +82,18 @@ def test_the_logits_are_those_of_the_rank(split: bool, tmp_path: Path) -> None:
     assert next(logits.now.gemms()).n == columns
     assert next(logits.then.gemms()).n == columns + 64
     assert trial.apart == ""
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_scenario_of_the_whole_vocabulary_is_measured_as_a_ranks_part(split: bool, tmp_path: Path) -> None:
+    columns = report(tmp_path).model.vocab.value or 0
+    parts = RANKS if split else 1
+    one = report(tmp_path, vocab=parts * columns)
+    asked = scenario(step_of(one), f"vocab={parts * (columns + 64)}")
+    assert asked.change == {"vocab": [parts * columns, parts * (columns + 64)]}
+    source = saved(replace(one, what_if=[asked]), tmp_path)
+    (changes,) = (each.changes for each in source.asked if each.place == ("what_if", 0))
+    assert changes == {"vocab": columns + 64}
 
 
 @pytest.mark.parametrize(("family", "ranks"), [("llama", RANKS), ("gpt2", 2)])

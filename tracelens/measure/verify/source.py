@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from tracelens.config.changes import canonical
+from tracelens.config.changes import canonical, of_rank
 from tracelens.config.model_config import NAMES, ModelConfig
 from tracelens.errors import InputError, UsageError
 from tracelens.files import cannot_read
@@ -184,7 +184,7 @@ def _asked(raw: dict[str, Any], now: ModelConfig) -> Iterator[Asked]:
             rule=str(finding["rule"]),
         )  # fmt: skip
     for at, scenario in enumerate(raw.get("what_if", [])):
-        changes = _to(scenario["change"])
+        changes = of_rank(_to(scenario["change"]), now)
         title, none = words.what_if(scenario["change"]), Reason("nothing_changes")
         yield Asked(("what_if", at), title, changes, "" if changes else none, *_predicted(scenario))
     search = raw.get("shape_search")

@@ -156,8 +156,10 @@ def ffn_stays(ffn: int) -> str:
     return f"the MLP stays {ffn} wide: --what-if hidden=...,ffn=... changes both"
 
 
-def vocab_of_rank(vocab: int | None) -> str:
-    """The vocabulary is what one rank has."""
+def vocab_of_rank(vocab: int | None, parts: int) -> str:
+    """The vocabulary is what one rank has, or ``parts`` of it are the whole."""
+    if parts > 1:
+        return f"{parts} ranks split the vocabulary: this one's logits have {vocab} columns"
     return f"the vocabulary is what this rank's logits have: {vocab} columns"
 
 
