@@ -695,6 +695,11 @@ def test_experts_are_needed_with_their_rows(said: Listener) -> None:
     router: Any = SimpleNamespace(component="moe.router", phase="forward", time_ms_per_step=1.0)
     assert state_of(need_mixture, facts(ROW))[:2] == ("not_applicable", True)
     assert state_of(need_mixture, facts(ROW, components=[router]))[0] == "could_not_run"
+    sent = [message("all_to_all", purpose="expert all-to-all")]
+    for dims in (model(), model(False)):
+        between = state_of(need_mixture, facts(ROW, dims=dims, communication=sent))
+        assert between[0] == "could_not_run"
+    said(between[2])
     blind = replace(EXPERT, m=None, n=None, k=None, op="aten::mm")
     said(state_of(need_mixture, facts(blind, blind))[2])
     shared = gemm(1, 2048, 1024, 1024, component="moe.experts")

@@ -15,6 +15,7 @@ from tracelens.rules.engine.rows import took
 from tracelens.step.experts import Mixture, mixture_of
 from tracelens.step.predicted import NEAR_ERROR
 from tracelens.step.stalls import call_us_of
+from tracelens.step.uneven import sent_to_experts
 from tracelens.step.work import tokens_of
 
 _HOW = {
@@ -31,8 +32,13 @@ def need_mixture(facts: StepFacts) -> Mixture:
     mixture = mixture_of(facts.gemms, facts.model, tokens=tokens)
     if mixture is not None and mixture.capacity is not None:
         return mixture
-    need_model(facts)
     rows = [row for row in facts.gemms if row.component == "moe.experts"]
+    if not rows and sent_to_experts(facts.communication):  # needs no transformer around them
+        raise could_not_run(
+            "All-to-alls take tokens to experts, and no GEMM is known to be an expert's: record with"
+            ' with_stack=True, or wrap the experts in record_function("experts").'
+        )
+    need_model(facts)
     if not rows:
         if not any(one.component.startswith("moe.") for one in facts.components):
             raise absent("No mixture of experts was recognised in the trace.")
