@@ -122,6 +122,28 @@ def test_layers_with_a_sliding_window_in_turn_with_others(tmp_path: Path) -> Non
     assert (untold.layout.window, len(untold.notes)) == (None, 1)
 
 
+@pytest.mark.parametrize(
+    ("layers", "given", "frac"),
+    [
+        (22, {"global_attn_every_n_layers": 3}, 14 / 22),  # layers 0, 3, ... 21 see all
+        (28, {"global_attn_every_n_layers": 3}, 18 / 28),
+        (4, {"layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention"]}, 0.5),
+        (22, {"global_attn_every_n_layers": 1}, 0.0),
+    ],
+)
+def test_modernbert_sees_half_its_window_to_each_side(
+    layers: int, given: dict[str, Any], frac: float, tmp_path: Path
+) -> None:
+    base = configs.BERT_BASE | {
+        "model_type": "modernbert",
+        "local_attention": 128,
+        "num_hidden_layers": layers,
+    }
+    found = read(tmp_path, base | {"max_position_embeddings": 8192} | given, sequence=4096).layout
+    assert (found.window, found.causal) == (64, False)
+    assert found.windowed_frac == pytest.approx(frac)
+
+
 def test_megatron_script(tmp_path: Path) -> None:
     found = read(tmp_path, configs.MEGATRON_SCRIPT, "train.sh")
     x = found.model

@@ -167,6 +167,8 @@ NOT_MODELLED: dict[str, str] = {
     **dict.fromkeys(("swin", "swinv2", "hiera", "pvt_v2"), words.STAGES),
     **dict.fromkeys(("clip", "siglip", "siglip2", "metaclip_2"), words.TOWERS),
     **dict.fromkeys(("wav2vec2", "hubert"), words.SOUND),
+    **dict.fromkeys(("convnext", "convnextv2", "resnet", "regnet"), words.ONLY_CONVOLUTIONS),
+    "fnet": words.FOURIER,
     **dict.fromkeys(("electra", "rembert"), words.FACTORED),
     "mllama": words.CROSS_ATTENTION,
     "albert": words.SHARED_WEIGHTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -274,6 +275,8 @@ def _window(
 ) -> tuple[int | None, float]:
     """The keys that a query sees in layers with a sliding window, and the share of such layers."""
     window, kinds = table.get("sliding_window"), table.get("layer_types")
+    if isinstance(both := table.get("local_attention"), int):  # ModernBERT's is the width of both sides
+        window = both // 2
     length = overrides.get("sequence") or draft.values.get("sequence") or USUAL_SEQUENCE
     chunk = table.get("attention_chunk_size")
     if isinstance(chunk, int) and chunk < length:
@@ -289,6 +292,8 @@ def _window(
     if isinstance(kinds, list) and kinds:
         return window, sum(kind == "sliding_attention" for kind in kinds) / len(kinds)
     layers, late = draft.values.get("layers", 1), table.get("max_window_layers")
+    if isinstance(first := table.get("global_attn_every_n_layers"), int) and first > 0:
+        return window, 1.0 - math.ceil(layers / first) / layers  # beginning with the first layer
     told = table.get("sliding_window_pattern")
     every = told if isinstance(told, int) else family.full_every
     if every is not None:
