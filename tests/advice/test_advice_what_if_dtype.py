@@ -81,9 +81,10 @@ def test_only_products_of_the_main_type_change() -> None:
 
 
 def test_a_gpu_without_the_type_says_so(said: Listener) -> None:
-    with pytest.raises(UsageError) as error:
-        what_if(model_of(LLAMA, gpu=A100), {"dtype": "fp8"})
-    said(error.value)
+    for gpu, dtype in ((A100, "fp8"), (H100, "nvfp4")):
+        with pytest.raises(UsageError) as error:
+            what_if(model_of(LLAMA, gpu=gpu), {"dtype": dtype})
+        said(error.value)
     assert what_if(model_of(LLAMA, gpu=H100), {"dtype": "bf16"}).change == {}
 
 

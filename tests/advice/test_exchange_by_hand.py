@@ -139,6 +139,10 @@ def test_bytes_that_megatron_would_send(then: dict[str, Any], notes: int, said: 
     assert len(found) == notes
     said(found)
     assert round(4 * 32 * 16 * 2 * 7 / 8 * 4096 * 4096 * 2 / 1e9) == 120
+    for dtype, size in (("fp32", 4), ("tf32", 4), ("fp8", 2)):  # fp8 GEMMs exchange 16 bits
+        typed = replace(now, dtype=dtype)
+        *_, last = exchange_of([message()], typed, replace(typed, tensor_parallel=8, **then)).notes
+        assert notes == 1 or f"{size} bytes" in last
     experts = replace(now, tensor_parallel=1, expert_parallel=4)
     assert exchange_of([], experts, replace(experts, expert_parallel=8)).notes == ()
 

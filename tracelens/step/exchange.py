@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.config.model_config import ModelConfig
+from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.results import CommunicationRow, ModelDims, Rest, Span
 from tracelens.step.words import ranks as words
 
@@ -180,8 +181,9 @@ def _volume(name: str, now: ModelConfig, then: ModelConfig) -> tuple[str, ...]:
     if name != "tensor_parallel" or not (tokens and hidden and layers and then.micro_batches):
         return notes
     batches = then.micro_batches * then.model_ranks / now.model_ranks
-    sent = 4 * layers * batches * 2 * (t - 1) / t * tokens * hidden * 2
-    return (*notes, words.sent_by_megatron(layers, batches, t, (tokens, hidden), sent))
+    each = max(2, round(bytes_per_element(then.dtype) or 2))  # activations are in 16 bits at least
+    sent = 4 * layers * batches * 2 * (t - 1) / t * tokens * hidden * each
+    return (*notes, words.sent_by_megatron(layers, batches, t, (tokens, hidden, each), sent))
 
 
 def bubble(now: ModelConfig, then: ModelConfig, *, work_ms: float | None) -> str:

@@ -17,7 +17,8 @@ from dataclasses import replace
 from tracelens.config.changes import of_model, parse_changes
 from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
-from tracelens.gemm.predict.rates import peak_of
+from tracelens.gemm.predict.rates import no_units, peak_of
+from tracelens.hardware import Gpu
 from tracelens.results import Basis, Estimate, Refusal, Rest, RowChange, Span, WhatIf, weakest
 from tracelens.step.affected import (
     OF_VOCAB,
@@ -52,8 +53,8 @@ def what_if(step: StepModel, changes: Mapping[str, int | str], *, told: Collecti
     what the caller has ``told`` already.
     """
     now, then = step.now, changed(step.now, changes)
-    if now.dtype != then.dtype and not peak_of(step.gpu, then.dtype or ""):
-        raise UsageError(f"{step.gpu.title} has no known rate for {then.dtype}: it cannot be simulated")
+    if now.dtype != then.dtype and (why := _not_simulated(step.gpu, then.dtype or "")):
+        raise UsageError(why)
     affected = affected_by(step, then)
     exchange = exchange_of(step.communication, now, then)
     moved = [part for part in step.components if part[0] not in OF_VOCAB or not vocab_untold(now, then)]
@@ -102,6 +103,13 @@ def what_if(step: StepModel, changes: Mapping[str, int | str], *, told: Collecti
             ),
         ],
     )
+
+
+def _not_simulated(gpu: Gpu, dtype: str) -> str | None:
+    """Why nothing is known of a type on a GPU: it lacks the type, or its rate is in no table."""
+    if (why := no_units(gpu, dtype)) is not None or peak_of(gpu, dtype):
+        return why
+    return f"{gpu.title} has no known rate for {dtype}: it cannot be simulated"
 
 
 def scenario(step: StepModel, text: str) -> WhatIf:

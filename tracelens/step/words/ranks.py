@@ -73,13 +73,13 @@ def same_gpus(now: int, then: int, times: float, batches: int | None) -> str:
 
 
 def sent_by_megatron(
-    layers: int, batches: float, ranks: int, activation: tuple[int, int], sent: float
+    layers: int, batches: float, ranks: int, activation: tuple[int, int, int], sent: float
 ) -> str:
-    """Bytes that a rank sends in a step, as a formula; ``activation``: tokens and hidden."""
-    tokens, hidden = activation
+    """Bytes that a rank sends in a step, as a formula; ``activation``: tokens, hidden and bytes."""
+    tokens, hidden, each = activation
     return (
         f"in training, by the scheme of Megatron (arXiv 1909.08053), each rank then sends 4 × {layers} layers"
-        f" × {count(batches)} micro-batches × 2·({ranks}-1)/{ranks} × {tokens} × {hidden} × 2 bytes ="
+        f" × {count(batches)} micro-batches × 2·({ranks}-1)/{ranks} × {tokens} × {hidden} × {each} bytes ="
         f" {sig(sent / 1e9)} GB per step: two all-reduces of an activation in the forward of a layer and two"
         " in its backward"
     )
