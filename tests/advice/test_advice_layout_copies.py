@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.advice.advice_rows import gemm, model
 from tests.said import Listener
 from tracelens.results import OtherRow
 from tracelens.rules.engine.facts import Outcome
+from tracelens.rules.evidence.copies import times
 from tracelens.rules.layout_copies import LayoutCopies
 from tracelens.step.present import micro_batches_of
 
@@ -51,6 +53,26 @@ def test_casts_of_weights_are_told_by_their_size(said: Listener) -> None:
     )
     (finding,) = check(weight_cast(), gradient).findings
     assert finding.change == {"weights": ["fp32", "bf16"]}
+    said(finding.title, finding.saw)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kernels", "casts"),
+    [
+        (16384, 2.0, 1.0),  # 3.3 GB of fp32: PyTorch runs it in two halves
+        (8192, 2.0, 2.0),  # 1.6 GB each
+        (32768, 4.0, 1.0),
+        (16384, 3.0, 3.0),  # no whole number of halves: not known
+    ],
+)
+def test_a_tensor_of_more_than_2_gib_is_one_cast_in_several_kernels(
+    tokens: int, kernels: float, casts: float, said: Listener
+) -> None:
+    cast = {"component": "loss", "op": "aten::to", "dims": (tokens, 50257), "dtype_from": "bf16"}
+    row = other(1, "cast", calls=kernels, time_us=1000.0, dtype_to="fp32", **cast)  # type: ignore[arg-type]
+    assert times([row]) == casts
+    assert times([replace(row, kernel="triton_poi_fused__to_copy_0")]) == kernels
+    (finding,) = check(row).findings
     said(finding.title, finding.saw)
 
 

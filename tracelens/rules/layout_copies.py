@@ -9,7 +9,7 @@ from tracelens.numbers import count, ms
 from tracelens.results import OtherRow
 from tracelens.rules.engine.candidate import Candidate
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.rows import calls_of, time_of
+from tracelens.rules.engine.rows import time_of
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence import copies
 from tracelens.rules.evidence.copies import Cause
@@ -40,7 +40,7 @@ class LayoutCopies(Rule):
 
 def _candidate(facts: StepFacts, cause: Cause, rows: Sequence[OtherRow]) -> Candidate:
     rows = sorted(rows, key=lambda row: -row.time_ms_per_step)
-    calls, time = calls_of(rows), ms(time_of(rows))
+    calls, time = copies.times(rows), ms(time_of(rows))
     many, per = f"{count(calls)} {cause.noun[calls != 1]}", facts.per_step
     return Candidate(
         name=cause.name,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.numbers import count, ms, plural
 from tracelens.results import GemmRow, OtherRow
 from tracelens.rules.engine.candidate import absent, could_not_run
@@ -43,6 +45,7 @@ _MAKES = frozenset(
 _SPLITS = ("SplitBackward", "SplitWithSizesBackward", "ChunkBackward", "UnbindBackward",
            "UnsafeSplitBackward")  # fmt: skip
 _SHOWN = 3
+_INDEXED = 2**31 - 1  # bytes that a kernel of PyTorch's own reaches
 #: A module's path that can stand in a sentence: other texts come from the trace and stay out.
 _MODULE = re.compile(r"[A-Za-z_][\w.]{0,79}")
 
@@ -157,6 +160,20 @@ def layout_copy(row: OtherRow, facts: StepFacts) -> bool:
 # --- words and values --------------------------------------------------------------------------------
 
 
+def times(rows: Sequence[OtherRow]) -> float:
+    """How often a step copies: PyTorch runs a tensor in halves until each spans less than 2 GiB."""
+    return sum(row.calls_per_step / _halves(row) for row in rows)
+
+
+def _halves(row: OtherRow) -> int:
+    """Kernels of one copy (ATen, TensorIterator::with_32bit_indexing)."""
+    wide = max(bytes_per_element(dtype) or 0 for dtype in (row.dtype_from, row.dtype_to))
+    size, halves = math.prod(row.dims or ()) * wide, 1
+    while size / halves > _INDEXED:
+        halves *= 2
+    return halves if "at::native::" in row.kernel and row.calls_per_step % halves == 0 else 1
+
+
 def evidence(row: OtherRow) -> dict[str, object]:
     """A row as values."""
     return {
@@ -184,8 +201,8 @@ def saw(facts: StepFacts, rows: Sequence[OtherRow]) -> str:
 
 def _told(row: OtherRow) -> str:
     """One row in a sentence: what, where, by which operator, how often, how long."""
-    what = {"cast": "cast", "transpose": "transposing copy", "copy": "copy"}[row.kind]
-    if row.calls_per_step != 1:
+    what, often = {"cast": "cast", "transpose": "transposing copy", "copy": "copy"}[row.kind], times([row])
+    if often != 1:
         what = {"cast": "casts", "transpose": "transposing copies", "copy": "copies"}[row.kind]
     if row.kind == "cast" and row.dtype_from and row.dtype_to:
         what += f" from {row.dtype_from} to {row.dtype_to}"
@@ -194,7 +211,7 @@ def _told(row: OtherRow) -> str:
     inside = f" in {_word(row.within)}" if _word(row.within) else ""
     module = f", in {_module(row)}" if _module(row) else ""
     return (
-        f"{count(row.calls_per_step)} {what}{of}{op}{inside}{module} ({row.component} {row.phase},"
+        f"{count(often)} {what}{of}{op}{inside}{module} ({row.component} {row.phase},"
         f" {ms(row.time_ms_per_step)})"
     )
 
