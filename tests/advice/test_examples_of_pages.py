@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import cache
@@ -11,6 +12,10 @@ import pytest
 
 from tests.trace.tools import need_shared
 from tracelens.analysis import analyze
+from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_call import AttentionProblem
+from tracelens.hardware import find_gpu
+from tracelens.hardware.collectives import exchange_us
 from tracelens.numbers import ms, pct, sig
 from tracelens.results import Finding, Report
 from tracelens.rules.engine.pages import page
@@ -105,9 +110,29 @@ def norms() -> list[str]:
     return [ms(now), f"of {step_of(report)}", ms(fused), ms(then)]
 
 
+def backend() -> list[str]:
+    a100, times = find_gpu(None, override="a100-sxm-80gb"), []
+    for kernel, causal in (("efficient", False), ("flash", False), ("flash", True)):
+        problem = AttentionProblem(
+            batch=8, heads=16, kv_heads=16, seq_q=2048, seq_k=2048, head_dim=64, causal=causal,
+            direction="forward",
+        )  # fmt: skip
+        times.append((predict_attention(problem, gpu=a100, backend=kernel).time_us.mid or 0.0) / 1e3)
+    masked, unmasked, causal_ms = times
+    return [f"{masked:.2f} ms", f"{unmasked:.2f} ms without", f"and {causal_ms:.2f} with"]
+
+
+def buckets() -> list[str]:
+    size, calls, bucket = 256e3, 200, 25 << 20
+    many = math.ceil(calls * size / bucket)
+    small, large = (exchange_us("a100-sxm-80gb", "all_reduce", 8, one, in_node=8) or 0.0
+                    for one in (size, calls * size / many))  # fmt: skip
+    return [f"{calls * small / 1e3:.1f} ms", f"{many * large / 1e3:.1f} ms"]
+
+
 EXAMPLES: dict[str, Callable[[], list[str]]] = {
     "TL101": pad_vocabulary, "TL111": tensor_cores, "TL112": projections, "TL113": casts,
-    "TL117": attention, "TL118": beside_collectives, "TL131": norms,
+    "TL117": attention, "TL118": beside_collectives, "TL125": backend, "TL128": buckets, "TL131": norms,
 }  # fmt: skip
 
 
