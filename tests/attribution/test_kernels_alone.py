@@ -122,6 +122,50 @@ def test_of_a_backward_that_the_recording_cuts_what_is_ahead_is_read(tmp_path: P
     assert wrong == {} and right > 0.95
 
 
+def test_kernels_before_the_first_launch_are_what_layers_of_a_backward_that_is_cut_are(
+    tmp_path: Path,
+) -> None:
+    """The end of the recording leaves a piece of a layer unknown: that speaks against no twin."""
+    step = _trained(12)
+    # ``_foreach_addcdiv_``, the last of Adam's on lists
+    last = _work("optimizer", "multi_tensor_apply_kernel<PointwiseOpScalarListFunctor<divides<float>>>")
+    early = [*step[-len(step) // 4 : -3], step[-1], last]
+    rows = [*early, *step[: len(step) * 3 // 4]]
+    events = written(rows, kernels_alone=True)
+    launched = [e for e in events if not 0 < e["args"]["correlation"] <= len(early) or e["cat"] == "kernel"]
+    trace, _, found = attributed(tmp_path, launched)
+    right, wrong = verdict(rows, trace, found)
+    assert wrong == {} and right > 0.9
+    order = trace.kernels.ts_ns.argsort(kind="stable")[: len(early)]
+    assert {COMPONENTS[found.component[at]] for at in order[-2:]} == {"optimizer"}
+    assert (found.component[order] != COMPONENTS.index("unattributed")).mean() > 0.95
+
+
+def test_windows_and_dropped_paths_of_a_forward_alone_have_their_place(tmp_path: Path) -> None:
+    """Swin's, in the fp32 of 2023: each bias is copied ahead of its product."""
+    layer = _layer(BATCH, BATCH)
+    at = {row.right: place for place, row in enumerate(layer) if row.kernel.startswith("ampere")}
+    roll = _work("attention.other", "roll_cuda_kernel<float>")
+    copies = {name: _work(name, "elementwise_kernel<128, 2, direct_copy_kernel_cuda>") for name in at}
+    window = _work("attention.other", "elementwise_kernel<128, 2, direct_copy_kernel_cuda>")
+    drop = [
+        _work("dropout", "distribution_elementwise_grid_stride_kernel<float, 4, uniform_and_transform>"),
+        _work("dropout", "vectorized_elementwise_kernel<4, CUDAFunctorOnSelf_add<float>>"),
+        _work("dropout", "vectorized_elementwise_kernel<4, floor_kernel_cuda>"),
+        *2 * [_work("dropout", "vectorized_elementwise_kernel<4, BinaryFunctor<MulFunctor<float>>>")],
+    ]
+    qkv, out, up, down = (
+        at[f"{name}"] for name in ("attention.qkv", "attention.output", "mlp.up", "mlp.down")
+    )
+    shifted = [*layer[:qkv], roll, roll, copies["attention.qkv"], *layer[qkv : out + 1], window, roll, roll]
+    shifted += [*drop, *layer[out + 1 : up], copies["mlp.up"], *layer[up:down], copies["mlp.down"]]
+    shifted += [*layer[down : down + 2], *drop, *layer[down + 2 :]]
+    rows = 4 * [*layer, *shifted]
+    trace, _, found = attributed(tmp_path, written(rows, kernels_alone=True))
+    right, wrong = verdict(rows, trace, found)
+    assert wrong == {} and right > 0.99
+
+
 def test_where_no_weights_are_worked_on_between_nothing_cuts(tmp_path: Path) -> None:
     """Another part of a batch, or what is computed again: neither is said, and no phase."""
     step = _trained(4)[:-3]

@@ -70,6 +70,20 @@ def test_gradients_of_activations_turns_and_biases() -> None:
     assert backward(["sum", "copy"], "norm", "mlp.down", from_gemm=False) == ["residual"] * 2
 
 
+def test_windows_are_shifted_ahead_of_attention_and_put_back_behind_it() -> None:
+    windows = ["attention.other"] * 2
+    assert forward(["roll", "roll", "copy"], "norm", "attention.qkv") == [*windows, "attention.qkv"]
+    assert forward(["roll", "copy"], "norm", "mlp.up") == ["", ""]
+    behind = forward(["copy", "roll", "pointwise"], "attention.output", "residual", to_gemm=False)
+    assert behind == [*windows, ""]
+
+
+def test_a_path_is_dropped_by_the_floor_of_a_chance() -> None:
+    drop = ["random", "shift", "floor", "product", "product"]
+    assert forward(drop, "mlp.down", "residual", to_gemm=False) == ["dropout"] * 5
+    assert forward(["random", "shift", "product"], "mlp.down", "residual", to_gemm=False) == [""] * 3
+
+
 def _rows(path: Path) -> list[tuple[str, str, int]]:
     """Name, component and time of each kernel of a step in the middle, in their order."""
     trace = read_trace(path)

@@ -206,6 +206,8 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     between = replayed_parts(trace, links, names, said_so_far, phase == _PHASE["backward"])
     between[candidates > 0] = -1
     component[between >= 0], evidence[between >= 0] = between[between >= 0], _EVIDENCE["local"]
+    if not (phase == _PHASE["backward"]).any():
+        phase[(between >= 0) & (phase == _PHASE["other"])] = _PHASE["forward"]
     ends = replayed_ends(trace, links, component, phase == _PHASE["backward"])
     component[ends >= 0], evidence[ends >= 0] = ends[ends >= 0], _EVIDENCE["local"]
     stepping = (component == _COMPONENT["optimizer"]) | (component == _COMPONENT["grad_clip"])

@@ -47,7 +47,7 @@ def lend(
     cut_off = (attribution.evidence >= _STRUCTURE) & (attribution.phase == _BACKWARD)
     cut_off &= attribution.forward_op < 0
     cut_off |= (attribution.component == _UNATTRIBUTED) & (attribution.phase == _OTHER)
-    twins = twins_within(trace, links, attribution.names, cut_off)
+    twins = twins_within(trace, links, attribution.names, cut_off).told(attribution)
     attribution = _filled(attribution, attribution, twins, twins.row >= 0)
     like = np.where(twins.agreed(attribution), twins.row, -1).astype(np.int32)
     attribution = replace(attribution, like=like)

@@ -23,6 +23,8 @@ BoolArray = npt.NDArray[np.bool_]
 _KINDS = (
     ("norms", re.compile(r"multi_tensor_apply.*LpNormFunctor")),
     ("scales", re.compile(r"multi_tensor_apply.*BinaryOpScalar(Tensor)?Functor.*multiplies")),
+    # ``_foreach_addcdiv_``: the step that Adam, Adagrad, RMSprop and Adadelta end with
+    ("steps", re.compile(r"multi_tensor_apply.*PointwiseOpScalar(List)?Functor.*divides")),
     ("updates", re.compile(r"multi_tensor_apply")),
     (
         "table",

@@ -30,6 +30,9 @@ _KINDS = (
     ("negation", re.compile(r"neg_kernel")),
     ("join", re.compile(r"CatArrayBatchedCopy")),
     ("copy", re.compile(r"copy_kernel_cuda|direct_copy_kernel|FloatToHalf|copy_device_to_device")),
+    ("roll", re.compile(r"roll_cuda_kernel")),
+    ("random", re.compile(r"distribution_elementwise_grid_stride_kernel.*uniform")),
+    ("floor", re.compile(r"floor_kernel_cuda")),
     ("shift", re.compile(r"CUDAFunctorOnSelf_add")),
     ("product", re.compile(r"MulFunctor")),
     ("sum", re.compile(r"CUDAFunctor_add")),
@@ -47,6 +50,8 @@ _TAKES_NORMED = {_CODE[name] for name in ("attention.qkv", "mlp.up", "mlp.gate")
 _MLP = {_CODE[name] for name in ("mlp.up", "mlp.gate", "mlp.down")}
 _NORM = {"mean", "power", "copy", "shift", "product", "root"}
 _NORM_BACK = {"product", "reduction", "copy", "power", "sum", "pointwise"}
+_MOVES, _WINDOWS = {"copy", "roll"}, _CODE["attention.other"]
+_CHANCE = ["random", "shift", "floor"]
 _TURN = {"product", "negation", "join", "sum"}
 _AFTER_PRODUCT = {"copy", "reduction", "sum"}
 _FILLS = re.compile(r"^Mem|FillFunctor")
@@ -64,13 +69,17 @@ def replayed_parts(
     component, evidence = said
     out = np.full(len(component), -1, np.int32)
     found = replays(trace, links)
+    if not found and not len(trace.ops) and not backward.any():  # a forward alone, without operators
+        found = [np.argsort(trace.kernels.ts_ns, kind="stable")]
     if not found:
         return out
     kinds = [next((kind for kind, pattern in _KINDS if pattern.search(text)), "") for text in trace.symbols]
     gemm = [bool(name and name.kind == "gemm") for name in names]
+    ends = [bool(name and name.kind in ("gemm", "gemm_helper")) for name in names]  # or adds its pieces
     fills = trace.symbols.where(_FILLS.search)[trace.kernels.name]
     casts = trace.symbols.where(_CASTS.search)[trace.kernels.name]
-    vague = np.isin(component, _ATTENDS) | (casts & (component == _CODE["mlp.activation"]))
+    copies = np.array([kind == "copy" for kind in kinds] or [False])[trace.kernels.name]
+    vague = np.isin(component, _ATTENDS) | (copies & (component == _CODE["mlp.activation"]))
     vague = (component == _OPEN) | (vague & (evidence == _STRUCTURE))
     core = trace.symbols.where(_OF_CORE.search)[trace.kernels.name] & vague
     out[core] = _CODE["attention.core"]
@@ -84,7 +93,7 @@ def replayed_parts(
                 before, after = (int(component[part[at]]) for at in (run.start - 1, run.stop))
             what = [kinds[code] for code in name[run].tolist()]
             to_gemm = run.stop < len(part) and gemm[name[run.stop]]
-            from_gemm = run.start > 0 and gemm[name[run.start - 1]]
+            from_gemm = run.start > 0 and ends[name[run.start - 1]]
             if bool(backward[part[run]].all()):
                 parts = _backward(what, before, after, from_gemm=from_gemm)
             elif not backward[part[run]].any():
@@ -120,6 +129,11 @@ def _forward(what: list[str], before: int, after: int, *, to_gemm: bool) -> Iter
                 yield from ((at, _CODE["norm"]) for at in range(start, stop))
     if set(what) == {"copy"} and ((to_gemm and after in _LINEAR and not inside) or after == _CODE["loss"]):
         yield from ((at, after) for at in range(len(what)))  # what autocast converts for it
+    if to_gemm and after == _CODE["attention.qkv"] and set(what) == {"copy", "roll"}:  # windows, shifted
+        yield from ((at, _WINDOWS if kind == "roll" else after) for at, kind in enumerate(what))
+    if before == _CODE["attention.output"]:  # windows, put back
+        yield from ((at, _WINDOWS) for at in range(len([*takewhile(_MOVES.__contains__, what)])))
+    yield from ((at, _CODE["dropout"]) for at in _dropped(what))
     yield from ((at, _CODE["attention.rope"]) for at in _turned(what))
 
 
@@ -148,6 +162,13 @@ def _backward(what: list[str], before: int, after: int, *, from_gemm: bool) -> I
             yield behind.index("sum"), _CODE["norm"]
     if before == _CODE["norm"] and what in (["sum"], ["sum", "copy"], ["copy"]) and after in _LINEAR:
         yield from ((at, _CODE["residual"]) for at in range(len(what)))
+
+
+def _dropped(what: list[str]) -> range:
+    """Where a whole path is dropped: floor(rand + keep), and what is scaled and multiplied by it (timm's
+    ``drop_path``)."""
+    first = next((at for at in range(len(what)) if what[at : at + 3] == _CHANCE), len(what))
+    return range(first, next((at for at in range(first + 3, len(what)) if what[at] != "product"), len(what)))
 
 
 def _turned(what: list[str]) -> range:

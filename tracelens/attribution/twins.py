@@ -12,6 +12,7 @@ from tracelens.attribution.result import Attribution
 from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace
 from tracelens.trace.metadata import device_name
+from tracelens.words import COMPONENTS
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -25,6 +26,7 @@ _STREAMS = 8
 #: the same, 0.49 and less with another width or batch (simulated models; 0.91 and more between real runs).
 _ALIKE = 0.6
 _PRODUCTS = 4  # GEMM and attention kernels from which on they decide whether a stretch repeats another
+_UNATTRIBUTED = COMPONENTS.index("unattributed")
 _LONGEST = 200_000  # kernels of the known steps that are searched for twins
 
 
@@ -41,6 +43,18 @@ class Twins:
         kernel, other = self.others
         out[kernel[column[other] != column[self.row[kernel]]]] = False
         return out
+
+    def told(self, lender: Attribution) -> Twins:
+        """The same twins without those that nothing is known of, where another place tells: the end of the
+        recording cuts a layer off, and what is left of it speaks against nothing."""
+        known = lender.component != _UNATTRIBUTED
+        kernel, other = self.others
+        told = known[other]
+        kernel, other = kernel[told], other[told]
+        row = self.row.copy()
+        silent = ~known[row[kernel]]
+        row[kernel[silent]] = other[silent]
+        return Twins(row, (kernel, other))
 
     def agreed(self, lender: Attribution) -> BoolArray:
         """Per kernel: is its work known, whichever of the possible twins it repeats?"""
