@@ -63,6 +63,39 @@ def test_windows_and_the_whole_picture_are_one_model() -> None:
     assert [len(part.kept) for part in streams(run)] == [len(run)]
 
 
+def _both_ways(samples: int) -> list[Kind]:
+    """A layer of a mask decoder: few tokens and a picture attend to one another, in half the width."""
+    few, many, half = 4 * samples, 4 * 64, WIDE // 2
+    into = [_gemm(few, half, WIDE), *2 * [_gemm(many, half, WIDE)], _core(samples, half, keys=64)]
+    back = [_gemm(many, half, WIDE), *2 * [_gemm(few, half, WIDE)], _core(64, half, keys=samples)]
+    return [
+        *_attention(samples, WIDE),
+        *[*into, _gemm(few, WIDE, half), *_mlp(few, WIDE)],
+        *[*back, _gemm(many, WIDE, half)],
+    ]
+
+
+def test_tokens_and_a_picture_that_attend_to_one_another_are_one_model() -> None:
+    """What narrows a picture to the heads is no MLP of a second model (Segment Anything)."""
+    run = _run("forward", *2 * _both_ways(8))
+    assert [len(part.kept) for part in streams(run)] == [len(run)]
+
+
+@pytest.mark.parametrize(("rows", "heads_of"), [(64, 4), (48, 0)])
+def test_values_of_one_picture_can_be_made_behind_the_softmax(rows: int, heads_of: int) -> None:
+    """All samples attend to it: as many values as heads have, not as all samples and heads have."""
+    samples, heads, width = 6, 4, 16
+    softmax = _fused("red_fused__safe_softmax", (samples * heads, 8, 64), (samples, heads, 8, 64))
+    values = _gemm(rows, heads * width, WIDE)
+    run = _run(
+        "forward",
+        *[_unfused(samples * heads, 8, 64, width), softmax, values],
+        *[_unfused(samples * heads, 8, width, 64), _gemm(samples * 8, WIDE, heads * width)],
+    )
+    assert [core.heads for core in run.cores] == ([heads_of] if heads_of else [])
+    assert [core.parts[2] for core in run.cores] == [QUERIES][: len(run.cores)]
+
+
 def test_what_is_attended_to_later_is_no_output_of_the_attention_before() -> None:
     keys = _gemm(4 * 48, NARROW, NARROW)
     cross = [_core(64, NARROW, keys=48), _gemm(256, NARROW, NARROW)]

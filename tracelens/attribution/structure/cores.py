@@ -166,13 +166,15 @@ def _takes_values(it: Match, at: int) -> bool:
 
 
 def _makes(it: Match, at: int, values: int) -> bool:
-    """Does a linear layer make all the values that the product takes? Without shapes: does its result go into
-    the product as it is?"""
+    """Does a linear layer make all the values that the product takes, or those of one sequence that all
+    samples attend to? Without shapes: does its result go into the product as it is?"""
     shape, second = it.run.shape(at), it.run.shape(values)
     if shape is None:
         between = it.kinds[at + 1 : values]
         return all(kind.what in ("add", "copy", "dropout") or kind.name in VIEWS for kind in between)
-    return second is not None and shape.m * shape.n == second.batch * second.k * second.n
+    return second is not None and shape.m * shape.n in (
+        batch * second.k * second.n for batch in (second.batch, _heads(it) or 0)
+    )
 
 
 def _inside(it: Match, at: int) -> str:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import prod
 
 from tracelens.attribution.structure.ahead import key_rows
-from tracelens.attribution.structure.runs import Excerpt, Run, whole_of
+from tracelens.attribution.structure.runs import Core, Excerpt, Run, whole_of
 from tracelens.attribution.structure.units import Kind
 
 _RETURNS = 2  # to a number of tokens that was there before, at least; stages of a model never return
@@ -57,7 +57,7 @@ def _models(run: Run) -> dict[int, int]:
     are of the model that is as wide: no MLP is on their tokens."""
     wide: dict[int, set[int | None]] = {}
     for core in run.cores:
-        wide.setdefault(core.tokens or 0, set()).add(core.out_width)
+        wide.setdefault(core.tokens or 0, set()).add(_returns_to(run, core))
     gemms = [kind.gemm for kind in run.kinds if kind.gemm is not None]
     back = {(gemm.m, gemm.n) for gemm in gemms if gemm.k > gemm.n}
     whole = [count for count, widths in wide.items() if any((count, width) in back for width in widths)]
@@ -67,6 +67,14 @@ def _models(run: Run) -> dict[int, int]:
         among = [other for other in wide if wide[other] & widths and other not in whole]
         out[count] = count if count in whole or len(equal) > 1 else [*equal, *among][0]
     return out
+
+
+def _returns_to(run: Run, core: Core) -> int | None:
+    """How wide the stream is that a core's output projection comes back to: heads can be narrower together,
+    and what makes their queries is no MLP (the mask decoders of Segment Anything)."""
+    behind = (kind.gemm for kind in run.kinds[core.last + 1 :] if kind.gemm is not None)
+    of_core = (gemm.n for gemm in behind if (gemm.m, gemm.k) == (core.tokens, core.out_width))
+    return next(of_core, core.out_width)
 
 
 def _widths(run: Run, rows: int) -> set[int]:
