@@ -165,6 +165,8 @@ def test_component_of_a_kernel(name: str, component: str | None) -> None:
         ("attention.core", "void flashinfer::mla::BatchMLAPagedAttentionKernel<int>(int)"),
         ("attention.core", "void flashinfer::PrefillWithKVCacheKernel<int>(int)"),
         ("attention.rope", "void flashinfer::BatchQKApplyRotaryPosIdsCosSinCacheKernel<true>(int)"),
+        ("attention.rope", "void (anonymous namespace)::fused_rope_store_kernel<true, 128l, true>(int)"),
+        ("norm", "void (anonymous namespace)::fused_qknorm_warp<128l, true, __nv_bfloat16>(int)"),
         ("ssm.scan", "fused_recurrent_gated_delta_rule_fwd_kernel"),
         (None, "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*, unsigned char*)"),
         (None, "_topk_stage1_kernel"),

@@ -174,6 +174,16 @@ KERNELS: tuple[Row, ...] = (
         "flashinfer-ai/flashinfer include/flashinfer/pos_enc.cuh",
     ),
     (
+        "attention.rope",
+        r"\bfused_rope_(store_)?kernel",
+        "sgl-project/sglang python/sglang/jit_kernel/csrc/elementwise/rope.cuh",
+    ),
+    (
+        "norm",
+        r"\bfused_qknorm_(?!rope)",
+        "sgl-project/sglang python/sglang/jit_kernel/csrc/elementwise/qknorm.cuh",
+    ),
+    (
         "moe.router",
         r"\bmoe::(topkGating|moeTopK)\b|^_topk_forward$",
         "vllm-project/vllm csrc/moe/topk_softmax_kernels.cu; triton-lang/triton triton_kernels/topk_details/",
