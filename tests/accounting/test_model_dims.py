@@ -14,7 +14,7 @@ from tests.said import Listener
 from tracelens.accounting.messages import with_messages
 from tracelens.accounting.model import express, model_dims
 from tracelens.accounting.operands import Operands
-from tracelens.accounting.words.model import NO_SHAPES
+from tracelens.accounting.words.model import NO_SHAPES, NOT_ATTRIBUTED
 from tracelens.attribution import Attribution, Calls
 from tracelens.gemm import AttentionShape, GemmShape, Shape
 from tracelens.results import Known, ModelDims
@@ -392,6 +392,14 @@ def test_where_no_call_has_a_shape_that_is_the_reason() -> None:
     dims = found([replace(one, shape=None) for one in MODEL])
     assert {dims.hidden.source, dims.heads.source, dims.ffn.source, dims.vocab.source} == {NO_SHAPES}
     assert dims.layers.value == 2
+
+
+def test_parts_that_a_graph_replays_lack_shapes_and_no_attribution() -> None:
+    """The head stands outside the graph, and alone has a shape."""
+    parts = [replace(one, shape=None) for one in MODEL if one.component != "logits"]
+    dims = found([*parts, replace(parts[0], component="moe.router"), LOGITS])
+    assert {dims.heads.source, dims.ffn.source, dims.experts.source, dims.top_k.source} == {NO_SHAPES}
+    assert found([LOGITS]).ffn.source == NOT_ATTRIBUTED
 
 
 def test_a_mixture_of_experts_shows_itself_where_no_model_is_recognised(said: Listener) -> None:

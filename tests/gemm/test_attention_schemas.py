@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tracelens.gemm import ATTENTION_OPS, AttentionShape, shape_of
+from tracelens.gemm import ATTENTION_OPS, AttentionShape, bytes_moved, shape_of
 
 _SEQLENS = "cu_seqlens_q cu_seqlens_k max_seqlen_q max_seqlen_k"
 _SCALARS = "dropout_p softmax_scale is_causal window_size_left window_size_right softcap alibi_slopes"
@@ -17,8 +17,10 @@ _CACHE = (
 _PACKED = "cu_seqlens_q cu_seqlens_k seqused_q seqused_k max_seqlen_q max_seqlen_k"
 _GRADS = "grad_out query key value out softmax_lse"
 _SIDES = "softmax_scale is_causal window_size_left window_size_right"
+_CACHED = "seqused_k leftpad_k block_table alibi_slopes max_seqlen_q max_seqlen_k p_dropout softmax_scale"
 #: flash_attn 2.7.4, flash_attn_interface.py; of flash_attn_3 hopper/flash_api.cpp, and for its wrappers the
-#: version of October 2025, whose calls public traces of modded-nanogpt hold.
+#: version of October 2025, whose calls public traces of modded-nanogpt hold; vllm-project/flash-attention,
+#: csrc/flash_attn/flash_api.cpp and hopper/flash_api.cpp.
 SIGNATURES = {
     "flash_attn::_flash_attn_forward": f"query key value {_SCALARS} return_softmax",
     "flash_attn::_flash_attn_backward": f"{_GRADS} dq dk dv {_SCALARS} deterministic rng_state",
@@ -28,6 +30,9 @@ SIGNATURES = {
     "flash_attn_3::fwd": f"query key value {_NEW} {_CACHE} {_SIDES} attention_chunk softcap",
     "flash_attn_3::_flash_attn_backward": f"{_GRADS} {_PACKED} {_SIDES} softcap deterministic",
     "flash_attn_3::bwd": f"{_GRADS} dq dk dv {_PACKED} {_SIDES} softcap deterministic",
+    "_vllm_fa2_C::varlen_fwd": f"query key value out cu_seqlens_q cu_seqlens_k {_CACHED} zero_tensors"
+    " is_causal window_size_left window_size_right softcap return_softmax num_splits gen",
+    "_vllm_fa3_C::fwd": f"query key value {_NEW} {_CACHE} {_SIDES} softcap",
 }
 HEADS_FIRST = ("_scaled_dot_product_", "scaled_dot_product_attention", "_cudnn_")
 #: A Python function, which has no schema: below.
@@ -118,3 +123,13 @@ def test_the_function_of_transformer_engine(
         assert isinstance(shape, AttentionShape)
         sizes = (shape.batch, shape.heads, shape.kv_heads, shape.query_len, shape.key_len)
         assert (*sizes, shape.head_dim, shape.dtype) == (*found, 64, "bf16")
+
+
+@pytest.mark.parametrize("op", ["_vllm_fa2_C::varlen_fwd", "_vllm_fa3_C::fwd"])
+def test_keys_in_the_pages_of_a_cache_tell_heads_and_no_length(op: str) -> None:
+    pool = [37165, 16, 4, 128]
+    found = called(op, {"query": [1024, 16, 128], "key": pool, "value": pool}, {"is_causal": "True"})
+    assert (found.heads, found.kv_heads, found.head_dim, found.causal) == (16, 4, 128, True)
+    assert found.varlen and (found.query_tokens, found.key_tokens, found.key_len) == (1024, None, None)
+    assert bytes_moved(found) is None, "how much of the pool is read is in no trace"
+    assert "None" not in found.describe()

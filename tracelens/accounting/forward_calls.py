@@ -49,6 +49,7 @@ class ForwardCalls:
         }  # calls and ns, without and with a shape
         self.streams: dict[int, list[int]] = {}  # by width: calls that come back to it
         self.stream: int | None = None
+        self._hidden: set[str] = set()  # components with calls whose shapes are not known
         self.takes_no_loss = _trains_without_loss(attribution)
         core: list[int] = []  # rows of the attention whose output projection is to come
         outputs: dict[int, tuple[list[int], int, GemmShape]] = {}  # by the first of those rows
@@ -65,6 +66,7 @@ class ForwardCalls:
             if part == "attention":
                 core = []
             if shape is None:
+                self._hidden.add(component)
                 continue
             if calls.padded and isinstance(shape, GemmShape):
                 shape = replace(shape, **calls.padded[at])  # type: ignore[arg-type]
@@ -118,7 +120,7 @@ class ForwardCalls:
 
     def fused(self, read: Callable[[AttentionShape], int | None]) -> Known:
         """The value of most of the time of fused attention."""
-        return _from(self.attention(), read, "fused attention") or UNSEEN
+        return _from(self.attention(), read, "fused attention") or self._unseen("attention.core")
 
     def gemm(self, *readings: tuple[str, Callable[[GemmShape], int | None]]) -> Known:
         """The value that takes most time, of the first reading that has one."""
@@ -129,7 +131,10 @@ class ForwardCalls:
             if found is not None and found.value is not None:
                 return found
             first = first or found
-        return first or UNSEEN
+        return first or self._unseen(*(component for component, _ in readings))
+
+    def _unseen(self, *components: str) -> Known:
+        return Known(None, words.NO_SHAPES) if self._hidden.intersection(components) else UNSEEN
 
     def heads_width(self) -> Known:
         """What the first product behind attention takes, in most of its time."""

@@ -22,7 +22,7 @@ def mixture_dims(
     """
     count = experts.value
     if count is None:
-        nothing = Known(None, words.NO_ROUTER)
+        nothing = experts if experts.source == words.NO_SHAPES else Known(None, words.NO_ROUTER)
         return {"experts": nothing, "top_k": nothing, "expert_parallel": nothing}
     chosen = sorted({k for of, k in choices if of == count and 0 < k <= count})
     top_k = Known(None, words.nothing_chooses(count))

@@ -118,7 +118,7 @@ def _attention_dims(forward: ForwardCalls, hidden: Known) -> dict[str, Known]:
     rows = forward.gemm(("mlp.down", lambda s: s.m)).value  # of an encoder and a decoder those with most work
     of_rows = forward.fused(lambda s: s.query_len if rows == (s.batch or 0) * (s.query_len or 0) else None)
     sequence = of_rows if of_rows.value else forward.fused(lambda s: s.query_len)
-    batch = forward.fused(lambda s: s.batch)
+    fused = batch = forward.fused(lambda s: s.batch)
     if head_dim.value is None:
         head_dim = forward.gemm(("attention.scores", lambda s: s.k if s.k <= _WIDEST else None))
         sequence = forward.gemm(("attention.scores", lambda s: s.m))
@@ -135,13 +135,14 @@ def _attention_dims(forward: ForwardCalls, hidden: Known) -> dict[str, Known]:
             head_dim=head_dim.value,
         )
         kv_heads = shown if shown is not None and shown.value != kv_heads.value else kv_heads
-    return {
+    found = {
         "heads": heads,
         "kv_heads": kv_heads,
         "head_dim": head_dim,
         "sequence": sequence,
         "micro_batch": batch,
     }
+    return {name: fused if known == UNSEEN else known for name, known in found.items()}
 
 
 def _hidden(forward: ForwardCalls) -> Known:

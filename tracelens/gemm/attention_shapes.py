@@ -29,7 +29,7 @@ class AttentionShape:
 
     Packed sequences (``varlen``) put unequal lengths behind one another; their lengths live on the GPU
     and are in no trace, so ``batch``, ``query_len`` and ``key_len`` are None and ``query_tokens`` /
-    ``key_tokens`` hold the totals.
+    ``key_tokens`` hold the totals; of keys in the pages of a cache, that is not known either.
     """
 
     batch: int | None
@@ -69,7 +69,7 @@ class AttentionShape:
         """
         if self.varlen:
             tokens = f"{self.query_tokens}"
-            if self.key_tokens != self.query_tokens:
+            if self.key_tokens not in (None, self.query_tokens):
                 tokens += f"/{self.key_tokens}"
             parts = [f"packed tokens={tokens}", f"h={self.heads}"]
         elif self.query_len == self.key_len:
@@ -146,6 +146,9 @@ _BSHD = {
     # Positions read off public traces of modded-nanogpt (October 2025).
     "flash_attn_3::_flash_attn_forward": _Schema(causal=24, window=25),
     "flash_attn_3::fwd": _Schema(causal=24, window=25),
+    # Keys and values are pages of a cache (vllm-project/flash-attention csrc/, hopper/flash_api.cpp).
+    "_vllm_fa2_C::varlen_fwd": _Schema(causal=15, window=16),
+    "_vllm_fa3_C::fwd": _Schema(causal=24, window=25),
     "flash_attn_3::_flash_attn_backward": _Schema(1, backward=True, causal=13, window=14),
     "flash_attn_3::bwd": _Schema(1, backward=True, causal=16, window=17),
 }
@@ -173,7 +176,12 @@ def attention_shape(
         return None
     at = schema.query
     query, key, value = (dims_at(dims, at + offset) for offset in range(3))
-    if query is None or key is None or value is None or not len(query) == len(key) == len(value):
+    if query is None or key is None or value is None:
+        return None
+    paged = len(query) == 3 and len(key) == len(value) == 4  # [pages, tokens of one, heads, dim]
+    if paged:
+        key, value = key[1:], value[1:]
+    if not len(query) == len(key) == len(value):
         return None
     if query[-1] != key[-1]:
         return None
@@ -210,7 +218,7 @@ def attention_shape(
         window=None if packed else _window(concrete, schema.window, key[length], causal=bool(causal)),
         mask=_mask(dims, strides, schema.mask, query[heads]),
         query_tokens=query[length] if packed else None,
-        key_tokens=key[length] if packed else None,
+        key_tokens=key[length] if packed and not paged else None,
     )
 
 
