@@ -313,3 +313,25 @@ def test_a_mixture_in_one_graph_and_the_words_drawn_behind_it(tmp_path: Path) ->
     assert (right, wrong) == (1.0, {}), open_rows(rows, trace, found)
     dims = model_dims(found, find_calls(trace, links, found), sharded=False)
     assert (dims.layers.value, dims.vocab.value, dims.classes.value) == (LAYERS, None, None)
+
+
+@pytest.mark.parametrize(("lookups", "layers"), [(1, 4), (2, None), (0, None)])
+def test_a_replay_that_looks_tokens_up_once_is_one_pass_of_its_layers(
+    tmp_path: Path, lookups: int, layers: int | None
+) -> None:
+    """A decode step of SGLang's: one launch, and nothing else of the model in the file."""
+    gemm = "nvjet_sm103_tst_64x16_64x16_4x1_v_bz_TNT"
+    norm = Row("norm", "", "kernel_cutlass_kernel_flashinfernormkernelsfused_add_rmsnorm")
+    layer = [
+        *[norm, Row("attention.qkv", "", gemm), Row("attention.core", "", "fmhaSm100fKernel_QkvBfloat16")],
+        *[Row("attention.output", "", f"{gemm}_2"), norm, Row("mlp.up", "", f"{gemm}_3")],
+        Row("mlp.activation", "", "void (anonymous namespace)::act_and_mul_kernel<__nv_bfloat16, silu>"),
+        Row("mlp.down", "", f"{gemm}_4"),
+    ]
+    table = Row(
+        "embedding", "", "void at::native::(anonymous namespace)::indexSelectSmallIndex<c10::BFloat16>"
+    )
+    rows = [*lookups * [table], *4 * layer, norm, Row("logits", "", f"{gemm}_5")]
+    trace, links, found = attributed(tmp_path, written(rows, graph=True))
+    assert verdict(rows, trace, found)[1] == {}
+    assert model_dims(found, find_calls(trace, links, found)).layers.value == layers

@@ -146,6 +146,15 @@ def test_scaled_mm_as_recorded_on_an_h100() -> None:
     assert shape == GemmShape(32768, 768, 50304, 1, "fp8", "bf16", "TN", 50304, 50304, 768)
 
 
+def test_vllm_writes_the_result_of_eight_bits_into_its_first_operand() -> None:
+    dims: list[list[int]] = [[1024, 6144], [1024, 2048], [2048, 6144], [1024, 1], [1], []]
+    strides = [[6144, 1], [2048, 1], [1, 2048], [1, 1], [1], []]
+    types = [BF16, E4M3, E4M3, FP32, FP32, ""]
+    shape = gemm("_C::cutlass_scaled_mm", dims, types, strides=strides)
+    assert shape == GemmShape(1024, 6144, 2048, 1, "fp8", "bf16", "TN", 2048, 2048, 6144)
+    assert shape_of("_C::cutlass_scaled_mm", [[9, 9], *dims[1:]], types, None, None) is None
+
+
 @pytest.mark.parametrize(
     ("op", "dims", "types", "concrete", "out_dtype"),
     [

@@ -231,6 +231,17 @@ def _scaled_mm_v2(op: _Op) -> GemmShape | None:
     return _with_out(op, _with_out_dtype(op, _operands(op, 0, 1, batched=False), 9), 12)
 
 
+def _scaled_mm_into(op: _Op) -> GemmShape | None:
+    """(out, a, b, scale_a, scale_b, ...): ``csrc/torch_bindings.cpp`` of vllm-project/vllm."""
+    shape = _operands(op, 1, 2, batched=False)
+    out = op.tensor(0, 2)
+    if shape is None or out != (shape.m, shape.n):
+        return None
+    side = _side(out, strides_at(op.strides, 0, 2))
+    ldc = side[1] if side is not None and side[0] == "row" else None
+    return replace(shape, out_dtype=op.dtype(0), ldc=ldc)
+
+
 def _linear(op: _Op) -> GemmShape | None:
     """input[..., K] @ weight[N, K]^T; the leading dimensions fold into M."""
     x, weight = dims_at(op.dims, 0), op.tensor(1, 2)
@@ -321,6 +332,8 @@ _READERS: dict[str, _Reader] = {
     "aten::_scaled_grouped_mm": _grouped,
     "aten::_scaled_mm_v2": _scaled_mm_v2,
     "aten::_scaled_grouped_mm_v2": _grouped,
+    "_C::cutlass_scaled_mm": _scaled_mm_into,
+    "_C::cutlass_scaled_mm_azp": _scaled_mm_into,
     "aten::linear": _linear,
     "aten::matmul": _matmul,
 }
@@ -338,7 +351,7 @@ WRAPPERS = frozenset(
         "aten::_native_multi_head_attention",
     }
 )
-#: Operators of PyTorch that compute a matrix product, by name without overload.
+#: Operators of PyTorch and vLLM that compute a matrix product, by name without overload.
 GEMM_OPS = frozenset(_READERS) - WRAPPERS
 
 

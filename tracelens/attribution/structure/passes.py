@@ -8,6 +8,7 @@ gradient, however often the forward used it.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 
@@ -15,6 +16,7 @@ from tracelens.attribution.structure.runs import Core, Run
 from tracelens.attribution.structure.units import Kind
 
 _ONCE = ("embedding", "loss", "fused_logits_loss", "convolution")  # once per pass, or in every layer
+_LOOKS_UP = re.compile(r"indexSelect(Small|Large)Index|vectorized_gather_kernel")
 _Mark = tuple[object, ...]
 Weight = tuple[int, int]  # output and input features
 
@@ -30,6 +32,9 @@ def passes(run: Run, cores: list[Core], trained: Mapping[Weight, int]) -> list[i
     marked = [(at, mark) for at, kind in enumerate(run.kinds) if (mark := _mark(kind)) is not None]
     marks = [mark for _, mark in marked]
     if not any(mark[0] in _ONCE for mark in marks):
+        looked_up = [at for at, kind in enumerate(run.kinds) if _LOOKS_UP.search(kind.name)]
+        if len(looked_up) == 1 and looked_up[0] < cores[0].first:
+            return []  # a graph's table of tokens, whose kernel is that of any lookup
         return _by_weights(run, marked, trained)
     firsts = {core.first for core in cores}
     opens = [at in firsts for at, _ in marked]

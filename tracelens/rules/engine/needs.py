@@ -12,8 +12,9 @@ from tracelens.rules.engine.facts import StepFacts
 
 _RECORD = "record with record_shapes=True"
 _NO_OPERATOR = (
-    "no operator is known for these kernels (a CUDA graph replays them, or they were launched before the"
-    f" recording), so {_RECORD} and one step without CUDA graphs"
+    "no operator is known for these kernels (a CUDA graph replays them, they were launched before the"
+    " recording, or only the GPU was recorded), so record the CPU too, with record_shapes=True, and one step"
+    " without CUDA graphs"
 )
 
 
