@@ -46,6 +46,7 @@ NAMES = {
     "NVIDIA A800 80GB PCIe": "a800-pcie-80gb",
     "NVIDIA A30": "a30",
     "NVIDIA RTX A5000": "a5000",
+    "NVIDIA RTX A4000": "a4000",
     "NVIDIA RTX 6000 Ada Generation": "rtx-6000-ada",
     "NVIDIA L20": "l20",
     "NVIDIA GeForce RTX 3080": "rtx-3080",
@@ -80,7 +81,7 @@ OTHERS = [
     "NVIDIA H200 NVL",
     "NVIDIA H800 PCIe",
     "NVIDIA L40G",
-    "NVIDIA RTX A4000",
+    "NVIDIA RTX A4500",
     "Quadro GP100",
 ]
 
@@ -227,7 +228,7 @@ def test_a_variant_keeps_no_figure_of_the_board_it_is_named_after() -> None:
         ("Some GPU MIG 1c.2g.10gb", "slice 1c.2g.10gb of Some GPU"),
         ("NVIDIA GeForce RTX 5090 Laptop GPU", "laptop"),
         ("NVIDIA GeForce RTX 2080 with Max-Q Design", "laptop"),
-        ("NVIDIA RTX A4000", "not in the table"),
+        ("NVIDIA RTX A4500", "not in the table"),
     ],
 )
 def test_an_unknown_gpu_says_why(name: str, said: str) -> None:

@@ -16,6 +16,7 @@ REQUIRED = {
     "gb300", "rtx-pro-6000-server", "a30", "a40", "a800-sxm-80gb", "a800-pcie-80gb", "a100-pg509", "a5000",
     "l20", "l40", "rtx-6000-ada", "rtx-3080", "rtx-3090-ti", "rtx-4070-ti", "rtx-4080", "rtx-5070-ti",
     "rtx-5080", "rtx-4090-laptop", "rtx-4070-laptop", "rtx-3080-laptop", "rtx-3060-laptop",
+    "a4000",
 }  # fmt: skip
 DTYPES = {"fp64", "fp32", "fp16", "bf16", "tf32", "fp8", "int8"}
 COLUMNS = ("sms", "boost_mhz", "memory_gb", "bandwidth_gbps", "l2_mb")
