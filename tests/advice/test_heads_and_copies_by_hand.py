@@ -214,6 +214,8 @@ def copy(kind: Any = "copy", **given: Any) -> OtherRow:
         (copy(op="aten::contiguous", component="moe.experts"), "layout_copy"),
         (copy("transpose", op="aten::contiguous", component="mlp.up"), "layout_copy"),
         (copy(op="aten::addmm", component="mlp.up"), None),
+        (copy(op=None, component="mlp.up"), None),  # of no operator, it can be the bias
+        (copy(op=None, component="attention.other"), "layout_copy"),
         (copy(op="aten::contiguous", component="norm"), None),
     ],
 )

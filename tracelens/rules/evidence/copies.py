@@ -21,6 +21,7 @@ from tracelens.words import Level
 _NAMELESS = 0.5
 _MOVING = frozenset({"copy", "transpose", "cast"})
 _AROUND = ("attention.", "mlp.", "moe.experts", "logits", "loss", "norm")
+_LINEAR = frozenset({"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down"})
 _HALF = frozenset({"bf16", "fp16"})
 #: Operators that copy inside: the library decides, not the model's code.
 _LIBRARY = ("aten::_scaled_dot_product_", "aten::_flash_attention_", "aten::_efficient_attention_",
@@ -152,8 +153,10 @@ def activation_cast(row: OtherRow, facts: StepFacts) -> bool:
 
 
 def layout_copy(row: OtherRow, facts: StepFacts) -> bool:
-    """A tensor copied as it is; not one that an operator makes of others, or spreads over rows."""
+    """A tensor copied as it is; not one that an operator makes of others, or spreads over rows. Ahead of a
+    linear layer's product, a copy without an operator can be its bias."""
     moved = row.kind in ("copy", "transpose") and row.op not in _MAKES
+    moved &= row.op is not None or row.component not in _LINEAR
     return moved and row.component.startswith(("attention.", "mlp.", "moe.experts"))
 
 
