@@ -160,3 +160,14 @@ def test_heads_that_attend_one_by_one_share_a_table_of_offsets(
     _found(
         tmp_path, 2 * [*_block(), looks, _one("attention.qkv"), norm, *core, _one("attention.output"), norm]
     )
+
+
+@pytest.mark.parametrize(("channels", "right"), [(WIDTH // 8, "other"), (WIDTH // 4, "")])
+def test_a_few_embeddings_times_every_place_of_a_map_are_masks(
+    tmp_path: Path, channels: int, right: str
+) -> None:
+    """segment_anything/modeling/mask_decoder.py: hyper_in @ upscaled_embedding."""
+    shrinks = [WIDTH, WIDTH // 8, 1, 1]
+    bends = _row("", "gelu", [BATCH, WIDTH // 8, SIDE, SIDE])
+    masks = _batched(right, BATCH, 4, WINDOW, channels)
+    _found(tmp_path, [NORM, QUERIES, CORE, OUTPUT, *MLP, NORM, _convolution(MAP, shrinks), bends, masks])

@@ -24,6 +24,7 @@ from tracelens.gemm import GemmShape
 _LINEAR = ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "other")
 _ADDITIVE = Label("attention.output", evidence="local")
 _MODULE = 8  # units between two convolutions of one module, at most, views not counted
+_MASKED = 64  # units from a map to the masks that are made of it, at most
 _BESIDE = 2  # norms, poolings and convolutions of each channel that attention on maps holds on a side
 _INSIDE = {f"attention.{part}" for part in ("qkv", "scores", "softmax", "values", "core")}
 _SEQUENCE = 3  # dimensions: samples, channels, places
@@ -122,6 +123,8 @@ def label_maps(run: Run, hidden: int | None) -> None:
     _label_mlps(run)
     for at in standardized_weights(run):
         run.labels.setdefault(at, Label("norm", evidence="local"))
+    for at in _masks(run):
+        run.labels.setdefault(at, Label("other", evidence="local"))
     around = {*_around(run, hidden), *_between_convolutions(run), *_to_pooling(run), *_of_sequences(run)}
     found = (around - {*_beside_attention(run)} - _at_ends(run)) | {*_behind_all(run)}
     found -= {*_at_losses(run), *_inside_attention(run)}
@@ -137,6 +140,21 @@ def label_maps(run: Run, hidden: int | None) -> None:
                 run.labels[at] = Label("residual", evidence="local")
                 for place in _class_token(run, at):
                     run.labels.setdefault(place, Label("other", evidence="local"))
+
+
+def _masks(run: Run) -> Iterator[int]:
+    """Products of a few embeddings with every place of a map, with no softmax behind: masks (Segment
+    Anything, MaskFormer's ``bqc,bchw->bqhw``)."""
+    for at, kind in enumerate(run.kinds):
+        shape = kind.gemm
+        if kind.what != "bmm" or shape is None or shape.m == shape.n:
+            continue
+        near = (dims for other in run.kinds[max(0, at - _MASKED) : at] for dims in other.tensors)
+        maps = {dims[2] * dims[3] for dims in near if len(dims) == 4 and dims[:2] == (shape.batch, shape.k)}
+        behind = run.kinds[at + 1 : at + _MODULE]
+        attends = any(other.what == "softmax" or "softmax" in other.tags for other in behind)
+        if maps & {shape.m, shape.n} and not attends:
+            yield at
 
 
 def _label_mlps(run: Run) -> None:
