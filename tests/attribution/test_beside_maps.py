@@ -168,6 +168,6 @@ def test_a_few_embeddings_times_every_place_of_a_map_are_masks(
 ) -> None:
     """segment_anything/modeling/mask_decoder.py: hyper_in @ upscaled_embedding."""
     shrinks = [WIDTH, WIDTH // 8, 1, 1]
-    bends = _row("", "gelu", [BATCH, WIDTH // 8, SIDE, SIDE])
+    bends = _row(right, "gelu", [BATCH, WIDTH // 8, SIDE, SIDE])
     masks = _batched(right, BATCH, 4, WINDOW, channels)
     _found(tmp_path, [NORM, QUERIES, CORE, OUTPUT, *MLP, NORM, _convolution(MAP, shrinks), bends, masks])

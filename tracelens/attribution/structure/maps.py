@@ -144,17 +144,23 @@ def label_maps(run: Run, hidden: int | None) -> None:
 
 def _masks(run: Run) -> Iterator[int]:
     """Products of a few embeddings with every place of a map, with no softmax behind: masks (Segment
-    Anything, MaskFormer's ``bqc,bchw->bqhw``)."""
+    Anything, MaskFormer's ``bqc,bchw->bqhw``); and what works on that map before."""
     for at, kind in enumerate(run.kinds):
         shape = kind.gemm
         if kind.what != "bmm" or shape is None or shape.m == shape.n:
             continue
-        near = (dims for other in run.kinds[max(0, at - _MASKED) : at] for dims in other.tensors)
-        maps = {dims[2] * dims[3] for dims in near if len(dims) == 4 and dims[:2] == (shape.batch, shape.k)}
+        near = range(max(0, at - _MASKED), at)
+        of_map = [
+            (place, dims[2] * dims[3])
+            for place in near
+            for dims in run.kinds[place].tensors
+            if len(dims) == 4 and dims[:2] == (shape.batch, shape.k)
+        ]
         behind = run.kinds[at + 1 : at + _MODULE]
         attends = any(other.what == "softmax" or "softmax" in other.tags for other in behind)
-        if maps & {shape.m, shape.n} and not attends:
-            yield at
+        found = [place for place, places in of_map if places in (shape.m, shape.n) and not attends]
+        yield from (place for place in found if run.kinds[place].what not in _OWN)
+        yield from [at][: len(found)]
 
 
 def _label_mlps(run: Run) -> None:
