@@ -22,6 +22,9 @@ STREAM, ROWS = (4, 64, HIDDEN), (TOKENS, HIDDEN)
 QUERIES, OUTPUT, UP, DOWN = "attention.qkv", "attention.output", "mlp.up", "mlp.down"
 
 
+VOCABULARY = 5003
+
+
 def _gemm(m: int, n: int, k: int) -> Kind:
     return Kind("gemm", "mm", gemm=GemmShape(m, n, k, 1, None, None, None))
 
@@ -79,6 +82,17 @@ def test_the_gradient_of_a_product_without_a_name_is_of_none() -> None:
     label_products(run, forward, {})
     names = [DOWN, UP, "unattributed", OUTPUT, "attention.core", QUERIES]
     assert [run.labels[at].component for at in range(6)] == names
+
+
+def test_what_scales_a_gradient_into_eight_bits_is_of_the_product_that_takes_it() -> None:
+    """As wide as the vocabulary, it passed for the loss (modded-nanogpt, ``nanogpt::mm_backward``)."""
+    wide = (TOKENS, VOCABULARY)
+    loss = _fused("red_fused__log_softmax_backward_data_nll_loss_backward", wide, (TOKENS, 1))
+    scaled = _fused("poi_fused__scaled_mm__to_copy_clone_div_permute", wide, wide, wide)
+    run = _run("backward", loss, scaled, _gemm(TOKENS, HIDDEN, VOCABULARY), DGRADS[DOWN])
+    run.labels = {2: Label("logits", None, role="dgrad"), 3: Label(DOWN, 0, role="dgrad")}
+    label_gradients(run, _forward(), {HIDDEN}, VOCABULARY)
+    assert [run.labels[at].component for at in range(2)] == ["loss", "logits"]
 
 
 SUMS = (1, HIDDEN, 16), (1, 1, HIDDEN, 16)

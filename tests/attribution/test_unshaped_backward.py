@@ -244,6 +244,14 @@ def test_a_backward_begins_with_the_head_whatever_follows() -> None:
     assert [found[at] for at in range(5)] == ["loss", *["logits"] * 4]
 
 
+@pytest.mark.parametrize(("scaled_for", "part"), [("_scaled_mm_", "logits"), ("", "loss")])
+def test_what_a_head_in_eight_bits_takes_is_scaled_for_it(scaled_for: str, part: str) -> None:
+    scaled = _fused(f"poi_fused_{scaled_for}_to_copy_clone_div_lift_fresh_permute")
+    kinds = [LOSS, scaled, DGRAD, WGRAD, SUM, NORM, *[DGRAD] * 3, CORE, DGRAD]
+    found = _label(_backward(*kinds), [QUERIES], [OUTPUT, UP, DOWN, "logits"])
+    assert [found[at] for at in range(3)] == ["loss", part, "logits"]
+
+
 def test_in_a_backward_that_begins_with_a_normalization_nothing_is_the_head() -> None:
     found = _label(_backward(NORM, DGRAD, WGRAD, CORE, DGRAD), [QUERIES], [OUTPUT, "logits"])
     assert 1 not in found

@@ -17,7 +17,7 @@ from tracelens.attribution.structure.norms import is_affine
 from tracelens.attribution.structure.products import products_of
 from tracelens.attribution.structure.returns import may_unbend
 from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.serving import SERVING, operands
+from tracelens.attribution.structure.serving import SERVING, for_few_bits, operands
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm.inductor import parse_fused
 
@@ -182,7 +182,8 @@ class _Between:
     def _serves_next(self, at: int) -> Label | None:
         """Pads, casts or turns over an operand of one of the next products."""
         kind = self.run.kinds[at]
-        if kind.what != "fused" or not kind.tags or kind.tags - SERVING or len(kind.tensors) < 2:
+        serves = (kind.what == "fused" and kind.tags and not kind.tags - SERVING) or for_few_bits(kind)
+        if not serves or len(kind.tensors) < 2:
             return None
         for place in range(at + 1, min(at + 5, len(self.run))):
             label, shape = self.run.labels.get(place), self.run.shape(place)

@@ -20,7 +20,7 @@ from tracelens.attribution.structure.put_off import by_kernel
 from tracelens.attribution.structure.readings import EXPERTS
 from tracelens.attribution.structure.returns import OPEN, normalizes, read_gaps, unbends
 from tracelens.attribution.structure.runs import Excerpt, Label, Run, whole_of
-from tracelens.attribution.structure.serving import pads, serves_around
+from tracelens.attribution.structure.serving import for_few_bits, pads, serves_around
 from tracelens.attribution.structure.units import FEW_BITS
 from tracelens.attribution.structure.unshaped import label_unshaped
 from tracelens.attribution.structure.walk import loses
@@ -133,7 +133,7 @@ def label_by_layout(
         for at in range(lost, first):  # the loss's gradient, to where the head takes it, and that of its bias
             tags = run.kinds[at].tags
             if tags & _LOSS or not tags & _ELSEWHERE:
-                of_head = pads(run.kinds[at]) or (at > lost and "sum" in tags)
+                of_head = pads(run.kinds[at]) or for_few_bits(run.kinds[at]) or (at > lost and "sum" in tags)
                 run.labels.setdefault(at, Label("logits" if of_head else "loss"))
 
 

@@ -63,6 +63,13 @@ def serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | Non
     return None
 
 
+def for_few_bits(kind: Kind) -> bool:
+    """A compiled kernel that only scales, casts and turns what a product in few bits takes: Inductor lays
+    that out for the product, whose name stands among those of the kernel."""
+    fused = parse_fused(kind.name) if kind.what == "fused" else None
+    return fused is not None and FEW_BITS in fused.ops and not fused.unknown and not kind.tags - SERVING
+
+
 def pads(kind: Kind) -> bool:
     """Without shapes: by its name it only makes an operand of a product larger, or turns it over."""
     fused = parse_fused(kind.name)
