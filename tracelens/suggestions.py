@@ -112,6 +112,7 @@ def _of_step(
         notes=[*told, *searched.notes],
         source=kind,
         not_searched=searched.not_searched,
+        generated=report.trace.generated,
     )
 
 

@@ -95,6 +95,7 @@ def test_the_figures_are_listed_without_a_trace(tmp_path: Path, command: str) ->
     assert (done.returncode, done.stderr) == (0, "")
     assert ("shape_waste" in done.stdout) == (command == "analyze")
     assert ("regression" in done.stdout) == (command == "compare")
+    assert ("straggler" in done.stdout) == (command == "analyze")  # of a folder of ranks
     assert "attention.core" in done.stdout
 
 

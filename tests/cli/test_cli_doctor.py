@@ -12,6 +12,7 @@ import pytest
 import tracelens
 from tests.cli.running import run
 from tests.trace.tools import document, kernel, op, small_trace
+from tracelens import words
 from tracelens.cli.job import is_job
 from tracelens.render.facts import GENERATED, rule_lines
 from tracelens.render.html import render_html
@@ -108,3 +109,6 @@ def test_a_generated_trace_is_called_one_alone_and_in_a_job(tmp_path: Path) -> N
     assert any(one.code == "generated" for one in tracelens.doctor(sample).checks)
     told = run("analyze", tmp_path, "--no-html", "--json", tmp_path / "job.json").stdout
     assert GENERATED in told and json.loads((tmp_path / "job.json").read_text())["generated"] is True
+    told = run("suggest", sample, "--json", tmp_path / "suggested.json").stdout
+    assert words.GENERATED in " ".join(told.split()) and "measured" not in told
+    assert json.loads((tmp_path / "suggested.json").read_text())["generated"] is True

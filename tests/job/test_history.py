@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations, permutations
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from tests.job.plants import small
 from tests.job.simulated import Simulation
@@ -17,8 +21,12 @@ from tests.said import Listener
 from tracelens.cli import cli
 from tracelens.errors import InputError, UsageError
 from tracelens.job.history import figures, history, record
+from tracelens.job.noise import half_interval
 from tracelens.job.run import analyze_job
 from tracelens.job.trend import probability
+from tracelens.render.history import render_history
+from tracelens.render.job import render_job
+from tracelens.render.job_cells import rank_cells
 from tracelens.results import Known
 from tracelens.results.job import Job
 
@@ -79,6 +87,20 @@ def test_a_slow_drift_is_named_with_its_slope_and_noise_is_not(job: Job, tmp_pat
     assert history(tmp_path / "calm").trends == []
 
 
+def test_few_runs_that_lie_close_by_chance_make_no_noise_a_move(job: Job, tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra history is not installed")
+    stored(tmp_path, [scaled(job, step=factor) for factor in (1.0, 1.05, 1.001, 1.03)])
+    assert history(tmp_path).moved == []
+
+
+@pytest.mark.parametrize(("runs", "sure"), [(3, 0.95), (3, 0.99), (4, 0.95), (9, 0.95), (10, 0.99)])
+def test_the_next_of_runs_that_vary_normally_lies_beyond_as_often_as_is_said(runs: int, sure: float) -> None:
+    drawn = np.random.default_rng(runs).normal(size=(20_000, runs + 1))
+    off = np.abs(drawn[:, -1] - drawn[:, :-1].mean(axis=1))
+    beyond = off > half_interval(1.0, runs, sure) * drawn[:, :-1].std(axis=1, ddof=1)
+    assert beyond.mean() == pytest.approx(1 - sure, rel=0.15)
+
+
 def test_the_order_of_runs_is_judged_by_every_order_that_there_is() -> None:
     """Against the definition: of all orders, those at least as steep."""
     values = (1, 2, 4, 3, 5, 6)
@@ -112,6 +134,47 @@ def test_another_model_on_the_same_gpus_is_another_job(job: Job, tmp_path: Path)
     assert history(tmp_path).earlier == 0
     stored(tmp_path / "same", [known, wider, known, words])  # a change of the shape is the job's
     assert history(tmp_path / "same").earlier == 2
+
+
+@pytest.mark.parametrize("other", [{"generated": True}, {"steps_marked": False}])
+def test_what_is_no_measured_step_is_called_so_and_not_compared_with_one(
+    job: Job, tmp_path: Path, other: dict[str, bool], said: Listener
+) -> None:
+    pytest.importorskip("duckdb", reason="the extra history is not installed")
+    measured = msgspec.structs.replace(job, generated=False)
+    stored(tmp_path, [measured] * 3 + [msgspec.structs.replace(measured, **other)])
+    assert history(tmp_path).earlier == 0
+    said(shown(tmp_path, width=80))
+
+
+def shown(store: Path, *, width: int) -> str:
+    out = io.StringIO()
+    render_history(history(store), console=Console(file=out, width=width))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_no_figure_and_no_name_is_cut_where_the_terminal_is_narrow(
+    job: Job, tmp_path: Path, width: int
+) -> None:
+    pytest.importorskip("duckdb", reason="the extra history is not installed")
+    name = "nightly-" + "x" * 60
+    record(scaled(job, step=1234.567), tmp_path, run=name, when=START)
+    out = io.StringIO()
+    render_job(job, console=Console(file=out, width=width))
+    for text in (shown(tmp_path, width=width), out.getvalue()):
+        assert "…" not in text and max(map(len, text.splitlines())) <= width
+    assert shown(tmp_path, width=width).count("x") > 60
+    for row in job.ranks:
+        for cell in rank_cells(job, row):
+            assert re.search(rf"(?<![\d.]){re.escape(cell)}(?![\d.])", out.getvalue())
+
+
+def test_a_file_in_place_of_the_folder_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_text("{}")
+    asked = ["history", str(tmp_path / "rank0.json"), str(tmp_path / "nowhere.json")]
+    refused = CliRunner().invoke(cli, asked, standalone_mode=False)
+    assert isinstance(refused.exception, UsageError)
 
 
 def test_a_run_is_kept_once_and_under_a_name_for_a_file(job: Job, tmp_path: Path, said: Listener) -> None:

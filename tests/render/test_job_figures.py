@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tests.job.simulated import Simulation, data_parallel
 from tests.said import Listener
+from tracelens.gates import judge_job
 from tracelens.job.run import analyze_job
 from tracelens.render.job import job_markdown, render_job
 from tracelens.render.job_html import render_job_html
@@ -39,6 +40,20 @@ def idle_job(job: Job, step_ms: float) -> Job:
 def test_a_share_is_of_the_mean_step_that_its_part_is_of(job: Job, said: Listener) -> None:
     uneven = verdict(idle_job(job, 157.0))
     said(uneven, verdict(idle_job(job, 223.0)))
+
+
+def test_a_gate_on_a_part_is_of_the_mean_step_and_a_bound_where_kernels_are_unknown(job: Job) -> None:
+    uneven = msgspec.structs.replace(idle_job(job, 157.0), communication_is_bound=True)
+    idle, talk, less = judge_job(uneven, ["job_idle>34%", "job_communication>10%", "job_communication>20%"])
+    assert idle.found is not None and idle.found.mid == pytest.approx(76 / 223)
+    assert talk.found is not None and talk.found.least and talk.found.low == pytest.approx(39 / 223)
+    assert [one.state for one in (idle, talk, less)] == ["failed", "failed", "unknown"]
+
+
+def test_one_rank_says_the_mean_that_its_row_is_and_what_is_a_bound(job: Job, said: Listener) -> None:
+    alone = msgspec.structs.replace(idle_job(job, 157.0), limit="unknown")
+    bound = msgspec.structs.replace(alone, limit="communication", communication_is_bound=True)
+    said(verdict(alone), verdict(bound), caveats(bound))
 
 
 def test_calls_without_a_group_are_not_said_to_have_no_match(job: Job, said: Listener) -> None:

@@ -72,7 +72,7 @@ def test_an_analysis_gives_the_pictures_of_its_report() -> None:
 
 def test_a_comparison_shows_its_page_and_is_kept_as_a_line(comparison: ShownComparison) -> None:
     assert framed(comparison._repr_html_()) == render_compare_html(comparison)
-    assert kept(comparison) == f"<Comparison: {comparison.verdict}>"
+    assert repr(comparison) == f"<Comparison: {comparison.verdict}>"
 
 
 def test_a_comparison_of_folders_shows_its_page(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_comparison_of_folders_shows_its_page(tmp_path: Path) -> None:
         Analysis(report).save(tmp_path / name / "rank0.json")
     found = tracelens.compare_folders(tmp_path / "before", tmp_path / "after")
     assert framed(found._repr_html_()) == render_compare_html(found)
-    assert kept(found) == f"<FolderComparison: {found.verdict}>"
+    assert repr(found) == f"<FolderComparison: {found.verdict}>"
 
 
 def test_suggestions_show_what_the_terminal_shows(suggestions: ShownSuggestions) -> None:

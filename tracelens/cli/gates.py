@@ -104,15 +104,16 @@ def _lister(kind: str) -> Callable[[click.Context, click.Parameter, bool], None]
             return
         from tracelens.gates import COMPARISON_METRICS, JOB_METRICS, REPORT_METRICS
         from tracelens.render.console import stdout_console
-        from tracelens.render.gates import render_metrics
+        from tracelens.render.gates import OF_A_FOLDER, render_metrics
 
-        known: Mapping[str, Mapping[str, Any]] = {
-            "report": REPORT_METRICS,
-            "comparison": COMPARISON_METRICS,
-            "job": JOB_METRICS,
+        known: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+            "report": {"": REPORT_METRICS, OF_A_FOLDER: JOB_METRICS},
+            "comparison": {"": COMPARISON_METRICS},
+            "job": {"": JOB_METRICS},
         }
-        metrics: Sequence[Any] = list(known[kind].values())
-        render_metrics(metrics, console=stdout_console())
+        render_metrics(
+            {title: list(one.values()) for title, one in known[kind].items()}, console=stdout_console()
+        )
         context.exit(0)
 
     return show

@@ -45,10 +45,12 @@ def history(store: str, ranks: tuple[str, ...], run: str | None, json: str | Non
 
 def _add(store: Path, ranks: tuple[str, ...], run: str | None) -> None:
     from tracelens.cli.progress import progress
-    from tracelens.job.history import record
+    from tracelens.job.history import place, record
     from tracelens.job.run import analyze_job
 
     now = datetime.now(UTC)
+    name = run or now.strftime("%Y%m%dT%H%M%SZ")
+    place(store, name)  # before the work
     with progress("ranks", long=True) as bar:
         job = analyze_job(ranks, progress=bar)
-    record(job, store, run=run or now.strftime("%Y%m%dT%H%M%SZ"), when=now)
+    record(job, store, run=name, when=now)

@@ -63,7 +63,7 @@ class Gate:
 
 
 def parse_gate(text: str, metrics: Mapping[str, Metric[Any]], *, elsewhere: Mapping[str, str] = {}) -> Gate:
-    """Read one expression. ``elsewhere``: names that another command knows, and which.
+    """Read one expression. ``elsewhere``: figures of something else, and of what.
 
     Raises UsageError, in a line that says what would be right.
     """
@@ -87,7 +87,7 @@ def _metric(name: str, metrics: Mapping[str, Metric[Any]], elsewhere: Mapping[st
     if found is not None:
         return found
     if name.lower() in elsewhere:
-        raise UsageError(f"--fail-on {name}: a figure of '{elsewhere[name.lower()]}', not of this command")
+        raise UsageError(f"--fail-on {name}: {elsewhere[name.lower()]}; --list-metrics shows its figures")
     near = get_close_matches(name.lower(), metrics, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     raise UsageError(f"--fail-on {name[:40]}: no such figure; {hint}--list-metrics shows all")

@@ -20,10 +20,10 @@ from tracelens.results.job import Job
 #: ``open``: the range of the figure reaches beyond the limit, but it is not known to lie there.
 State = Literal["passed", "failed", "open", "unknown"]
 STATES: tuple[State, ...] = get_args(State)
-_COMMANDS: dict[str, Mapping[str, Metric[Any]]] = {
-    "tracelens merge": JOB_METRICS,
-    "tracelens compare": COMPARISON_METRICS,
-    "tracelens analyze": REPORT_METRICS,
+_WHOSE: dict[str, tuple[str, Mapping[str, Metric[Any]]]] = {
+    "a whole job": ("tracelens analyze FOLDER, or merge", JOB_METRICS),
+    "a comparison": ("tracelens compare", COMPARISON_METRICS),
+    "one trace": ("tracelens analyze TRACE", REPORT_METRICS),
 }
 _PART = remark("partial")
 
@@ -84,8 +84,11 @@ def parse_comparison_gate(text: str) -> Gate:
 def _gate(one: str | Gate, metrics: Mapping[str, Metric[Any]]) -> Gate:
     if isinstance(one, Gate):
         return one
+    here = next(whose for whose, (_, known) in _WHOSE.items() if known is metrics)
     elsewhere = {
-        name: command for command, known in _COMMANDS.items() if known is not metrics for name in known
+        name: f"a figure of {whose} ({command}), and this is {here}"
+        for whose, (command, known) in _WHOSE.items()
+        for name in known
     }
     return parse_gate(one, metrics, elsewhere=elsewhere)
 

@@ -5,29 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from tracelens.gates.metrics import Metric, Reading, exact, unknown
+from tracelens.gates.metrics import Metric, Reading, exact, recognised, unknown
 from tracelens.results.job import Job, Parts
 
 
-def _of(read: Callable[[Parts], float]) -> Callable[[Job, str], Reading]:
-    """A part of the step, the median over the ranks; also as a share of the job's step."""
+def _of(
+    read: Callable[[Parts], float], least: Callable[[Job], bool] = lambda _: False
+) -> Callable[[Job, str], Reading]:
+    """A part of the mean step, the median over the ranks; ``least``: it is a lower bound."""
 
     def reading(job: Job, _: str) -> Reading:
-        return _both(job, median(read(row.parts) for row in job.ranks))
+        mean_ms = median(row.parts.step_ms for row in job.ranks)
+        return _both(job, median(read(row.parts) for row in job.ranks), mean_ms, least=least(job))
 
     return reading
 
 
-def _both(job: Job, value_ms: float) -> Reading:
+def _both(job: Job, value_ms: float, step_ms: float, *, least: bool = False) -> Reading:
     if not job.steps_marked:
         return unknown("no_marked_step")
-    return Reading({"time": exact(value_ms), "share": exact(value_ms / job.step_ms)})
+    forms = {"time": value_ms, "share": value_ms / step_ms}
+    return Reading({form: recognised(value, least=least) for form, value in forms.items()})
 
 
 def _straggler(job: Job, _: str) -> Reading:
     if not job.matched_calls:
         return unknown("no_collective")
-    return _both(job, max(row.late_ms for row in job.ranks))
+    return _both(job, max(row.late_ms for row in job.ranks), job.step_ms)
 
 
 def _step(job: Job, _: str) -> Reading:
@@ -43,7 +47,7 @@ JOB_METRICS: dict[str, Metric[Job]] = {
             "job_communication",
             ("share", "time"),
             "exposed communication, median over the ranks",
-            _of(lambda parts: parts.exposed_ms),
+            _of(lambda parts: parts.exposed_ms, lambda job: job.communication_is_bound),
         ),
         Metric(
             "job_idle",

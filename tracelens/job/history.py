@@ -15,16 +15,21 @@ from typing import Any
 import msgspec
 
 from tracelens.comparison.step_change import PRACTICAL
+from tracelens.comparison.steps import LEVEL
 from tracelens.errors import InputError, UsageError
-from tracelens.files import write_bytes
+from tracelens.files import check_place, write_bytes
+from tracelens.job.noise import half_interval
 from tracelens.job.trend import MOST_RUNS, slope
 from tracelens.numbers import plural
 from tracelens.results.job import Job
+from tracelens.words import GENERATED
 
+#: Of a recording that counts as one step.
+UNMARKED = "no step marked"
 #: Fewer earlier runs say nothing of how much runs differ.
 LEAST_RUNS = 3
-#: Beyond the earlier runs' median by so many scaled median absolute deviations.
-_FAR = 3 * 1.4826
+#: How many runs like the earlier ones count as such; other figures than the step are many.
+_SURE_OF_STEP, _SURE = 1 - LEVEL, 0.99
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,79}")
 _PARTS = ("computing", "waiting", "sending", "messages", "copies", "input", "idle")
 
@@ -34,7 +39,7 @@ class RecordedRun(msgspec.Struct, frozen=True):
 
     run: str
     recorded_at: str  # ISO 8601: when it was put into the store
-    job: str  # number of ranks, GPUs and the model's size: runs that differ in it are not compared
+    job: str  # whether generated, ranks, GPUs, the model's size: runs that differ in it are not compared
     figures: dict[str, float]  # ms per step: step, parts (median rank), late (latest rank), components
 
 
@@ -44,7 +49,7 @@ class Moved(msgspec.Struct, frozen=True):
     figure: str
     ms: float
     usual_ms: float  # median of the earlier runs
-    noise_ms: float  # 3 scaled median absolute deviations of the earlier runs
+    noise_ms: float  # by which one more of the earlier runs differs at most in 95 % of cases, 99 % of parts
     runs: int  # earlier ones of the same job
 
 
@@ -75,35 +80,47 @@ def figures(job: Job) -> dict[str, float]:
     return found | {f"component {name}": times[0] for name, times in job.components.items()}
 
 
-def record(job: Job, store: Path, *, run: str, when: datetime) -> Path:
-    """Put a run into the store, a folder; the file is named by the run.
-
-    Raises:
-        UsageError: the name is none for a file, or the store has a run of that name.
-    """
+def place(store: Path, run: str) -> Path:
+    """The file of a run that is to be added, its folder made. Raises UsageError as ``record`` does."""
     if not _NAME.fullmatch(run):
         raise UsageError(f"--run {run[:80]!r}: use letters, digits and . _ + - for the name of a run")
     path = store / f"{run}.parquet"
     if path.exists():
         raise UsageError(f"{store} has a run {run}: give another --run, or remove {path.name}")
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"{error.strerror or error}; first comes the folder of the runs, then what is added"
+        raise UsageError(f"{store} is no folder of runs: {why}") from None
+    check_place(path)
+    return path
+
+
+def record(job: Job, store: Path, *, run: str, when: datetime) -> Path:
+    """Put a run into the store, a folder; the file is named by the run.
+
+    Raises:
+        UsageError: the store is no folder, the name is none for a file, or the store has a run of that name.
+    """
+    path = place(store, run)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     gpus = ", ".join(sorted({row.gpu for row in job.ranks}))
+    made = [GENERATED] * job.generated + [UNMARKED] * (not job.steps_marked)
     values = figures(job)
     many = len(values)
     table = pa.table(
         {
             "run": [run] * many,
             "recorded_at": [when.isoformat(timespec="seconds")] * many,
-            "job": [", ".join([plural(len(job.ranks), "rank"), gpus, *_sizes(job)])] * many,
+            "job": [", ".join([*made, plural(len(job.ranks), "rank"), gpus, *_sizes(job)])] * many,
             "figure": list(values),
             "ms": list(values.values()),
         }
     )
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
-    store.mkdir(parents=True, exist_ok=True)
     write_bytes(path, sink.getvalue().to_pybytes())
     return path
 
@@ -139,9 +156,11 @@ def history(store: Path) -> History:
     trends = _trends([*earlier, last])
     usual_step = median(one.figures["step"] for one in earlier)
     moved = [
-        Moved(figure, ms, usual, _FAR * mad, many)
-        for figure, ms, usual, mad, many in _asked(_AGAINST_EARLIER, files)
-        if many >= LEAST_RUNS and abs(ms - usual) > max(PRACTICAL * usual_step, _FAR * mad)
+        Moved(figure, ms, usual, noise, many)
+        for figure, ms, usual, deviation, many in _asked(_AGAINST_EARLIER, files)
+        if many >= LEAST_RUNS and abs(ms - usual) > PRACTICAL * usual_step
+        for noise in [half_interval(deviation, many, _SURE_OF_STEP if figure == "step" else _SURE)]
+        if abs(ms - usual) > noise
     ]
     moved.sort(key=lambda one: -abs(one.ms - one.usual_ms))
     return History(list(runs.values()), moved, len(earlier), trends)
@@ -167,11 +186,11 @@ _AGAINST_EARLIER = """
 WITH figures AS (SELECT * FROM read_parquet($files)),
 last AS (SELECT DISTINCT run, job, recorded_at FROM figures ORDER BY recorded_at DESC, run DESC LIMIT 1),
 earlier AS (
-    SELECT figure, median(figures.ms) AS usual, mad(figures.ms) AS mad, count(*) AS many
+    SELECT figure, median(figures.ms) AS usual, stddev_samp(figures.ms) AS deviation, count(*) AS many
     FROM figures JOIN last ON figures.job = last.job AND figures.run <> last.run
     GROUP BY figure
 )
-SELECT figures.figure, figures.ms, earlier.usual, earlier.mad, earlier.many
+SELECT figures.figure, figures.ms, earlier.usual, earlier.deviation, earlier.many
 FROM figures JOIN last ON figures.run = last.run JOIN earlier ON figures.figure = earlier.figure
 """
 
@@ -203,5 +222,6 @@ __all__ = [
     "check_installed",
     "figures",
     "history",
+    "place",
     "record",
 ]

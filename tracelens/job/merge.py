@@ -96,6 +96,7 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
         unmatched_calls=matched.unmatched,
         calls_of_no_group=matched.no_group,
         generated=any(one.generated for one in ranks),
+        communication_is_bound=any(one.summary.communication_is_bound for one in ranks),
         collectives=table,
         degrees=job_degrees(ranks),
         model=job_model(ranks),

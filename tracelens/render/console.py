@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
 from rich.console import Console, OverflowMethod, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -71,6 +72,28 @@ class Out:
 
     def print(self, what: RenderableType) -> None:
         self.console.print(what, width=self.width, highlight=False, markup=False, emoji=False)
+
+    def wide(self, heads: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+        """Print rows of a name and figures, none of which is cut.
+
+        Columns that the width does not hold follow in tables below, each with the names; a long name takes
+        lines.
+        """
+        cells = [[self.text(head) for head in heads], *rows]
+        first, *widths = (2 + max(cell.cell_len for cell in column) for column in zip(*cells, strict=True))
+        least = self.width // (2 if first <= self.width // 2 else 3)
+        name = min(first, max(self.width - sum(widths), least))
+        widths, at = [name, *widths], 1
+        while at < len(heads):
+            stop, room = at + 1, self.width - name - widths[at]
+            while stop < len(heads) and (room := room - widths[stop]) >= 0:
+                stop += 1
+            table = self.table([(heads[0], "fold"), *((head, "r") for head in heads[at:stop])])
+            table.columns[0].ratio, table.columns[0].width = None, name - 2
+            for row in rows:
+                table.add_row(row[0], *row[at:stop])
+            self.print(Padding(table, (0, 0, 0, 2), expand=False))
+            at = stop
 
     def table(self, heads: Sequence[tuple[str, str]], *, gap: int = 2, expand: bool = False) -> Table:
         """Make a plain table; each head is (title, "l" | "r" | "fold" | "cut")."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +17,7 @@ from tracelens.results import Report
 
 WORDS = {"passed": "passed", "failed": "FAILED", "open": "passed, open", "unknown": "not judged"}
 _STYLES = {"passed": "green", "failed": "bold red", "open": "yellow", "unknown": "bold yellow"}
+OF_A_FOLDER = "Of a folder with the traces of a job's ranks, in place of these"
 #: GitHub shows few annotations of a step; the Markdown has them all.
 _FINDINGS = 8
 #: What it is to the build.
@@ -40,17 +41,20 @@ def render_gates(gates: Sequence[Judged], *, console: Console) -> None:
     out.print(rows)
 
 
-def render_metrics(metrics: Sequence[Metric[Any]], *, console: Console) -> None:
-    """Print the figures that gates can ask for."""
+def render_metrics(metrics: Mapping[str, Sequence[Metric[Any]]], *, console: Console) -> None:
+    """Print the figures that gates can ask for, under their titles."""
     out = Out(console)
     out.line("--fail-on takes NAME>VALUE, also >=, < and <=, with the unit: 5%, 2.5ms, 300us, 100MB.")
     out.line("A prediction fails with its whole range only; NAME.low, .mid or .high judge one number.")
-    out.line()
-    rows = out.table([("figure", "l"), ("in", "l"), ("", "fold")])
-    for one in metrics:
-        rows.add_row(out.text(one.shown, "bold"), out.text(one.units), out.text(one.meaning))
-    out.print(rows)
-    for one in metrics:
+    for title, some in metrics.items():
+        out.line()
+        if title:
+            out.line(title, "bold")
+        rows = out.table([("figure", "l"), ("in", "l"), ("", "fold")])
+        for one in some:
+            rows.add_row(out.text(one.shown, "bold"), out.text(one.units), out.text(one.meaning))
+        out.print(rows)
+    for one in (one for some in metrics.values() for one in some):
         if one.choices:
             out.line()
             out.line(

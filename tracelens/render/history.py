@@ -6,8 +6,9 @@ from rich.console import Console
 
 from tracelens import numbers as f
 from tracelens.comparison.spelling import arrow_ms
-from tracelens.job.history import LEAST_RUNS, History, Moved
+from tracelens.job.history import LEAST_RUNS, History, Moved, RecordedRun
 from tracelens.render.console import Out
+from tracelens.words import GENERATED
 
 _RUNS, _TRENDS = 20, 6
 _SHOWN = ("step", "computing", "waiting", "sending", "input", "idle", "late")
@@ -34,10 +35,16 @@ def _said(one: Moved) -> str:
     )
 
 
+def _other(run: RecordedRun) -> str:
+    """Why a run is not compared with the last one."""
+    return GENERATED if GENERATED in run.job else "another job"
+
+
 def render_history(found: History, *, console: Console) -> None:
     """Print the last runs, and what moved in the last one."""
     out = Out(console)
     out.line(verdict(found), "bold")
+    out.line(f"  {found.runs[-1].job}", "dim")
     for one in found.moved:
         if one.figure != "step":
             out.line(f"  {_said(one)}")
@@ -48,13 +55,13 @@ def render_history(found: History, *, console: Console) -> None:
             f"{arrow_ms(trend.first_ms, trend.last_ms)}"
         )
     out.line()
-    rows = out.table([("", "l"), *((name, "r") for name in _SHOWN)])
     shown = found.runs[-_RUNS:]
+    rows = []
     for run in shown:
-        other = "" if run.job == found.runs[-1].job else " (another job)"
+        other = "" if run.job == found.runs[-1].job else f" ({_other(run)})"
         cells = [f.sig(run.figures.get(name)) for name in _SHOWN]
-        rows.add_row(out.text(f"  {run.run}{other}", limit=40), *(out.text(cell) for cell in cells))
-    out.print(rows)
+        rows.append([out.text(f"{run.run}{other}"), *map(out.text, cells)])
+    out.wide(["", *_SHOWN], rows)
     more = len(found.runs) - len(shown)
     before = f"after {more} older runs; " if more else ""
     out.line(

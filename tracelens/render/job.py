@@ -59,14 +59,12 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
     out.line()
     parts = part_names(job)
     heads = ["step", *(_SHORT.get(said, said) for _, said in parts), "late"]
-    rows = out.table([("", "l"), *((head, "r") for head in heads)])
-    for row in worst_first(job, RANKS):
-        late = any(row.name == one.name for one in job.stragglers)
-        name, *cells = row.name, *rank_cells(job, row)
-        rows.add_row(
-            out.text(f"  {name}", "bold" if late else "", limit=24), *(out.text(cell) for cell in cells)
-        )
-    out.print(rows)
+    late = {one.name for one in job.stragglers}
+    rows = [
+        [out.text(row.name, "bold" if row.name in late else ""), *map(out.text, rank_cells(job, row))]
+        for row in worst_first(job, RANKS)
+    ]
+    out.wide(["", *heads], rows)
     more = len(job.ranks) - len(worst_first(job, RANKS))
     others = f"{more} more ranks; " * bool(more)
     out.line(f"  {others}mean ms per step; late: what the others wait for it (median)", "dim")
@@ -75,14 +73,12 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
     out.line()
     waited = [row for row in job.collectives if row.waiting_ms > 0][:COLLECTIVES]
     if waited:
-        lines = out.table(
-            [("  collective", "l"), *((head, "r") for head in ("size", "skew", "last", "waiting"))]
-        )
+        lines = []
         for call in waited:
             _, size, _, skew, last, waiting, *_ = collective_cells(call)
-            shown = (size, skew.partition(",")[0], last, waiting)
-            lines.add_row(out.text(f"  {call.collective}"), *(out.text(cell) for cell in shown))
-        out.print(lines)
+            lines.append([call.collective, size, skew.partition(",")[0], last, waiting])
+        heads = ["collective", "size", "skew", "last", "waiting"]
+        out.wide(heads, [list(map(out.text, line)) for line in lines])
         out.line("  skew: first to last arrival (median); waiting: per step, mean over ranks", "dim")
     for line in short_findings(job)[:FINDINGS]:
         out.line(f"  {line}")

@@ -112,23 +112,25 @@ def verdict(job: Job) -> str:
             f"{f.ms(slow)} of the {whole}, the median rank {f.ms(middle.computing_ms)}."
         )
     nobody = "no rank or group is late" if job.matched_calls else "no matching calls show who is late"
+    least = "at least " * job.communication_is_bound
     if job.limit == "bubbles":
         return (
-            f"Exposed sends and receives take {_of_step(job, middle.messages_ms)}: "
+            f"Exposed sends and receives take {least}{_of_step(job, middle.messages_ms)}: "
             "in a pipeline its bubbles. No stage computes longer than the others."
         )
     if job.limit == "communication":
         lost = middle.waiting_ms + middle.sending_ms
-        return f"Exposed communication takes {_of_step(job, lost)}; {nobody}."
+        return f"Exposed communication takes {least}{_of_step(job, lost)}; {nobody}."
     if job.limit == "idle":
         lost = middle.idle_ms + middle.input_ms
         return f"The GPUs idle {_of_step(job, lost)}; {nobody}."
     if job.limit == "unknown":
-        return (
-            f"One rank of the job is here: its step takes {step}; who waits for whom needs two ranks or more."
-        )
+        whole, _ = _mean_step(job)
+        mean = f" ({whole.replace(' step', '')})" * (whole != f"{step} step")
+        return f"One rank of the job is here: its step takes {step}{mean}; who waits for whom needs two."
     whole, mean_ms = _mean_step(job)
-    return f"Computing takes {f.pct(middle.computing_ms / mean_ms)} of the {whole}; {nobody}."
+    most = "at most " * job.communication_is_bound
+    return f"Computing takes {most}{f.pct(middle.computing_ms / mean_ms)} of the {whole}; {nobody}."
 
 
 def _mean_step(job: Job) -> tuple[str, float]:
@@ -292,10 +294,13 @@ def caveats(job: Job) -> list[str]:
         )
     if alone := job.unmatched_calls - job.calls_of_no_group:
         said.append(f"{alone} calls have no match on the other ranks and are not judged.")
+    if job.communication_is_bound and job.coverage is not None:
+        unknown = f.pct(1 - job.coverage.component_frac)
+        said.append(f"Unknown GPU time ({unknown} of a rank's) counts as computing.")
     if not job.steps_marked:
         said.append("No step is marked: the whole trace counts as one step.")
     elif len(job.steps) == 1:
-        said.append("One step only: whether other steps are like it is not known.")
+        said.append("One step only: others can differ.")
     return said
 
 

@@ -127,7 +127,7 @@ def _kernels(out: Out, found: Suggestions) -> None:
         return
     time, least = found.time_ms, "at least " if _is_floor(found) else ""
     out.line(out.text(f"{_TIME_OF[found.time_is]}  ", "bold") + out.text(
-        f"{least}{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {time.basis})"
+        f"{least}{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {_basis(found)})"
         + (f", {f.sig(found.tflops)} TFLOP/s" if found.tflops else ""), "dim"))  # fmt: skip
     table = out.table([("", "l"), ("share", "r"), ("ms", "r"), ("TFLOP/s", "r"), ("M × N × K forward", "l")])
     for row in found.components[:_COMPONENTS]:
@@ -140,6 +140,11 @@ def _kernels(out: Out, found: Suggestions) -> None:
             f"and {f.pct(sum(row.frac for row in rest))} in {', '.join(row.component for row in rest)}", "dim"
         )
     out.line()
+
+
+def _basis(found: Suggestions) -> str:
+    """What its times are."""
+    return "generated" if found.generated else found.time_ms.basis
 
 
 def _row(out: Out, row: ComponentTime) -> list[Text]:
@@ -235,7 +240,7 @@ def _tail(out: Out, found: Suggestions) -> None:
     for name, why in found.not_searched.items():
         out.line(clean(f"Not searched: {name}: {why}.", limit=300), "dim")
     if found.not_included and found.step is None:
-        said = "Not included" if found.source == "config" else "Stays as measured"
+        said = "Not included" if found.source == "config" else f"Stays as {_basis(found)}"
         out.line(f"{said}: {'; '.join(found.not_included)}.", "dim")
     for note in found.notes:
         out.line(clean(note, limit=240), "dim")

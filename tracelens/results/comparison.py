@@ -270,12 +270,12 @@ class TwoSides:
         """What times and counts are of, behind them."""
         return per_step(self.steps_marked)
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Where a notebook shows text: the verdict, for the rest is long."""
-        printer.text(f"<{type(self).__name__.removeprefix('Shown')}: {self.verdict}>")
+    def __repr__(self) -> str:
+        """The verdict, for the rest is long."""
+        return f"<{type(self).__name__.removeprefix('Shown')}: {self.verdict}>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison(TwoSides):
     """Two reports side by side."""
 

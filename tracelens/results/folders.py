@@ -172,7 +172,7 @@ class Unpaired:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FolderComparison(TwoSides):
     """Two folders side by side."""
 

@@ -240,6 +240,9 @@ class Job(msgspec.Struct, frozen=True):
         int, says("of ``unmatched_calls``, those that the recording names no group of")
     ] = 0
     generated: Annotated[bool, says("a trace of it is generated, not measured")] = False
+    communication_is_bound: Annotated[
+        bool, says("times of communication are lower bounds, computing an upper one")
+    ] = False
 
     def __post_init__(self) -> None:
         if not self.ranks or not self.steps:

@@ -130,6 +130,8 @@ class Suggestions:
         says("per GPU, of each pick's whole step; null where the global batch does not divide so"),
     ] = field(default_factory=list)
 
+    generated: Annotated[bool, says("of a trace that a program made: nothing here was measured")] = False
+
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where a notebook shows text: the verdict, for the rest is long."""
         printer.text(f"<Suggestions: {self.verdict}>")
