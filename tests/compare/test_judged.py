@@ -29,6 +29,7 @@ from tracelens.comparison.gemms import (
 from tracelens.comparison.moves import find_moves
 from tracelens.comparison.stands_out import above
 from tracelens.comparison.step_change import spread, step_change
+from tracelens.render.compare_words import control
 from tracelens.results import ComponentRow, GemmRow, Report, Step
 from tracelens.results.comparison import GemmChange, GemmSide, Noise
 
@@ -48,6 +49,14 @@ def change(before: GemmSide | None, after: GemmSide | None, **given: Any) -> Gem
 
 def shifted(mid: float, spread_frac: float = 0.01) -> Noise:
     return Noise(9, 0.5, mid, mid - spread_frac, mid + spread_frac)
+
+
+def test_the_pace_of_the_gpu_explains_a_step_only_where_the_gpu_computes(said: Listener) -> None:
+    times = [100.0] * 4, [103.0] * 4
+    step = step_change(*times, medians=(spread(times[0]), spread(times[1])), identical=False)
+    computes, waits = (control(shifted(0.03), step, ms) for ms in (95.0, 20.0))
+    assert computes != waits
+    said(computes, waits)
 
 
 def test_counts_that_differ_by_a_fiftieth_of_the_larger_are_the_same() -> None:

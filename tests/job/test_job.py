@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import re
 import shlex
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,6 +32,7 @@ from tracelens.accounting.limits import picture_of
 from tracelens.analysis import analyze
 from tracelens.cli import cli
 from tracelens.errors import InputError
+from tracelens.gates import judge_job
 from tracelens.job.blocks import find_nodes
 from tracelens.job.compare import compare_folders
 from tracelens.job.merge import merge
@@ -108,6 +110,21 @@ def test_clocks_that_drift_are_brought_together(tmp_path: Path) -> None:
     assert found.clock.drifting
     assert found.clock.residual_us == pytest.approx(1.5, abs=1.5)  # the simulated ends differ by 1.5 us
     assert found.stragglers == []
+
+
+def test_calls_that_do_not_end_together_tell_no_late_rank(tmp_path: Path, said: Listener) -> None:
+    """As an all-to-all from rank to rank does: one end of it is done before the other, by turns."""
+    for at, file in enumerate(Simulation(data_parallel(2, steps=3)).write(tmp_path)):
+        trace = json.loads(file.read_text())
+        calls = [event for event in trace["traceEvents"] if event["name"].startswith("ncclDevKernel")]
+        for number, event in enumerate(calls):
+            event["ts"] -= (900 + 5 * number) * ((number + at) % 2)
+        file.write_text(json.dumps(trace))
+    found = analyze_job([tmp_path], workers=1)
+    assert found.matched_calls and found.stragglers == [] and not found.waits_told
+    (gate,) = judge_job(found, ["straggler>1%"])
+    assert gate.state == "unknown"
+    said(job_markdown(found))
 
 
 def test_parts_add_up_to_the_step_and_agree_with_each_ranks_own_report(tmp_path: Path) -> None:

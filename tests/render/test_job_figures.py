@@ -33,7 +33,14 @@ def idle_job(job: Job, step_ms: float) -> Job:
         msgspec.structs.replace(row, parts=Parts(108.0, 0.0, 39.0, 0.0, 0.0, 0.0, 76.0)) for row in job.ranks
     ]
     return msgspec.structs.replace(
-        job, ranks=ranks, step_ms=step_ms, limit="idle", stragglers=[], matched_calls=0, unmatched_calls=9
+        job,
+        ranks=ranks,
+        step_ms=step_ms,
+        limit="idle",
+        stragglers=[],
+        matched_calls=0,
+        unmatched_calls=9,
+        waits_told=False,
     )
 
 

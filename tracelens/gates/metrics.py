@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 #: What can be said of a figure. ``report``: a reason that the report gives itself.
 Code = Literal[
-    "at_stake_unknown", "beyond", "bound", "component_unseen", "could_not_run", "different_models",
-    "drift_left_out", "end_unknown", "few_steps", "gpu_work", "judged_by", "messages_unknown",
-    "most_of_components", "most_of_pairs", "no_collective", "no_component", "no_gemm", "no_marked_step",
-    "no_pair_slower", "no_rule_judged", "no_step", "no_whole_step", "not_checked", "not_compared",
-    "not_in_this_unit", "not_known", "not_run", "not_tested", "one_step", "overhead_hidden", "partial",
-    "ranks_missing", "reaches_beyond", "recognised_only", "report", "same_trace", "saving_unknown",
+    "at_stake_unknown", "beyond", "bound", "clocks_apart", "component_unseen", "could_not_run",
+    "different_models", "drift_left_out", "end_unknown", "few_steps", "gpu_work", "judged_by",
+    "messages_unknown", "most_of_components", "most_of_pairs", "no_collective", "no_component", "no_gemm",
+    "no_marked_step", "no_pair_slower", "no_rule_judged", "no_step", "no_whole_step", "not_checked",
+    "not_compared", "not_in_this_unit", "not_known", "not_run", "not_tested", "one_step", "overhead_hidden",
+    "partial", "ranks_missing", "reaches_beyond", "recognised_only", "report", "same_trace", "saving_unknown",
     "unprofiled_unknown", "untold", "untold_components", "within_noise",
 ]  # fmt: skip
 

@@ -31,6 +31,8 @@ def _both(job: Job, value_ms: float, step_ms: float, *, least: bool = False) -> 
 def _straggler(job: Job, _: str) -> Reading:
     if not job.matched_calls:
         return unknown("no_collective")
+    if not job.waits_told:
+        return unknown("clocks_apart")
     return _both(job, max(row.late_ms for row in job.ranks), job.step_ms)
 
 

@@ -120,6 +120,8 @@ def _lateness(found: FolderComparison, read: _BothJobs) -> Lateness | LatenessUn
     ]
     if len(clocks) < len(jobs):
         return "no_matching_calls"
+    if not all(job.waits_told for job in jobs):
+        return "clocks_apart"
     late: list[dict[str, float]] = []
     causes: list[dict[str, Cause]] = []
     for job, name in zip(jobs, names, strict=True):

@@ -27,7 +27,7 @@ from tracelens.job.parts import (
 from tracelens.job.stragglers import Doing, JobView, late_spans, stand_out, stragglers
 from tracelens.job.summary import RankSummary, each_trace_once
 from tracelens.job.unrelated import check_one_job
-from tracelens.job.waits import find_waits
+from tracelens.job.waits import RESIDUALS, find_waits
 from tracelens.results.job import (
     JOB_VERSION,
     Job,
@@ -96,6 +96,7 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
         unmatched_calls=matched.unmatched,
         calls_of_no_group=matched.no_group,
         generated=any(one.generated for one in ranks),
+        waits_told=_told(clock, rows, step_ms),
         communication_is_bound=any(one.summary.communication_is_bound for one in ranks),
         collectives=table,
         degrees=job_degrees(ranks),
@@ -222,6 +223,12 @@ def _limit(
     found = {"communication": sending, "idle": idle, "bubbles": messages}
     limit = max(found, key=lambda name: found[name])
     return limit if found[limit] > PRACTICAL * step_ms else "compute"
+
+
+def _told(clock: CommonClock, rows: Sequence[JobRank], step_ms: float) -> bool:
+    """Is a wait seen, or would one that matters be?"""
+    seen = any(row.parts.waiting_ms > 0 for row in rows)
+    return seen or RESIDUALS * clock.residual_ns / 1e6 <= PRACTICAL * step_ms  # nan without calls
 
 
 def _clock(clock: CommonClock, names: Sequence[str]) -> JobClock:

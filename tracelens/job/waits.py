@@ -14,8 +14,9 @@ from tracelens.job.summary import RankSummary
 from tracelens.trace.spans import covered
 from tracelens.trace.tables import MISSING
 
-#: A skew within so many residuals of the clocks is none that could be told.
-_RESIDUALS = 2.0
+#: A skew within so many residuals of the clocks is none that could be told. Of two ranks the residual is half
+#: of what the ends of a call differ by, of one call in twenty more; so this is twice that.
+RESIDUALS = 4.0
 #: A late rank is compared with about so many of those that are not.
 _COMPARED = 16
 PARTS = ("computing", "communication", "copies", "input", "idle")
@@ -93,7 +94,7 @@ def find_waits(matched: Matched, clock: CommonClock, ranks: Sequence[Activity]) 
     several = np.bincount(matched.call[tied], minlength=calls) > 1
     first, latest, ends = (np.where(several, one, 0.0) for one in (first, latest, ends))
     skew = latest - first
-    clear = several & (skew > _RESIDUALS * clock.residual_ns)
+    clear = several & (skew > RESIDUALS * clock.residual_ns)
     last = np.full(calls, MISSING, np.int64)
     at_last = tied & (start == latest[matched.call]) & clear[matched.call]
     last[matched.call[at_last]] = matched.rank[at_last]
@@ -105,7 +106,7 @@ def find_waits(matched: Matched, clock: CommonClock, ranks: Sequence[Activity]) 
         rows = np.flatnonzero((matched.rank == at) & (wait > 0))
         begin = matched.start_ns[rows]
         exposed[rows] = wait[rows] - one.computing.within(begin, begin + wait[rows])
-    late = _late(matched, start, last, _RESIDUALS * clock.residual_ns)
+    late = _late(matched, start, last, RESIDUALS * clock.residual_ns)
     return JobWaits(start, last, skew, late, np.where(several, ends - latest, np.nan), wait, exposed)
 
 

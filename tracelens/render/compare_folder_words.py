@@ -11,6 +11,7 @@ from tracelens.comparison.spelling import arrow_ms, arrow_pct
 from tracelens.render.compare_words import (
     ONE_RUN,
     OWN_PEAK,
+    computing_ms,
     control,
     kinds_in_words,
     left_open,
@@ -55,6 +56,7 @@ _NOT_KNOWN: dict[LatenessUnknown, str] = {
     "saved_reports": "saved reports do not hold the calls of collectives: compare traces or summaries",
     "no_common_step": "the traces of one side are of different runs, or have no step in common",
     "no_matching_calls": "no collective of one side matches between its ranks",
+    "clocks_apart": "the clocks of one side's ranks are not aligned well enough to tell who waits",
 }
 
 
@@ -107,7 +109,7 @@ def _reasons(result: FolderComparison) -> list[str]:
         return [_shares(result)]
     parts = []
     if result.lateness is not None and result.step is not None and result.step.state != "identical":
-        parts += _who_is_late(result.lateness)
+        parts += _who_is_late(result.lateness, result.per_step)
     if len(result.pairs) > 1 and result.step is not None:
         what = "rank by rank" if result.kind == "ranks" else "run by run"
         parts.append(f"{what.capitalize()}: {_states(result)}.")
@@ -115,24 +117,24 @@ def _reasons(result: FolderComparison) -> list[str]:
         parts.append(p_in_words(result.step, "runs" if result.kind == "runs" else "steps"))
         parts.append(kinds_in_words(result.step))
     if result.noise is not None and (result.step is None or result.step.state != "identical"):
-        parts.append(control(result.noise, result.step))
+        parts.append(control(result.noise, result.step, computing_ms(result.step, result.parts)))
     parts += _outliers(result)
     return [said for said in parts if said]
 
 
-def _who_is_late(found: Lateness) -> list[str]:
+def _who_is_late(found: Lateness, per: str) -> list[str]:
     """A sentence for each late rank, and what the median rank waits."""
-    said = [_late(one) for one in found.ranks[:_LATE]]
+    said = [_late(one, per) for one in found.ranks[:_LATE]]
     if len(found.ranks) > _LATE:
         said.append(f"{len(found.ranks) - _LATE} more ranks are late on one side.")
     nobody = "" if said else "No rank is late before or after. "
     waits = arrow_ms(found.before_ms, found.after_ms)
-    return [*said, f"{nobody}The median rank waits {waits} per step for other ranks."]
+    return [*said, f"{nobody}The median rank waits {waits} {per} for other ranks."]
 
 
-def _late(one: LateRank) -> str:
+def _late(one: LateRank, per: str) -> str:
     times = arrow_ms(one.before_ms, one.after_ms)
-    wait = f"the other ranks wait {times} per step for it"
+    wait = f"the other ranks wait {times} {per} for it"
     if one.before_cause is None or one.after_cause is None:
         cause = one.before_cause or one.after_cause
         when = "was late and no longer is" if one.after_cause is None else "is late now and was not"

@@ -9,7 +9,7 @@ from tracelens import numbers as f
 from tracelens.comparison.spelling import arrow_ms, arrow_pct, p_said, signed_ms, signed_pct, span_ms
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.comparison.steps import LEVEL
-from tracelens.results.comparison import Comparison, FindingOutcome, Noise, StepChange
+from tracelens.results.comparison import Comparison, FindingOutcome, Noise, StepChange, StepPart
 from tracelens.words import per_step
 
 ONE_RUN = "one run on each side: how much runs differ among themselves is not in the test"
@@ -27,7 +27,7 @@ def told(found: Comparison) -> Comparison:
     generated = found.before.generated or found.after.generated
     reasons = [
         *foretold(found.findings, generated=generated, marked=found.steps_marked),
-        *_tested(found.step, found.noise),
+        *_tested(found.step, found.noise, computing_ms(found.step, found.parts)),
     ]
     return replace(
         found,
@@ -54,14 +54,14 @@ def _shares(found: Comparison) -> str:
     return "; ".join(parts) + "."
 
 
-def _tested(step: StepChange, found: Noise | None) -> list[str]:
+def _tested(step: StepChange, found: Noise | None, computing: float) -> list[str]:
     """Why to believe the verdict: the test, the control."""
     if step.state == "identical":
         return []
     what = "steps without the profiler" if step.unprofiled_steps else "steps"
     parts = [said for said in (p_in_words(step, what), kinds_in_words(step)) if said]
     if found is not None:
-        parts.append(control(found, step))
+        parts.append(control(found, step, computing))
     without = (step.unprofiled_before_ms, step.unprofiled_after_ms)
     if without[0] is not None and without[1] is not None:
         times = arrow_ms(without[0], without[1])
@@ -70,13 +70,22 @@ def _tested(step: StepChange, found: Noise | None) -> list[str]:
     return parts
 
 
-def control(found: Noise, step: StepChange | None) -> str:
-    """What the GEMMs did that the change did not touch, and whether the step did no more."""
+def computing_ms(step: StepChange | None, parts: Sequence[StepPart]) -> float:
+    """Of the step before, what follows the pace of the GPU."""
+    others = sum(one.before_ms for one in parts if one.name in ("idle", "exposed communication"))
+    return 0.0 if step is None else max(0.0, step.before.median - others)
+
+
+def control(found: Noise, step: StepChange | None, computing: float) -> str:
+    """What the GEMMs did that the change did not touch, and whether their pace explains the step's change.
+
+    ``computing``: ms of the step before that follow it.
+    """
     said = (
         f"As a control, GEMMs that did the same work on both sides ({f.pct(found.share_frac)} of the GPU "
         f"time) changed by {signed_pct(found.mid_frac)} at the median"
     )
-    if step is not None and step.diff_frac and 0.75 < found.mid_frac / step.diff_frac < 1.25:
+    if step is not None and step.diff_ms and 0.75 < found.mid_frac * computing / step.diff_ms < 1.25:
         return f"{said}, as the step did: the pace of the GPU can be all of it."
     return f"{said}."
 

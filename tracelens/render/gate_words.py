@@ -60,6 +60,7 @@ WORDS: Mapping[Code, str | Callable[..., str]] = {
     "at_stake_unknown": "what the findings have at stake is not known",
     "beyond": "its whole range is beyond the limit",
     "bound": "a bound, not a prediction",
+    "clocks_apart": "the ranks' clocks are not aligned well enough to tell who waits",
     "component_unseen": "no kernel here is known to be {component}".format,
     "could_not_run": "{rule} could not run: {why}".format,
     "different_models": "files of different models have no one step; regression judges their pairs",

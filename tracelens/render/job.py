@@ -79,7 +79,7 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
             lines.append([call.collective, size, skew.partition(",")[0], last, waiting])
         heads = ["collective", "size", "skew", "last", "waiting"]
         out.wide(heads, [list(map(out.text, line)) for line in lines])
-        out.line("  skew: first to last arrival (median); waiting: per step, mean over ranks", "dim")
+        out.line("  skew: first to last arrival, median of clear calls; waiting: per step and rank", "dim")
     for line in short_findings(job)[:FINDINGS]:
         out.line(f"  {line}")
     out.line(" ".join(caveats(job)), "dim")

@@ -46,11 +46,11 @@ def largest_components(job: Job) -> str:
 def part_names(job: Job) -> list[tuple[str, str]]:
     """Fields of ``Parts`` and what they are called; sends and receives where the job has any.
 
-    Where no call matches between ranks, nothing tells waiting from sending: both are communication.
+    Where no call tells who waits, nothing tells waiting from sending: both are communication.
     """
     sends = any(row.parts.messages_ms > 0 for row in job.ranks)
     parts = [part for part in _PARTS if sends or part[0] != "messages_ms"]
-    if job.matched_calls:
+    if job.waits_told:
         return parts
     return [
         (name, "communication" if name == "sending_ms" else said)
@@ -78,7 +78,7 @@ def rank_cells(job: Job, row: JobRank) -> list[str]:
     return [
         f.sig(row.parts.step_ms),
         *(f.sig(getattr(row.parts, name)) for name, _ in part_names(job)),
-        f.sig(row.late_ms) if job.matched_calls else f.DASH,
+        f.sig(row.late_ms) if job.waits_told else f.DASH,
     ]
 
 
@@ -112,9 +112,9 @@ COLLECTIVE_HEADS = [
     "Bus",
 ]
 COLLECTIVE_NOTE = (
-    "Calls and waiting are of one rank, per step; sending is of one call. In one node: what NCCL takes for it"
-    " on as many of these GPUs in one node, as published for 1 MB to 1 GB. Bus: bandwidth as nccl-tests"
-    " counts it, of messages of 1 MB and more."
+    "Calls and waiting are of one rank, per step; skew is of clear calls, sending of one call."
+    " In one node: what NCCL takes for it on as many of these GPUs in one node, as published for 1 MB to"
+    " 1 GB. Bus: bandwidth as nccl-tests counts it, of messages of 1 MB and more."
 )
 
 

@@ -7,6 +7,7 @@ from shlex import quote
 from statistics import median
 
 from tracelens import numbers as f
+from tracelens.job.waits import RESIDUALS
 from tracelens.render.facts import GENERATED, known_dims
 from tracelens.render.slow_calls import slow_sends
 from tracelens.render.waits import BOUNDS
@@ -111,7 +112,8 @@ def verdict(job: Job) -> str:
             f"The pipeline stage of {ranks_said(job.stages, capital=False)} computes longest: "
             f"{f.ms(slow)} of the {whole}, the median rank {f.ms(middle.computing_ms)}."
         )
-    nobody = "no rank or group is late" if job.matched_calls else "no matching calls show who is late"
+    nobody = "no rank or group is late" if job.waits_told else "the clocks do not show who is late"
+    nobody = nobody if job.matched_calls else "no matching calls show who is late"
     least = "at least " * job.communication_is_bound
     if job.limit == "bubbles":
         return (
@@ -281,7 +283,8 @@ def caveats(job: Job) -> list[str]:
         said.append("No collective could be matched between ranks: arrival and waiting are not known.")
     else:
         said.append(
-            f"Clocks are aligned to {f.ms(job.clock.residual_us / 1e3)}; smaller skews are not counted."
+            f"Clocks aligned to {f.ms(job.clock.residual_us / 1e3)} tell no skew below"
+            f" {f.ms(RESIDUALS * job.clock.residual_us / 1e3)}."
         )
     if len(job.clock.shared) > 1:
         said.append(

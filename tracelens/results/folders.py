@@ -36,7 +36,7 @@ NOT_COMPARED: Literal["not_compared"] = "not_compared"
 Side = Literal["before", "after"]
 SIDES: tuple[Side, Side] = ("before", "after")
 #: Why it is not known which rank is late. saved_reports: they do not hold the calls of collectives.
-LatenessUnknown = Literal["saved_reports", "no_common_step", "no_matching_calls"]
+LatenessUnknown = Literal["saved_reports", "no_common_step", "no_matching_calls", "clocks_apart"]
 #: A part of the step by which a rank can stand out.
 RankPart = Literal["idle", "computing", "exposed_communication"]
 

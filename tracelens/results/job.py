@@ -194,7 +194,9 @@ class Left(msgspec.Struct, frozen=True):
 class JobClock(msgspec.Struct, frozen=True):
     """How well the ranks' clocks are known."""
 
-    residual_us: Annotated[float | None, says("below it no skew is claimed; None: nothing ties the clocks")]
+    residual_us: Annotated[
+        float | None, says("no skew below 4 times it is claimed; None: nothing ties the clocks")
+    ]
     shared: Annotated[
         list[list[str]], says("ranks that calls tie to one clock; between two lists no skew is known")
     ]
@@ -240,6 +242,9 @@ class Job(msgspec.Struct, frozen=True):
         int, says("of ``unmatched_calls``, those that the recording names no group of")
     ] = 0
     generated: Annotated[bool, says("a trace of it is generated, not measured")] = False
+    waits_told: Annotated[
+        bool, says("False: no call matches, or the clocks hide waits of 2 % of the step; none is known")
+    ] = True
     communication_is_bound: Annotated[
         bool, says("times of communication are lower bounds, computing an upper one")
     ] = False
