@@ -105,6 +105,52 @@ def test_rows_with_gemms_of_another_shape_are_no_move() -> None:
     assert find_moves(rows, changed, noise=None, gpu_ms=60.0) == []
 
 
+def bounded(role: str, m: tuple[int, int], n: tuple[int, int], *, ms: float) -> GemmRow:
+    """A product of a CUDA graph: of its sizes only what grid and tile leave open."""
+    return replace(
+        gemm("mlp.up", role, (1, 1, 1), ms=ms),
+        m=None,
+        n=None,
+        k=None,
+        m_range=m,
+        n_range=n,
+        shape_known="bounded",
+    )
+
+
+def test_a_batch_of_another_size_is_no_pace_of_the_gpu_where_no_trace_shows_shapes() -> None:
+    """The weight gradient has the grid that it had: only its K, the tokens, is another one."""
+    few = of(*(bounded(*of_grid, ms=1.0) for of_grid in _grids(1024)))
+    many = of(*(bounded(*of_grid, ms=8.0) for of_grid in _grids(8192)))
+    forward, dgrad, wgrad = sorted(
+        states(few, many), key=lambda one: "forward dgrad wgrad".index(one.role or "")
+    )
+    assert [one.state for one in (forward, dgrad, wgrad)] == [
+        "shape_changed",
+        "shape_changed",
+        "shape_unknown",
+    ]
+    assert forward.differs == ["size"] and "m 961–1024 -> 8129–8192" in forward.changed
+    assert {one.state for one in states(few, few)} == {"same_shape"}
+
+
+def _grids(tokens: int) -> list[tuple[str, tuple[int, int], tuple[int, int]]]:
+    rows = (tokens - 63, tokens)
+    return [("forward", rows, (1921, 2048)), ("dgrad", rows, (385, 512)), ("wgrad", (1985, 2048), (449, 512))]
+
+
+def test_a_size_that_one_side_does_not_show_is_no_other_size() -> None:
+    one = bounded("forward", (961, 1024), (1921, 2048), ms=1.0)
+    (found,) = states(of(one), of(replace(one, batch=1)))
+    assert (found.state, found.differs, found.changed) == ("same_shape", [], [])
+    (core,) = (
+        row for row in sample_report.full().gemms if row.kind == "attention" and row.phase == "forward"
+    )
+    seen = replace(core, shape_note="b=8 h=20 s 993–1024", shape_known="bounded")
+    (found,) = states(of(core), of(seen))
+    assert found.state == "shape_unknown"
+
+
 # kernels that one side cannot place
 
 

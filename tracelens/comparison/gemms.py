@@ -62,8 +62,23 @@ def match_gemms(before: Report, after: Report) -> list[GemmChange]:
         if (found := _partner(old_left, *rest, _same_kernels)) is not None:
             named = max(old_left[0], found[0], key=lambda place: place[2] is not None)
             changes.append(_pair(named, old_left[1], found[1]))
-    changes += [*_moved(*rest), *_together(*rest)]
+    changes = _doubted([*changes, *_moved(*rest), *_together(*rest)])
     return sorted(changes, key=lambda one: -abs(one.diff_ms or 0.0))
+
+
+def _doubted(changes: list[GemmChange]) -> list[GemmChange]:
+    """Of a component with GEMMs of another shape, those whose grids are as before can have another K."""
+    reshaped = {one.component for one in changes if one.state == "shape_changed"}
+    return [
+        replace(one, state="shape_unknown")
+        if one.state == "same_shape" and one.component in reshaped and _k_unknown(one)
+        else one
+        for one in changes
+    ]
+
+
+def _k_unknown(one: GemmChange) -> bool:
+    return one.kind == "gemm" and any(side is not None and side.k is None for side in (one.before, one.after))
 
 
 def _partner(one: _T, left: list[_T], right: list[_T], fits: Callable[[_T, _T], bool]) -> _T | None:
@@ -131,6 +146,12 @@ def _many(groups: list[list[GemmRow]]) -> GemmSide:
 def _unsized(row: GemmRow) -> bool:
     """Is its shape not known, or only bounded by its tiles?"""
     return row.shape_known == "unknown" or (row.kind == "gemm" and row.shape_known == "bounded")
+
+
+def _known_of_one(a: GemmRow, b: GemmRow) -> bool:
+    """Is the shape known of one side alone, or of attention bounded on the other?"""
+    bounded = [row.kind == "attention" and row.shape_known == "bounded" for row in (a, b)]
+    return _unsized(a) != _unsized(b) or bounded[0] != bounded[1]
 
 
 def _spelled(row: GemmRow) -> str:
@@ -236,19 +257,32 @@ def _side(rows: list[GemmRow]) -> GemmSide:
     )
 
 
-def _size(side: GemmSide, letter: str) -> str:
-    value = getattr(side, letter)
-    return f.UNKNOWN if value is None else str(value)
+def _resized(a: GemmRow, b: GemmRow) -> list[str]:
+    """The sizes that are not the same, by letter; of a shape that is not known those that surely are not."""
+    sides = [[_span(row, letter) for letter in _LETTERS] for row in (a, b)]
+    known = not _unsized(a) and not _unsized(b)
+    return [
+        words.turned(_said(one), _said(two), letter)
+        for letter, one, two in zip(_LETTERS, *sides, strict=True)
+        if (one != two if known else one and two and (one[1] < two[0] or two[1] < one[0]))
+    ]
+
+
+def _span(row: GemmRow, letter: str) -> tuple[int, int] | None:
+    """Least and most that a size can be; None where nothing is known of it."""
+    value: int | None = getattr(row, letter)
+    span: tuple[int, int] | None = getattr(row, f"{letter}_range", None)
+    return span if value is None else (value, value)
+
+
+def _said(span: tuple[int, int] | None) -> str:
+    return f.UNKNOWN if span is None else "–".join(map(str, dict.fromkeys(span)))
 
 
 def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
     one, two = _side(a), _side(b)
-    sizes = [
-        words.turned(_size(one, letter), _size(two, letter), letter)
-        for letter in _LETTERS
-        if getattr(one, letter) != getattr(two, letter)
-    ]
-    if one.shape_note != two.shape_note:
+    sizes, half_known = _resized(a[0], b[0]), _known_of_one(a[0], b[0])
+    if one.shape_note != two.shape_note and not half_known:
         sizes.append(words.turned(one.shape_note or words.SHAPE_KNOWN, two.shape_note or words.SHAPE_KNOWN))
     said: dict[GemmAspect, str] = {}
     if one.dtype != two.dtype:
@@ -262,7 +296,7 @@ def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
     state: GemmState = "shape_changed" if sizes else "same_shape"
     if a[0].shape_known == b[0].shape_known == "unknown":
         state = "shape_unknown"
-    elif _unsized(a[0]) != _unsized(b[0]):
+    elif half_known:
         state, sizes = "shape_unknown", [words.turned(_spelled(a[0]), _spelled(b[0]))]
         said.pop("dtype", None)  # nor is it known
         said.pop("layout", None)
