@@ -208,6 +208,19 @@ def test_traces_of_different_runs_are_refused_and_unlike_ranks_of_one_job_are_no
         check_one_job([msgspec.structs.replace(one, **tied) for one in (first, other)])
 
 
+def test_a_stale_file_of_another_day_is_left_out_where_clocks_tell_the_date(
+    summaries: list[RankSummary], said: Listener
+) -> None:
+    *others, last = summaries
+    days = 28 * 86_400 * 10**9
+    found = merge([*others, msgspec.structs.replace(last, base_ns=last.base_ns - days)])
+    assert [one.file for one in found.left] == [last.file] and len(found.ranks) == len(others)
+    said(found.left[0].why)
+    since_boot = [msgspec.structs.replace(one, base_ns=-one.steps[0].start_ns) for one in others]
+    late = msgspec.structs.replace(last, base_ns=since_boot[0].base_ns + days)
+    assert merge([*since_boot, late]).left == []
+
+
 def test_finished_ranks_are_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep = tmp_path / "keep"
     keep.mkdir()

@@ -26,7 +26,7 @@ from tracelens.job.parts import (
 )
 from tracelens.job.stragglers import Doing, JobView, late_spans, stand_out, stragglers
 from tracelens.job.summary import RankSummary, each_trace_once
-from tracelens.job.unrelated import check_one_job
+from tracelens.job.unrelated import check_one_job, of_one_time
 from tracelens.job.waits import RESIDUALS, find_waits
 from tracelens.results.job import (
     JOB_VERSION,
@@ -47,7 +47,8 @@ from tracelens.words import GROUPED
 def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     """One answer for a job; the order of the summaries changes nothing.
 
-    Of a rank that is there twice the first file counts; files of another world size than most are left out.
+    Of a rank that is there twice the first file counts; files of another world size than most are left out,
+    and those of another hour.
 
     Raises:
         InputError: no summary, traces of different jobs, or no step that all ranks have.
@@ -130,8 +131,9 @@ def _of_one_job(summaries: Iterable[RankSummary]) -> tuple[list[RankSummary], li
             kept[key] = one
     if not kept:
         raise InputError("no rank has a whole step")
-    whole, cut = _without_cut_off(list(kept.values()))
-    return whole, left + cut
+    same, strange = of_one_time(list(kept.values()))
+    whole, cut = _without_cut_off(same)
+    return whole, left + strange + cut
 
 
 def _without_cut_off(ranks: list[RankSummary]) -> tuple[list[RankSummary], list[Left]]:

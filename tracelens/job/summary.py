@@ -135,6 +135,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     busy: Columns  # begin_ns, end_ns: some GPU event runs
     input: Columns  # begin_ns, end_ns: the training loop waits for a batch
     generated: bool = False  # the trace is, and not measured
+    base_ns: _Time = 0  # since 1970: where its clock begins; 0 where that is 1970, or nothing says
 
 
 def summarize(analysis: Analysis) -> RankSummary:
@@ -159,6 +160,7 @@ def summarize(analysis: Analysis) -> RankSummary:
     rank, source = _rank(trace)
     found = RankSummary(
         generated=report.trace.generated,
+        base_ns=_base(trace),
         summary_version=SUMMARY_VERSION,
         tool_version=__version__,
         file=report.trace.path,
@@ -316,6 +318,11 @@ def _steps(report: Report) -> list[RankStep]:
         RankStep(step.index, step.start_ns, step.start_ns + round(step.duration_ms * 1e6))
         for step in report.steps
     ]
+
+
+def _base(trace: Trace) -> int:
+    base = trace.metadata.get("baseTimeNanoseconds")
+    return base if isinstance(base, int) and 0 <= base < 2**62 else 0
 
 
 def _device(trace: Trace) -> int | None:

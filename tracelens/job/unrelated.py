@@ -8,9 +8,23 @@ from itertools import combinations
 from tracelens.errors import InputError
 from tracelens.job import words
 from tracelens.job.summary import RankSummary
+from tracelens.results.job import Left
 
 #: One difference alone is legitimate: other GPUs, a wider stage, a frozen tower that only runs forward.
 _ENOUGH = 2
+#: Clocks of one job's machines are minutes apart at most, where they tell the date (not the time since boot).
+_APART_NS, _DATED_NS = 3_600 * 10**9, 10**18
+
+
+def of_one_time(ranks: Sequence[RankSummary]) -> tuple[list[RankSummary], list[Left]]:
+    """The ranks recorded within an hour of most, and the others: stale files of another run."""
+    began = {at: one.base_ns + one.steps[0].start_ns for at, one in enumerate(ranks)}
+    began = {at: since for at, since in began.items() if since > _DATED_NS}
+    near = {at: sum(abs(since - one) < _APART_NS for one in began.values()) for at, since in began.items()}
+    usual = began[max(near, key=lambda at: near[at])] if near else 0
+    later = {at: since - usual for at, since in began.items() if abs(since - usual) >= _APART_NS}
+    left = [Left(ranks[at].file, words.other_run(ns / 1e9)) for at, ns in later.items()]
+    return [one for at, one in enumerate(ranks) if at not in later], left
 
 
 def check_one_job(ranks: Sequence[RankSummary]) -> None:
@@ -50,4 +64,4 @@ def _facts(rank: RankSummary) -> dict[str, object]:
     }
 
 
-__all__ = ["check_one_job"]
+__all__ = ["check_one_job", "of_one_time"]
