@@ -64,7 +64,10 @@ def cannot_read(path: str | os.PathLike[str], error: OSError | ValueError) -> st
     folder, name = os.path.split(given)
     close: list[str] = []
     with contextlib.suppress(OSError):
-        close = difflib.get_close_matches(name, os.listdir(folder or "."), 1, _ALIKE)
+        there = os.listdir(folder or ".")
+        if name in there:
+            return words.link_to_nothing(given)
+        close = difflib.get_close_matches(name, there, 1, _ALIKE)
     return words.no_such_file(given, os.path.join(folder, close[0]) if close else None)
 
 

@@ -153,7 +153,8 @@ PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 # --- what the modules of the package's top level say -------------------------------------------------
 
 NO_GPU_RECORDED = (
-    "record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine with a GPU"
+    "record it on a machine with a GPU, with 'tracelens capture' or activities=[ProfilerActivity.CPU, "
+    "ProfilerActivity.CUDA]; without one, 'tracelens suggest' predicts from the model's sizes"
 )
 GENERATED = "generated, not a measurement"
 AS_AN_EXAMPLE = "an example alone"
@@ -176,6 +177,11 @@ def no_file_name(given: str) -> str:
 def no_such_file(given: str, close: str | None) -> str:
     """Of a path, and one that is there and ``close`` to it."""
     return f"no such file: {given}; {f'did you mean {close}?' if close else 'check the path'}"
+
+
+def link_to_nothing(given: str) -> str:
+    """Of a path that is there, and nothing at its end."""
+    return f"{given} is a link to a file that is not there"
 
 
 def cannot_read(given: str, error: object) -> str:

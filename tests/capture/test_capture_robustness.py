@@ -69,8 +69,39 @@ def test_too_few_steps_are_told_plainly(tmp_path: Path, said: Listener) -> None:
     assert files(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "what",
+    ["sys.exit(3)", "own = torch.profiler.profile(); own.start(); own.stop()"],
+    ids=["exit", "own-profiler"],
+)
+def test_a_warm_up_alone_is_no_trace(tmp_path: Path, what: str, said: Listener) -> None:
+    kept = tmp_path / "traces" / "rank0.json.gz"
+    kept.parent.mkdir()
+    kept.write_bytes(b"of an earlier run")
+    done = capture(script(tmp_path, 4, what), cwd=tmp_path)
+    said([line for line in done.stderr.splitlines() if "no trace: " in line])
+    assert files(tmp_path) == ["rank0.json.gz"]
+    assert kept.read_bytes() == b"of an earlier run"
+
+
+def test_a_script_that_marks_its_steps_is_not_said_to_have_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "marks.py").write_text(
+        "import torch, tracelens\n"
+        "model = torch.nn.Linear(8, 8)\n"
+        "with tracelens.capture(model, out='elsewhere', wait=1, warmup=0, active=1) as marks:\n"
+        "    for step in range(3):\n"
+        "        model(torch.randn(4, 8)).sum().backward()\n"
+        "        marks.step()\n"
+    )
+    done = capture("marks.py", cwd=tmp_path)
+    assert (tmp_path / "elsewhere" / "rank0.json.gz").exists()
+    assert "no trace" not in done.stderr
+
+
 def test_a_script_that_does_not_train_is_told_plainly(tmp_path: Path, said: Listener) -> None:
     (tmp_path / "idle.py").write_text("import torch\n")
+    said([line for line in capture("idle.py", cwd=tmp_path).stderr.splitlines() if "no trace" in line])
+    (tmp_path / "idle.py").write_text("raise ValueError")
     said([line for line in capture("idle.py", cwd=tmp_path).stderr.splitlines() if "no trace" in line])
     (tmp_path / "idle.py").write_text("")
     said([line for line in capture("idle.py", cwd=tmp_path).stderr.splitlines() if "no trace" in line])

@@ -88,6 +88,7 @@ def test_standard_input(tmp_path: Path) -> None:
     [
         (["analyze", "nowhere.json"], 3, "no such file"),
         (["analyze", "."], 3, "no rank can be used: empty.json"),
+        (["analyze", "job"], 3, "no rank can be used: rank0.json: holds no GPU event"),
         (["analyze", "empty.json"], 3, "is empty"),
         (["analyze", "text.json"], 3, "not JSON"),
         (["analyze", "other.json"], 3, "without traceEvents"),
@@ -112,9 +113,9 @@ def test_what_is_wrong_is_said_in_one_line(
     (tmp_path / "empty.json").write_text("")
     (tmp_path / "text.json").write_text("hello")
     (tmp_path / "other.json").write_text('{"a": 1}')
-    (tmp_path / "cpu.json").write_text(
-        '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1}]}'
-    )
+    (tmp_path / "job").mkdir()
+    for name in ("cpu.json", "job/rank0.json"):
+        (tmp_path / name).write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1}]}')
     done = run(*arguments, cwd=tmp_path)
     error = done.stderr.decode()
     assert done.returncode == code, error

@@ -17,10 +17,11 @@ TRACE = ROOT / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
 WRONG = {
     "analyze trase.json.gz": (3, "did you mean trace.json.gz?"),
     "analyze nowhere.json": (3, "check the path"),
+    "analyze link.json.gz": (3, "link to a file that is not there"),
     "analyze empty": (3, "tracelens capture -- train.py"),
     "analyze notes.txt": (3, "torch.profiler traces are .json, .json.gz or .pftrace; record one with"),
     "analyze other.json": (3, "export_chrome_trace writes one"),
-    "analyze cpu.json": (3, "ProfilerActivity.CUDA"),
+    "analyze cpu.json": (3, "'tracelens suggest' predicts"),
     "analyze trace.json.gz --gpu h100x": (2, "h100-sxm"),
     "analyze trace.json.gz --steps 9-12": (2, "--steps 12:15"),
     "analyze trace.json.gz --steps 90:95": (2, "steps 3 to 6"),
@@ -41,6 +42,7 @@ WRONG = {
     "doctor empty": (3, "give one trace file"),
     "doctor nosuch://bucket/a.txt": (3, "download it first"),
     "open nowhere.json": (3, "check the path"),
+    "open page.html": (3, "open it in a browser"),
     "suggest nowhere.json": (3, "check the path"),
     "suggest --hidden 64": (2, "--heads and --layers"),
     "verify nowhere.json": (3, "check the path"),
@@ -63,6 +65,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty").mkdir()
     shutil.copy(TRACE, folder / "trace.json.gz")
     (folder / "notes.txt").write_text("notes")
+    (folder / "page.html").write_text("\n<!doctype html>")
+    (folder / "link.json.gz").symlink_to("gone.json.gz")
     (folder / "other.json").write_text("{}")
     (folder / "cpu.json").write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1}]}')
     return folder

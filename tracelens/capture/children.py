@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _session: Session | None = None
 _options: Options | None = None
+_handed_over = False
 
 
 def boot() -> None:
@@ -72,6 +73,8 @@ def arm() -> None:
 
 def hand_over() -> None:
     """The script marks its steps itself: the automatic session steps back."""
+    global _handed_over
+    _handed_over = True
     if _session is not None and _session.state == "waiting":
         _session.forget()
 
@@ -112,8 +115,11 @@ def _nothing_written(options: Options) -> None:
 
     if any(_is_new(path, options.started) for path in Path(options.out).glob("rank*.json.gz")):
         return
-    if _session is not None and (_session.done or _session.optimizer_steps):
+    if _handed_over or (_session is not None and (_session.done or _session.optimizer_steps)):
         return  # it has said so
+    if (error := getattr(sys, "last_type", None)) is not None:
+        say(f"no trace: the script ended with {error.__name__} before its first step")
+        return
     say(
         "no trace was written: no optimizer step was seen in any process of this command. If it trains in "
         "processes that do not inherit PYTHONPATH, put 'tracelens capture --' in front of the script itself; "

@@ -38,9 +38,10 @@ _NO_CUDA = (
     "this training does not use CUDA: its trace will hold CPU operators only, and 'tracelens analyze' needs "
     "GPU events; run it on a machine with an NVIDIA GPU"
 )
+_READS = "'tracelens analyze' reads"
 _OTHER_PROFILER = (
     "the script runs a profiler of its own, and only one can record: this capture begins when that one has "
-    "stopped; 'tracelens analyze' reads the script's own trace as well"
+    f"stopped; {_READS} the script's own trace as well"
 )
 
 
@@ -190,8 +191,7 @@ class Session:
     @_harmless
     def _give_way(self) -> None:
         if self.state == "recording":
-            self._end_recording(complete_step=False)
-            self._write("the script started a profiler of its own")
+            self._cut("the script started a profiler of its own", f"{_READS} its trace as well")
             self.end_training(0)
 
     def _models(self) -> list[Model]:
@@ -240,19 +240,25 @@ class Session:
 
     @_harmless
     def _close(self, reason: str | None) -> None:
-        if self.state == "recording" and self._recorder is not None:
-            recording = self._recorder.recording
-            ended = reason or "the training ended in the window"
-            self._end_recording(complete_step=False)
-            if not recording:
-                say(f"{ended} during the profiler's warm-up: {self._too_few()}")
-            self._write(ended)
+        if self.state == "recording":
+            self._cut(reason or "the training ended in the window", self._too_few())
         elif self.state == "timing":
             self._write(None)  # the window was complete; fewer steps stand behind it
         elif self.state == "waiting":
             if self.done or self._finder.optimizer_steps:
                 say(f"no trace: {reason + ': ' if reason else ''}{self._too_few()}")
             self._over()
+
+    def _cut(self, ended: str, remedy: str) -> None:
+        """The window ends too early. A warm-up leaves no event, and a file without one is no trace."""
+        assert self._recorder is not None
+        if self._recorder.recording:
+            self._end_recording(complete_step=False)
+            self._write(ended)
+            return
+        say(f"no trace: {ended}, before the profiler's warm-up was over: {remedy}")
+        with signals.held():
+            self._abandon()
 
     def _too_few(self) -> str:
         options = self.options
@@ -315,6 +321,9 @@ class Session:
         """Say why, leave no hook behind, let the training go on."""
         if self.state != "over":
             say(f"the capture failed and the training goes on: {reason}")
+        self._abandon()
+
+    def _abandon(self) -> None:
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
             recorder.abandon()

@@ -148,9 +148,9 @@ def _said(address: str) -> Iterator[None]:
         if why in ("", address):
             missing = isinstance(error, FileNotFoundError)
             why = words.NO_ANSWER if missing else type(error).__name__
+        remedy = "install that" if isinstance(error, ImportError) else "check the address"
         raise InputError(
-            f"cannot read {address} ({why[:200]}): check the address and what it needs, or download it"
-            " and give the file"
+            f"cannot read {address} ({why[:200]}): {remedy}, or download it and give the file"
         ) from None
 
 

@@ -132,7 +132,8 @@ def summarize_files(
         if progress is not None:
             progress(at + 1, len(files.traces), name_of(path))
         if done.summary is None:
-            left.append(Left(name_of(path), done.why or words.NOT_ANALYZED))
+            name = name_of(path)
+            left.append(Left(name, (done.why or words.NOT_ANALYZED).removeprefix(f"{name} ")))
         else:
             found += decode(done.summary, name_of(path))
     if not found:

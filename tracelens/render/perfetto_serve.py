@@ -77,8 +77,11 @@ def _check(path: str | Path) -> None:
         if os.path.exists(path) and not os.path.isfile(path):
             raise InputError(f"{path} is not a file: give one trace file (.json or .json.gz)")
         with open(path, "rb") as file:
-            if not file.read(1):
-                raise InputError(f"{path} is empty: nothing to open")
+            head = file.read(64)
+        if not head:
+            raise InputError(f"{path} is empty: nothing to open")
+        if head.lstrip().startswith(b"<"):
+            raise InputError(f"{path} is a page and no trace: open it in a browser")
     except (OSError, ValueError) as error:
         raise InputError(cannot_read(path, error)) from None
 
