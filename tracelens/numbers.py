@@ -71,7 +71,7 @@ def ms_range(low_ms: float | None, high_ms: float | None) -> str:
     """Write two times in the unit and with the decimals of the larger one.
 
     >>> ms_range(12.0, 16.44), ms_range(0.2, 0.3), ms_range(-0.001, 4.1), ms_range(3, 3), ms_range(None, 3.2)
-    ('12.0–16.4 ms', '200–300 µs', '0.00–4.10 ms', '3.00 ms', 'unknown')
+    ('12.0–16.4 ms', '200–300 µs', '0–4.10 ms', '3.00 ms', 'unknown')
     >>> ms_range(-1.0, 3.0)
     '-1.00 to 3.00 ms'
     """
@@ -80,7 +80,8 @@ def ms_range(low_ms: float | None, high_ms: float | None) -> str:
     unit, factor = _unit(high_ms)
     high = sig(high_ms * factor)
     places = len(high.partition(".")[2])
-    low = f"{round(low_ms * factor, places) + 0.0:,.{places}f}"  # minus zero becomes zero
+    rounded = round(low_ms * factor, places)
+    low = f"{rounded:,.{places}f}" if rounded else "0"
     dash = " to " if low.startswith("-") else "–"
     return f"{high} {unit}" if low == high else f"{low}{dash}{high} {unit}"
 

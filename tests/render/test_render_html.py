@@ -28,12 +28,16 @@ from tests.said import Listener
 from tracelens import numbers as f
 from tracelens.analysis import analyze
 from tracelens.render import explorer, groups, layers, losses
+from tracelens.render.findings import row_names
 from tracelens.render.html import render_html
+from tracelens.render.limit import cards
 from tracelens.render.limits import BUDGET, FEWEST_LINES, FEWEST_WHOLE, LINES, WHOLE, PageLimits
 from tracelens.render.sections import SECTIONS
 from tracelens.render.templates import part
+from tracelens.render.verdict import PROFILED
 from tracelens.results import Curve, Estimate, Explorer, Report, Suggested
 from tracelens.results.schema import json_schema
+from tracelens.results.step import UnprofiledSteps
 
 ROOT = Path(__file__).resolve().parents[2]
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
@@ -214,6 +218,38 @@ def test_silence_means_something() -> None:
     text = _Page(_section(page, "h-checks")).text
     for one in report.checks:
         assert one.slug in text and one.why in text
+
+
+def test_a_reason_that_checks_share_is_said_once() -> None:
+    report = sample_report.no_findings()
+    first, second, *others = (one for one in report.checks if one.state == "passed")
+    report = replace(report, checks=[first, replace(second, why=first.why), *others])
+    text = _Page(_section(render_html(report), "h-checks")).text
+    assert first.slug in text and second.slug in text
+    assert text.count(first.why) == 1
+
+
+def test_a_card_does_not_repeat_the_verdict() -> None:
+    report = sample_report.no_findings()
+    step_ms = report.summary.step_ms.median
+    waits = replace(report.summary, idle_ms=0.9 * step_ms, gpu_busy_frac=0.1, limited_by="idle", verdict="")
+    waits = replace(waits, verdict_detail="", unprofiled=UnprofiledSteps())
+    page = _Page(render_html(replace(report, summary=waits))).text
+    assert page.count(PROFILED) == 1
+    other = replace(waits, idle_ms=0.1 * step_ms, gpu_busy_frac=0.9)
+    (card,) = cards(replace(report, summary=other))
+    assert PROFILED in card.how, "no verdict says it of a step that is not bound by its CPU"
+
+
+def test_rows_of_one_name_are_told_apart() -> None:
+    report = sample_report.full()
+    finding = replace(report.findings[0], gemms=["g12", "g13", "gone"])
+    rows = {one.id: one for one in report.gemms}
+    told = row_names(finding, rows)
+    assert set(told) == {"g12", "g13"} and not told["g12"].endswith("g12")
+    rows["g13"] = replace(rows["g12"], id="g13")
+    told = row_names(finding, rows)
+    assert told["g12"].endswith(" g12") and told["g13"].endswith(" g13")
 
 
 def test_a_bound_reads_as_a_bound() -> None:

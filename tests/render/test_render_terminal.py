@@ -16,7 +16,7 @@ from tests.render.golden import check
 from tests.said import Listener
 from tracelens.render import facts
 from tracelens.render.terminal import render_terminal
-from tracelens.render.verdict import titled
+from tracelens.render.verdict import titled, with_verdict
 from tracelens.results import Report, Waits
 
 VARIANTS = sorted(sample_report.VARIANTS)
@@ -36,6 +36,18 @@ def test_every_variant_fits_and_no_number_is_cut(name: str, width: int, verbose:
     text = _render(sample_report.VARIANTS[name](), width, verbose=verbose)
     assert max(cell_len(line) for line in text.splitlines()) <= min(width, 120)
     assert name == "hostile" or not re.search(r"\d…", text), "a number lost its end"
+
+
+@pytest.mark.parametrize("name", sorted({*VARIANTS} - {"hostile"}))
+def test_40_columns_keep_every_number_and_title_whole(name: str) -> None:
+    report = sample_report.VARIANTS[name]()
+    text = _render(report, 40)
+    assert max(cell_len(line) for line in text.splitlines()) <= 40
+    words = " ".join(text.split())
+    for number in facts.five_numbers(with_verdict(report)):
+        assert f"{number.value} {number.label}" in words
+    for one in report.findings[:1]:
+        assert one.action in words
 
 
 @pytest.mark.parametrize("name", VARIANTS)

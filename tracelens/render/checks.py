@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracelens.render import facts
 from tracelens.render.section import Content, Page, Section
+from tracelens.results import Check
 
 
 def _content(page: Page) -> Content | None:
     checks = facts.checks_by_state(page.report)
     if not any(checks.values()):
         return None
-    return {"note": facts.checks_line(page.report), "checks": checks, "states": facts.STATES}
+    return {
+        "note": facts.checks_line(page.report),
+        "checks": {state: _by_reason(found) for state, found in checks.items()},
+        "states": facts.STATES,
+    }
+
+
+def _by_reason(checks: Sequence[Check]) -> dict[str, list[Check]]:
+    """Checks with the same reason share one line."""
+    found: dict[str, list[Check]] = {}
+    for check in checks:
+        found.setdefault(check.why, []).append(check)
+    return found
 
 
 SECTION = Section("checks", "Checks", _content, printed=False)

@@ -18,6 +18,7 @@ from tracelens.render.text import clean
 _USUAL = 80
 WIDEST = 120  # lines longer than this are hard to read
 ROOMY = 76  # columns; a narrower terminal goes without some of them
+NARROW = 60  # columns; below it a table of five columns is a list
 _ASCII = str.maketrans({
     "·": "|", "–": "-", "−": "-", "×": "x", "≈": "~", "±": "+", "µ": "u", "…": ".", "→": ">",
     "▲": "!", "■": "*", "●": "o", "█": "#", "▓": "=", "▒": "+", "░": "-", "╱": "/",

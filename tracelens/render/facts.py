@@ -264,7 +264,7 @@ def _stake(report: Report) -> Number:
         gains = "launches spared not counted" if spared else "0 while it waits for the CPU"
         value = f"{'≤' if spared else '0 to'} {f.ms(waste.high)}"
         label = "GPU work saved" if spared else label
-        note = f"GPU work{of}: {how}; {gains}{more}"
+        note = f"{of.strip() if spared else f'GPU work{of}'}: {how}; {gains}{more}"
         return Number("stake", value, label, note, quiet=True, short="GPU work" if spared else "")
     if waste.mid is not None:
         spread = f.ms_range(waste.low, waste.high)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from tracelens import numbers as f
 from tracelens.render import facts
 from tracelens.render.section import Content, Page, Section
 from tracelens.render.verified_words import measured
-from tracelens.results import Basis, Estimate, Finding, Report
+from tracelens.results import Basis, Estimate, Finding, GemmRow, Report
 from tracelens.results.advice import SavingCounts
 from tracelens.results.waiting import busy_frac
 from tracelens.step.words.simulation import gpu_work_note
 from tracelens.words import SEVERITY_FROM
 
 _PREDICTED: Mapping[Basis, str] = {
-    "model": "A prediction without measurements of this GPU; the changed step was not run.",
-    "calibrated": "A prediction with measurements of this GPU; the changed step was not run.",
+    "model": "A prediction without measurements of this GPU.",
+    "calibrated": "A prediction with measurements of this GPU.",
 }
 #: Of the step: a finding below it is folded.
 WORTH = 0.01
@@ -53,13 +54,13 @@ def waiting(finding: Finding, report: Report) -> list[str]:
 
 
 _UNCOUNTED: Mapping[SavingCounts, str] = {
-    "kernels": "Launches that it spares are not counted; where the step waits for the CPU they save more."
+    "kernels": "Where the step waits for the CPU, the launches that it spares save more."
 }
 
 
 def _of_prediction(saving: Estimate) -> list[str]:
     if saving.mid is None:
-        return ["Not known yet: how much of it falls away, so the saving lies between zero and the bound."]
+        return []
     below = ["The low end of the range is below zero: measure before you decide."]
     said = [_PREDICTED[saving.basis]] if saving.basis in _PREDICTED else []
     return [*said, *(below if saving.low is not None and saving.low < 0 else [])]
@@ -79,6 +80,7 @@ def _content(page: Page) -> Content | None:
         "note": _note(len(worth), f"{len(small)} {below}", facts.overlap_words(report)),
         "below": below,
         "caveats_of": caveats,
+        "names_of": lambda finding: row_names(finding, page.by_id),
         "worth": worth,
         "small": small,
         "whole": len(whole),
@@ -86,6 +88,14 @@ def _content(page: Page) -> Content | None:
         "unlisted": len(report.findings) - len(listed),
         "severity_from": SEVERITY_FROM,
     }
+
+
+def row_names(finding: Finding, rows: Mapping[str, GemmRow]) -> dict[str, str]:
+    """A finding's rows of the GEMM table by component and role, and by id where several share these."""
+    found = [rows[gemm] for gemm in finding.gemms if gemm in rows]
+    named = {row.id: row.component + (f" {facts.role(row)}" if row.role else "") for row in found}
+    times = Counter(named.values())
+    return {gemm: name if times[name] == 1 else f"{name} {gemm}" for gemm, name in named.items()}
 
 
 def _note(worth: int, small: str, overlap: str) -> str:

@@ -8,6 +8,7 @@ from tracelens import numbers as f
 from tracelens.accounting.limits import LARGE, byte_times, limits, picture_of
 from tracelens.render import remedies, waits
 from tracelens.render.section import Content, Page, Section
+from tracelens.render.verdict import PROFILED, verdict
 from tracelens.results import CommunicationRow, Report
 from tracelens.results.step import LimitedBy
 from tracelens.results.waiting import idle_ms, mean_ms
@@ -17,7 +18,6 @@ _KINDS = 3  # kinds of communication named
 _NAMED = 4  # components named where memory limits the step
 #: Of idle time: from here on loading data is the first thing to do.
 _LOADS = 0.25
-_NOT_PREDICTED = "The time is measured; how much of it a change saves is not predicted."
 _TO_FIND = 'run "tracelens analyze FOLDER" on a folder of the traces of all ranks.'
 
 
@@ -103,8 +103,7 @@ def _exposed(report: Report) -> Card:
         "A collective ends when its slowest rank arrives; kernels that need its result wait, and the GPU"
         " computes nothing.",
         [find, *hides] if late else [*hides, find],
-        f"Exposed: a communication kernel runs and no compute kernel does, {_steps(report)}."
-        f" {_NOT_PREDICTED}",
+        f"Measured: a communication kernel runs and no compute kernel does, {_steps(report)}.",
     )
 
 
@@ -112,7 +111,7 @@ def _idle(report: Report) -> Card:
     summary, found = report.summary, report.waits
     launched = [row for row in report.components if row.component != "communication"]
     kernels = sum(row.kernels_per_step for row in launched)
-    saw = ["No kernel and no copy runs in this time."]
+    saw = []
     if kernels:
         mean_us = 1e3 * sum(row.time_ms_per_step for row in launched) / kernels
         besides = " besides communication" * (len(launched) < len(report.components))
@@ -139,11 +138,12 @@ def _idle(report: Report) -> Card:
         todo.remove(fewer)
         todo += [] if picture.has_graphs else [fewer]
     without_ms = summary.unprofiled.median_ms
+    said = PROFILED in verdict(picture).detail
     profiled = (
-        'Measured under the profiler, which slows the CPU; "tracelens capture" also times steps without it.'
+        ("" if said else f" {PROFILED}")
         if without_ms is None
-        else f"A step takes {f.ms(without_ms)} without the profiler, so {f.ms(idle_ms(summary))} of idle time"
-        " is not the profiler's."
+        else f" A step takes {f.ms(without_ms)} without the profiler, so {f.ms(idle_ms(summary))} of idle"
+        " time is not the profiler's."
     )
     part = _part(summary.idle_ms, report)
     claim = (
@@ -157,7 +157,7 @@ def _idle(report: Report) -> Card:
         "An idle GPU has nothing to run: the CPU launches too slowly, loads data, or waits for the GPU. While"
         " it does, shorter kernels leave longer gaps, not a shorter step.",
         todo,
-        f"Idle: no GPU event of any kind runs, {_steps(report)}. {_NOT_PREDICTED} {profiled}",
+        f"Measured: no GPU event of any kind runs, {_steps(report)}.{profiled}",
     )
 
 
@@ -180,8 +180,8 @@ def _memory(report: Report) -> Card:
         "These kernels read and write more than they compute: memory bandwidth or their own start limits"
         " them, not the shape of a GEMM.",
         todo,
-        f"Kernels that only move bytes take {f.ms(found.bytes_ms)}, GEMMs whose bound is memory or latency"
-        f" {f.ms(found.slow_ms)}: together {f.pct(found.memory_ms / (found.gpu_ms or 1.0))} of GPU time.",
+        "Kernels that only move bytes, and GEMMs whose bound is memory or latency, take"
+        f" {f.pct(found.memory_ms / (found.gpu_ms or 1.0))} of GPU time.",
     )
 
 

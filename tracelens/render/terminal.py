@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tracelens import numbers as f
 from tracelens.render import costs, facts, groups, limit, search, step_times, verified, waits, what_if
-from tracelens.render.console import ROOMY
+from tracelens.render.console import NARROW, ROOMY
 from tracelens.render.console import Out as _Out
 from tracelens.render.findings import is_worth
 from tracelens.render.terminal_verbose import TOP, communication, coverage, gemm_rows, step_bar
@@ -119,6 +119,11 @@ def _first_sentences(text: str, room: int) -> list[str]:
 
 def _numbers(out: _Out, report: Report, *, verbose: bool) -> None:
     numbers = facts.five_numbers(report)
+    if out.width < NARROW and not verbose:
+        for n in numbers:
+            out.line(out.text(f"{n.value}  ", "bold") + out.text(n.label))
+        out.line()
+        return
     table = out.table([("", "fold")] * len(numbers), expand=True, gap=2 if out.width >= ROOMY else 1)
     table.add_row(*(out.text(n.value, "bold") for n in numbers))
     table.add_row(*(out.text(n.label if verbose else n.short or n.label) for n in numbers))
@@ -141,17 +146,13 @@ def _findings(out: _Out, report: Report, *, verbose: bool) -> None:
         out.line()
         return
     shown = report.findings if verbose else report.findings[:FINDINGS]
-    kind = "fold" if verbose or len(shown) == 1 else "cut"
-    heads = [("", "l"), ("rule", "l"), ("fix", kind), (facts.per_step(report).strip(), "r"), ("share", "r")]
-    heads += [("confidence", "l")] if verbose else []
-    table = out.table(heads if verbose else [("", how) for _, how in heads], expand=not verbose)
-    rows = [_finding_cells(out, finding)[: len(heads)] for finding in shown]
-    beside = sum(2 + max(row[at].cell_len for row in rows) for at in range(len(heads)) if at != _TITLE)
-    for finding, row in zip(shown, rows, strict=True):
-        if kind == "cut":
-            row[_TITLE] = out.text(_cut(out, _told(finding, finding.title), verbose, room=beside))
-        table.add_row(*row)
-    out.print(table)
+    if out.width < NARROW and not verbose:
+        for finding in shown:
+            mark, rule, title, claim, part, _ = _finding_cells(out, finding)
+            out.line(Text("  ").join([mark, rule, claim, part]))
+            out.line(title)
+    else:
+        _findings_table(out, report, shown, verbose=verbose)
     more = len(report.findings) - len(shown)
     if verbose:
         _why(out, report)
@@ -170,6 +171,21 @@ def _findings(out: _Out, report: Report, *, verbose: bool) -> None:
     out.line("; ".join(notes) if verbose else _fitting("; ".join(notes), out.width, "; "), "dim")
     _shape_search(out, report, verbose=verbose)
     out.line()
+
+
+def _findings_table(out: _Out, report: Report, shown: Sequence[Finding], *, verbose: bool) -> None:
+    """A row each: mark, rule, title, saving and share; titles are cut where there are several."""
+    kind = "fold" if verbose or len(shown) == 1 else "cut"
+    heads = [("", "l"), ("rule", "l"), ("fix", kind), (facts.per_step(report).strip(), "r"), ("share", "r")]
+    heads += [("confidence", "l")] if verbose else []
+    table = out.table(heads if verbose else [("", how) for _, how in heads], expand=not verbose)
+    rows = [_finding_cells(out, finding)[: len(heads)] for finding in shown]
+    beside = sum(2 + max(row[at].cell_len for row in rows) for at in range(len(heads)) if at != _TITLE)
+    for finding, row in zip(shown, rows, strict=True):
+        if kind == "cut":
+            row[_TITLE] = out.text(_cut(out, _told(finding, finding.title), verbose, room=beside))
+        table.add_row(*row)
+    out.print(table)
 
 
 def _finding_cells(out: _Out, finding: Finding) -> list[Text]:

@@ -65,8 +65,10 @@ def short_kernel(name: str, limit: int = 44) -> str:
     'flash_fwd_kernel'
     >>> short_kernel("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnBwdSm90<X> > >(P)")
     'FlashAttnBwdSm90'
+    >>> short_kernel("void at::(anonymous namespace)::softmax<Half>(Half*, c10::Half const*)")
+    'softmax'
     """
-    name = clean(name, limit=2000)
+    name = clean(name, limit=2000).replace("(anonymous namespace)::", "")
     name = _WRAPPER.sub("", name)
     name = re.split(r"[<(>]", name.removeprefix("void "), maxsplit=1)[0] or name
     name = name.rsplit("::", 1)[-1]

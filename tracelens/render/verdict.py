@@ -49,7 +49,8 @@ _WIDE = 0.40
 _NAMED = 3
 _SHARES = ((0.99, "All of it"), (0.5, "Most of it"), (0.0, "The largest part of it"))
 _MORE = ", more than any shape change would save."
-_PROFILED = "The profiler slows the CPU: tracelens capture also times steps without it."
+#: Said once: a card that stands below the verdict leaves it out.
+PROFILED = "The profiler slows the CPU: tracelens capture also times steps without it."
 _MARK = f"{TO_TRY} call prof.step() after each step, or record with tracelens capture."
 _WHOLE = f"{TO_TRY} the whole file, or a recording that ends after the step."
 
@@ -265,7 +266,7 @@ def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> Verdict:
     if found.idle_ms < _HOST * (without_ms or found.step_ms):
         return Verdict(f"The GPU is idle {part}{_more(seen, alone=alone)}", to_try, "")
     shapes = "" if alone else ", not limited by GEMM shapes"
-    profiled = _PROFILED if without_ms is None else ""
+    profiled = PROFILED if without_ms is None else ""
     return Verdict(f"The step is CPU-bound{shapes}: the GPU is idle {part}.", to_try, profiled)
 
 
@@ -402,8 +403,10 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
         more = f" {open_} more, not predicted: {rest}." if open_ else ""
         of = "of"
         if any(one.counts == "gemms" for one in told):
-            of = "in the GEMMs of" if count == 1 else of
-            more = f" What kernels besides GEMMs gain in another type is not counted.{more}"
+            if count == 1:
+                of = "in the GEMMs of"
+            else:
+                more = f" What kernels besides GEMMs gain in another type is not counted.{more}"
         waits = step_bound(seen.summary)
         how = "" if bound else ", predicted"
         if waits == "cpu" and any(one.counts == "kernels" for one in told):

@@ -208,7 +208,7 @@ def _how(judged: _Judged, facts: StepFacts, step_ms: float) -> list[str]:
         return derivation(judged.simulated, bound, rows_in_full=ROWS_IN_FULL)
     if one.saving is None or judged.predicted is None:
         return _bound_lines(one, facts, bound, step_ms)
-    lines = ["Predicted, not measured.", one.how]
+    lines = [one.how if one.how[:1].isupper() else f"By row: {one.how}"]
     if one.saving.high is not None and one.saving.high > bound * (1 + 1e-9):
         lines.append(f"No more than {ms(bound)} counts: what the rows take above their floor.")
     waits = facts.saving_of == "gpu_work" and saving.low == 0

@@ -63,7 +63,7 @@ def why_not(saving: Span, change: WhatIf | str, whole: str) -> str:
 def derivation(found: WhatIf, bound_ms: float, *, rows_in_full: int) -> list[str]:
     """The arithmetic of a simulated change, as sentences."""
     saving = found.saving_ms
-    parts = ["Predicted, not measured: the step simulated with the change."]
+    parts = ["The step, simulated with the change."]
     for row in found.rows[:rows_in_full]:
         name = " ".join(word for word in (row.component, row.role) if word)
         parts.append(f"{name} ({row.gemm}): {row.how}; {ms(row.time_ms)} becomes {ms(row.then_ms.mid)}.")
