@@ -15,6 +15,7 @@ from tests.render import sample_report
 from tests.render.golden import check
 from tests.said import Listener
 from tracelens.render import facts
+from tracelens.render.console import Out
 from tracelens.render.terminal import render_terminal
 from tracelens.render.verdict import titled, with_verdict
 from tracelens.results import Report, Waits
@@ -48,6 +49,20 @@ def test_40_columns_keep_every_number_and_title_whole(name: str) -> None:
         assert f"{number.value} {number.label}" in words
     for one in report.findings[:1]:
         assert one.action in words
+
+
+def test_a_table_that_would_cut_its_numbers_is_a_list() -> None:
+    row = ["logits backward", "8.19", "2.71", "−5.49 ms", "−67.0%", "its GEMMs changed"]
+    heads = [("", "l"), ("before", "r"), ("after", "r"), ("diff", "r"), ("", "r"), ("because", "fold")]
+    for width in (20, 40, 59, 80):
+        file = io.StringIO()
+        out = Out(Console(file=file, width=width))
+        table = out.table(heads)
+        table.add_row(*map(out.text, row))
+        out.print(table)
+        words = " ".join(file.getvalue().split())
+        assert max(cell_len(line) for line in file.getvalue().splitlines()) <= width
+        assert all(cell in words for cell in row), width
 
 
 @pytest.mark.parametrize("name", VARIANTS)

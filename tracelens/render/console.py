@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
+from rich.cells import cell_len
 from rich.console import Console, OverflowMethod, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -19,6 +20,7 @@ _USUAL = 80
 WIDEST = 120  # lines longer than this are hard to read
 ROOMY = 76  # columns; a narrower terminal goes without some of them
 NARROW = 60  # columns; below it a table of five columns is a list
+_WORDS = 10  # columns in which words can wrap
 _ASCII = str.maketrans({
     "·": "|", "–": "-", "−": "-", "×": "x", "≈": "~", "±": "+", "µ": "u", "…": ".", "→": ">",
     "▲": "!", "■": "*", "●": "o", "█": "#", "▓": "=", "▒": "+", "░": "-", "╱": "/",
@@ -72,6 +74,11 @@ class Out:
         self.print(self.text(text, style) if isinstance(text, str) else text)
 
     def print(self, what: RenderableType) -> None:
+        """Print; a table that a narrow console would cut becomes a list, for a cut number is a wrong one."""
+        if isinstance(what, Table) and self.width < min(_least(what), NARROW):
+            for cells in zip(*(column.cells for column in what.columns), strict=True):
+                self.line(_listed([column.header for column in what.columns], cells))
+            return
         self.console.print(what, width=self.width, highlight=False, markup=False, emoji=False)
 
     def wide(self, heads: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
@@ -97,16 +104,39 @@ class Out:
             at = stop
 
     def table(self, heads: Sequence[tuple[str, str]], *, gap: int = 2, expand: bool = False) -> Table:
-        """Make a plain table; each head is (title, "l" | "r" | "fold" | "cut")."""
+        """Make a plain table; each head is (title, "l" | "r" | "fold" | "cut").
+
+        On a narrow console words wrap.
+        """
         header = any(title for title, _ in heads)
         cut: OverflowMethod = "crop" if self.ascii_only else "ellipsis"
         table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, show_header=header, expand=expand)
         for title, kind in heads:
+            folds = kind == "fold" or (kind == "l" and self.width < NARROW)
             table.add_column(
                 self.text(title, "dim"),
                 justify="right" if kind == "r" else "left",
-                no_wrap=kind != "fold",
-                overflow="fold" if kind == "fold" else cut,
+                no_wrap=not folds,
+                overflow="fold" if folds else cut,
                 ratio=1 if kind in ("fold", "cut") else None,
             )
         return table
+
+
+def _least(table: Table) -> int:
+    """Columns that a table needs for its numbers whole and its words wrapped."""
+    widths = [
+        (max(cell_len(str(cell)) for cell in (column.header, *column.cells)), column.no_wrap)
+        for column in table.columns
+    ]
+    return sum((width if whole else min(width, _WORDS)) + table.padding[1] for width, whole in widths)
+
+
+def _listed(heads: Sequence[RenderableType], cells: Sequence[RenderableType]) -> Text:
+    """One row of a table as text: its first cell, and each other behind its head."""
+    told = [
+        Text.assemble(f"{head} " if at and str(head) else "", cell)
+        for at, (head, cell) in enumerate(zip(heads, cells, strict=True))
+        if isinstance(cell, Text) and str(cell).strip()
+    ]
+    return Text("  ").join(told)

@@ -119,9 +119,11 @@ def _first_sentences(text: str, room: int) -> list[str]:
 
 def _numbers(out: _Out, report: Report, *, verbose: bool) -> None:
     numbers = facts.five_numbers(report)
-    if out.width < NARROW and not verbose:
+    if out.width < NARROW:
         for n in numbers:
             out.line(out.text(f"{n.value}  ", "bold") + out.text(n.label))
+            if verbose:
+                out.line(f"  {n.note}", "dim")
         out.line()
         return
     table = out.table([("", "fold")] * len(numbers), expand=True, gap=2 if out.width >= ROOMY else 1)
