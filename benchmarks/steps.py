@@ -35,7 +35,7 @@ KINDS = {"A100": ("a100_40gb", "a100_80gb"), "H100": ("h100_80gb",)}
 _SIZES = ("hidden", "heads", "layers", "ffn", "vocab", "sequence", "micro_batch")
 #: What is fitted; ``products`` stays one: a predicted GEMM takes in a step what is predicted for it.
 _FITTED = ("attention", "moved", "exchange")
-_NONE = Pace(0.0, 0.0, 0.0, 0.0, 0.0)
+_BASE = Pace(1.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def left_out(model: str) -> bool:
@@ -61,31 +61,31 @@ class Row:
 
     @property
     def step_ms(self) -> float:
-        tokens = self.training.batches * (self.config.model.token_count or 0)
+        model = self.config.model
+        tokens = self.training.batches * (model.token_count or 0) / model.batch_ranks
         return 1e3 * tokens / self.tokens_per_s
 
     @property
     def pace(self) -> Pace:
         """The project's."""
-        return pace_of(find_gpu(None, override=GPUS[self.gpu]), unlike=self.dtype == "fp8")
+        gpu, stack = find_gpu(None, override=GPUS.get(self.gpu, self.gpu)), self.training.stack or "plain"
+        return pace_of(gpu, unlike=self.dtype == "fp8", stack=stack)
 
     def step(self, pace: Pace | None = None) -> WholeStep:
         planner = _planner(self.gpu, self.config.layout, self.dtype)
         return whole_step(planner, self.config.model, self.training, pace=pace)
 
-    def terms(self) -> npt.NDArray[np.float64]:
-        """Shares of the measured step: of what has no constant, then by each constant of one."""
-        rest = self.step(replace(_NONE, products=1.0)).step_ms.mid or 0.0
-        each = [
-            (self.step(replace(_NONE, products=1.0, **{name: 1.0})).step_ms.mid or 0.0) - rest
-            for name in _FITTED
-        ]
+    def terms(self, names: Sequence[str], base: Pace) -> npt.NDArray[np.float64]:
+        """Shares of the measured step: of all else in ``base``, then by each constant of one."""
+        zero = replace(base, **dict.fromkeys(names, 0.0))  # type: ignore[arg-type]
+        rest = self.step(zero).step_ms.mid or 0.0
+        each = [(self.step(replace(zero, **{name: 1.0})).step_ms.mid or 0.0) - rest for name in names]  # type: ignore[arg-type]
         return np.array([rest, *each]) / self.step_ms
 
 
 @cache
 def _planner(gpu: str, layout: Layout, dtype: str) -> Planner:
-    return Planner(layout, gpu=find_gpu(None, override=GPUS[gpu]), dtype=dtype)
+    return Planner(layout, gpu=find_gpu(None, override=GPUS.get(gpu, gpu)), dtype=dtype)
 
 
 def rows(dtype: str = "bf16") -> list[Row]:
@@ -106,12 +106,12 @@ def rows(dtype: str = "bf16") -> list[Row]:
     return found
 
 
-def fit(some: Sequence[Row]) -> Pace:
+def fit(some: Sequence[Row], names: Sequence[str] = _FITTED, base: Pace = _BASE) -> Pace:
     """Least absolute relative errors, by reweighting; no constant is below its physical least."""
-    table = np.array([row.terms() for row in some])
+    table = np.array([row.terms(names, base) for row in some])
     fixed, terms = table[:, 0], table[:, 1:]
     weights = np.ones(len(some))
-    best = np.ones(len(_FITTED))
+    best = np.ones(len(names))
     for _ in range(40):
         scaled, aim = terms * weights[:, None], (1 - fixed) * weights
         for _ in range(200):  # coordinate descent with a floor: each constant alone has a closed solution
@@ -119,9 +119,7 @@ def fit(some: Sequence[Row]) -> Pace:
                 other = aim - scaled @ best + scaled[:, at] * best[at]
                 best[at] = max(0.0, scaled[:, at] @ other / (scaled[:, at] @ scaled[:, at]))
         weights = 1 / np.sqrt(np.maximum(np.abs(fixed + terms @ best - 1), 0.02))
-    return replace(
-        _NONE, products=1.0, **{name: float(value) for name, value in zip(_FITTED, best, strict=True)}
-    )
+    return replace(base, **{name: float(value) for name, value in zip(names, best, strict=True)})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

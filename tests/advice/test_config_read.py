@@ -196,9 +196,18 @@ def test_megatron_s_other_arguments(tmp_path: Path, said: Listener) -> None:
     assert (grouped.kv_heads, grouped.vocab) == (1, 512)  # its default; 500 padded to a multiple of 128
     padded = read(tmp_path, MEGATRON_TABLE | {"padded_vocab_size": 640}, "a.json")
     assert (padded.model.vocab, padded.padded) == (640, None)
-    staged = read(tmp_path, MEGATRON_TABLE | {"context_parallel_size": 4}, "a.json")
-    said(staged.notes)
-    assert read(tmp_path, MEGATRON_TABLE | {"context_parallel_size": 1}, "a.json").notes == ()
+    shared = read(tmp_path, MEGATRON_TABLE | {"context_parallel_size": 4}, "a.json")
+    assert (shared.model.context_parallel, shared.notes) == (4, ())
+    said(read(tmp_path, MEGATRON_TABLE | {"mtp_num_layers": 1}, "a.json").notes)
+    again = MEGATRON_TABLE | {"recompute_granularity": "selective"}
+    assert read(tmp_path, again, "a.json").run.checkpoint == "selective"
+    assert (
+        read(tmp_path, MEGATRON_TABLE | {"recompute_activations": True}, "a.json").run.checkpoint
+        == "selective"
+    )
+    others = read(tmp_path, again | {"recompute_modules": "mlp"}, "a.json")
+    assert others.run.checkpoint == "none"
+    said(others.notes)
     wider = read(tmp_path, MEGATRON_TABLE, "a.json", vocab=1000)
     assert (wider.model.vocab, wider.padded) == (1024, PaddedVocab(1000, 128))
 

@@ -90,12 +90,15 @@ def test_the_same_model_is_the_same_step_from_either_format(tmp_path: Path) -> N
     assert times[0] == pytest.approx(times[1]) and gates[0] == pytest.approx(gates[1], rel=0.05)
 
 
-def test_with_tensor_parallel_ranks_the_experts_are_not_dealt_out_and_it_is_said(
-    tmp_path: Path, said: Listener
-) -> None:
-    found = _read(tmp_path, DEEPSEEK.replace("TP:-1", "TP:-2"))
-    assert (found.model.tensor_parallel, found.model.ep) == (2, 1)
-    said(found.notes)
+def test_with_tensor_parallel_ranks_experts_are_dealt_out_and_cut_as_megatron_does(tmp_path: Path) -> None:
+    script = DEEPSEEK.replace("TP:-1", "TP:-2")
+    assert _degrees(_read(tmp_path, script)) == (2, 8, 2)
+    whole = script.rstrip() + " --expert-tensor-parallel-size 1\n"
+    assert _degrees(_read(tmp_path, whole)) == (2, 8, 1)
+
+
+def _degrees(found: Configuration) -> tuple[int, int, int]:
+    return found.model.tp, found.model.ep, found.model.etp
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.hardware import find_gpu
 from tracelens.results.suggestions import WholeStep
 from tracelens.step.memory import memory_of
+from tracelens.step.paces import pace_of
 from tracelens.step.planned_kernels import activation_bytes, busiest_stage
 from tracelens.step.planned_step import Planner
 from tracelens.step.whole_step import whole_step
@@ -41,12 +43,13 @@ _SC21 = [
     ("530B", 8, 35, 1, 2520, 105, 20480, 128, 2520, 1, 163),
     ("1T", 8, 64, 1, 3072, 128, 25600, 160, 3072, None, 163),
 ]
-#: layers, hidden, heads, p, GPUs, batch, micro-batch, turns, seconds with full recompute
+#: layers, hidden, heads, p, GPUs, batch, micro-batch, turns, seconds with full recompute, and with selective
+#: recompute and sequence parallelism
 _MLSYS23 = [
-    (48, 6144, 64, 1, 8, 4, 4, 1, 1.42),
-    (96, 12288, 96, 8, 64, 64, 1, 3, 18.13),
-    (105, 20480, 128, 35, 280, 280, 1, 3, 49.05),
-    (128, 25600, 160, 64, 512, 512, 1, 1, 94.42),
+    (48, 6144, 64, 1, 8, 4, 4, 1, 1.42, 1.10),
+    (96, 12288, 96, 8, 64, 64, 1, 3, 18.13, 13.75),
+    (105, 20480, 128, 35, 280, 280, 1, 3, 49.05, 37.83),
+    (128, 25600, 160, 64, 512, 512, 1, 1, 94.42, 71.49),
 ]
 _SCRIPT = """
 TP={t}
@@ -104,9 +107,57 @@ def test_interleaved_steps_take_as_long_as_published(row: tuple[float, ...]) -> 
     sizes = {"hidden": hidden, "heads": heads, "layers": layers, "vocab": 51200, "sequence": 2048,
              "micro_batch": micro, "tensor_parallel": 8, "pipeline_parallel": p}  # fmt: skip
     config = config_from_flags(sizes | ({"virtual_stages": turns} if turns > 1 else {}), gated=False)
-    training = Training(gpus, "ddp", "full", batch // micro)
-    step = whole_step(Planner(config.layout, gpu=find_gpu(None, override="a100")), config.model, training)
+    planner = Planner(config.layout, gpu=find_gpu(None, override="a100"))
+    step = whole_step(planner, config.model, Training(gpus, "ddp", "full", batch // micro))
     assert _mid(step) == pytest.approx(row[8], rel=0.08)
+    some = Training(gpus, "ddp", "selective", batch // micro, sequence_parallel=True)
+    # attention was not fused: in micro-batches of four it took longer, as it does in the table above
+    step = whole_step(planner, config.model, some)
+    assert _mid(step) == pytest.approx(row[9], rel=0.08 if micro == 1 else 0.19)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "micro", "published"),
+    [
+        # Llama 3 8B, Llama 2 13B and 70B on 64 A100, "selective op": pytorch/torchtitan 04133643,
+        # docs/performance.md; two sequences of the last need too much memory
+        ({"hidden": 4096, "heads": 32, "kv_heads": 8, "layers": 32, "ffn": 14336, "vocab": 128256,
+          "sequence": 8192}, 1, 2973),
+        ({"hidden": 5120, "heads": 40, "layers": 40, "ffn": 13824, "vocab": 32000,
+          "sequence": 4096}, 2, 1904),
+        ({"hidden": 8192, "heads": 64, "kv_heads": 8, "layers": 80, "ffn": 28672, "vocab": 32000,
+          "sequence": 4096}, 1, 355),
+    ],
+)  # fmt: skip
+def test_steps_with_every_second_gemm_again(sizes: dict[str, int], micro: int, published: float) -> None:
+    config = config_from_flags(sizes | {"micro_batch": micro}, gated=True, tied=False)
+    planner, training = Planner(config.layout, gpu=find_gpu(None, override="a100")), Training(64, "fsdp")
+    none, some, full = (
+        whole_step(planner, config.model, replace(training, checkpoint=kind))
+        for kind in ("none", "selective-op", "full")
+    )
+    assert some.tokens_per_s_per_gpu.mid == pytest.approx(published, rel=0.09)
+    assert (full.tokens_per_s_per_gpu.mid or 0) < (some.tokens_per_s_per_gpu.mid or 0)
+    assert full.memory_gb < some.memory_gb < 80 and some.memory_gb < none.memory_gb
+    if micro == 1 and published < 400:
+        wider = replace(config.model, micro_batch=2)
+        assert memory_of(wider, config.layout, replace(training, checkpoint="selective-op")).whole > 80e9
+
+
+def test_what_is_computed_again() -> None:
+    """All of the layers, attention alone, or every second GEMM and all that lies between but attention."""
+    config = gpt()
+    step = Planner(config.layout, gpu=find_gpu(None, override="a100")).step(config.model)
+    outside = ("logits", "loss", "embedding")
+    again = [part for part in step.parts if part.role == "forward" and part.component not in outside]
+    times = {kind: sum(part.time_ms.low if kind == "bytes" else part.time_ms.mid for part in again
+                       if part.kind == kind) for kind in ("product", "attention", "bytes")}  # fmt: skip
+    pace = pace_of(find_gpu(None, override="a100"))
+    gemms, attention = pace.products * times["product"], pace.attention * times["attention"]
+    moved = pace.moved * times["bytes"]
+    for kind, expected in (("none", 0.0), ("full", gemms + attention + moved), ("selective", attention),
+                           ("selective-op", gemms / 2 + moved)):  # fmt: skip
+        assert _part(_step(Training(1, "ddp", kind)), "recompute") == pytest.approx(expected)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +176,7 @@ def test_interleaved_steps_take_as_long_as_published(row: tuple[float, ...]) -> 
          Training(16384, "fsdp", "none", 16), 158),
     ],
 )  # fmt: skip
-def test_later_steps_lie_within_the_range_at_its_fast_end(
+def test_later_steps_lie_within_the_range(
     gpu: str, sizes: dict[str, int], dtype: str, training: Training, published: float
 ) -> None:
     config = config_from_flags(sizes, gated=True, tied=False)
@@ -133,7 +184,7 @@ def test_later_steps_lie_within_the_range_at_its_fast_end(
     rate = whole_step(planner, config.model, training).tokens_per_s_per_gpu
     assert rate.low is not None and rate.mid is not None and rate.high is not None
     assert rate.low <= published <= rate.high
-    assert abs(math.log(published / rate.mid)) < 0.55
+    assert abs(math.log(published / rate.mid)) < 0.25
 
 
 def _step(training: Training, **sizes: int) -> WholeStep:
@@ -207,7 +258,7 @@ def test_a_script_says_how_its_step_is_run(tmp_path: Path, said: Listener) -> No
     )
     found = read_config(path)
     assert (found.model.pp, found.model.virtual_stages) == (4, 2)
-    assert found.run == Run(64, True, "zero1", True)
+    assert found.run == Run(64, "full", "zero1", True, "megatron", overlap=False)
     step = suggest(path, gpu="h100", training=Training(gpus=16)).step
     assert step is not None and (step.micro_batches, step.data_parallel) == (32, 2)
     assert (step.strategy, step.checkpoint) == ("zero1", "full")

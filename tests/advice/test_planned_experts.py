@@ -123,7 +123,8 @@ def test_a_rank_exchanges_and_keeps_the_weights_of_its_own_experts(
     [
         ({"expert_parallel": 7}, 8, "does not divide"),
         ({"expert_parallel": 8}, 4, "do not divide"),
-        ({"expert_parallel": 8, "tensor_parallel": 2}, 8, "tensor parallelism"),
+        ({"expert_parallel": 8, "tensor_parallel": 2}, 4, "do not divide"),
+        ({"expert_parallel": 8, "tensor_parallel": 4, "expert_tensor": 2}, 8, "are not predicted"),
     ],
 )
 def test_what_cannot_be_shared_so_is_refused(
@@ -134,6 +135,24 @@ def test_what_cannot_be_shared_so_is_refused(
             tmp_path, **{"ep" if key == "expert_parallel" else key: n for key, n in sizes.items()}
         )
         whole_step(Planner(config.layout, gpu=H100), config.model, Training(gpus=gpus))
+
+
+@pytest.mark.parametrize("cut", [1, 2])
+def test_tensor_parallel_ranks_share_tokens_and_cut_experts_or_hold_them_whole(
+    tmp_path: Path, cut: int
+) -> None:
+    """Eight times four GPUs' tokens where each has half of every expert, else eight times a half of them."""
+    config = planned(tmp_path, 4, tensor_parallel=2, expert_tensor=cut)
+    layer = ExpertLayer(HIDDEN, 1408, EXPERTS, TOP_K, ep=4, tp=cut, exchanged=True)
+    alone = sum(
+        predict_experts(layer, TOKENS * 4 * cut // 2, gpu=H100, direction=way).time_us.mid or 0.0
+        for way in ("forward", "backward")
+    )
+    found = whole_step(Planner(config.layout, gpu=H100), config.model, Training(gpus=8, strategy="ddp"))
+    assert part(found, "experts") == pytest.approx(LAYERS * alone / 1e3)
+    rows = 2 * TOKENS * HIDDEN * TOP_K / 2  # those of half of its tokens
+    took = exchange_us("h100-sxm", "all_to_all", 4, rows, in_node=4) or 0.0
+    assert part(found, "experts' all-to-all") == pytest.approx(4 * LAYERS * took / 1e3)
 
 
 def test_a_dense_model_and_unpublished_links_are_refused(tmp_path: Path, said: Listener) -> None:

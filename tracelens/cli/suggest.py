@@ -28,10 +28,11 @@ _FLAGS = {
     "micro_batch": "Sequences of a micro-batch, on one GPU.",
     "tensor_parallel": "GPUs that share each layer.",
     "pipeline_parallel": "Stages of layers, each on GPUs of its own.",
+    "context_parallel": "GPUs that share each sequence.",
     "virtual_stages": "Parts of its layers that a stage takes turns with (interleaved).",
     "expert_parallel": "GPUs that share the experts, each with its own tokens.",
 }
-_TRAINING = ("gpus", "strategy", "sequence_parallel", "checkpoint", "micro_batches")
+_TRAINING = ("gpus", "strategy", "stack", "sequence_parallel", "checkpoint", "micro_batches")
 
 
 def _sizes(command: click.decorators.FC) -> click.decorators.FC:
@@ -70,8 +71,11 @@ _GROUPS = {
 @click.option("--strategy", type=click.Choice(["fsdp", "ddp", "zero1", "tp"]),
               help="How GPUs share the step.  [default: the file's, or fsdp]")  # fmt: skip
 @click.option("--sequence-parallel", is_flag=True, default=None,
-              help="Tensor-parallel ranks share what is between their GEMMs, too (memory).")  # fmt: skip
-@click.option("--checkpoint", type=click.Choice(["full", "none"]),
+              help="Tensor-parallel ranks share what is between their GEMMs, too.")  # fmt: skip
+@click.option("--stack", type=click.Choice(["plain", "megatron"]),
+              help="PyTorch as it is, or Megatron-Core with Transformer Engine (Megatron-Bridge, NeMo)."
+                   "  [default: the file's, or plain]")  # fmt: skip
+@click.option("--checkpoint", type=click.Choice(["full", "selective", "selective-op", "none"]),
               help="Activations computed again in the backward.  [default: the file's, or none]")  # fmt: skip
 @click.option("--micro-batches", type=click.IntRange(1), metavar="N",
               help="Micro-batches of a step (gradient accumulation).  [default: the file's, or 1]",

@@ -10,14 +10,15 @@ from tracelens.config import words
 from tracelens.config.model_config import Latent, ModelConfig
 from tracelens.errors import InputError, UsageError
 from tracelens.numbers import round_up
-from tracelens.results.suggestions import Strategy
+from tracelens.results.suggestions import Checkpoint, Stack, Strategy
 
 #: Beyond any model: a search around such sizes would not end. Numbers above LARGEST are none at all.
 LARGEST = 2**31
 _MOST = {
     "hidden": 2**20, "heads": 2**14, "kv_heads": 2**14, "head_dim": 2**14, "ffn": 2**23, "vocab": 2**25,
     "layers": 2**14, "experts": 2**14, "sequence": 2**24, "micro_batch": 2**16, "tensor_parallel": 2**12,
-    "expert_parallel": 2**12, "pipeline_parallel": 2**12, "virtual_stages": 2**12,
+    "expert_parallel": 2**12, "pipeline_parallel": 2**12, "virtual_stages": 2**12, "context_parallel": 2**12,
+    "expert_tensor": 2**12,
     "shared_ffn": 2**23, "dense_layers": 2**14, "dense_ffn": 2**23,
 }  # fmt: skip
 #: Tokens of a micro-batch where no configuration says how many: enough rows to fill a GPU.
@@ -62,9 +63,11 @@ class Run:
     """How a step is run, where a configuration says it: Megatron's arguments do."""
 
     global_batch: int | None = None  # sequences of one optimizer step, on all GPUs
-    full_recompute: bool = False
-    strategy: Strategy = "fsdp"
-    sequence_parallel: bool = False
+    checkpoint: Checkpoint = "none"
+    strategy: Strategy | None = None
+    sequence_parallel: bool | None = None
+    stack: Stack | None = None
+    overlap: bool = True  # of tensor-parallel exchanges with GEMMs, where the stack can
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +209,11 @@ def finish(
         )
     _experts_share(values)
     _stages_share(values)
+    if values["sequence"] % (2 * values.get("context_parallel", 1)) and values.get("context_parallel", 1) > 1:
+        raise UsageError(
+            f"sequence = {values['sequence']} does not divide over {values['context_parallel']}"
+            " context-parallel ranks, two parts each"
+        )
     config = replace(ModelConfig(gated=gated, tied=tied, latent=draft.latent), **values)  # type: ignore[arg-type]
     assumed, written = (
         frozenset(name for name, one in draft.origins.items() if one == origin)
@@ -224,11 +232,9 @@ def _experts_share(values: Mapping[str, int]) -> None:
         raise UsageError(f"{ranks} expert-parallel ranks: this model has no experts to share")
     if experts % ranks:
         raise UsageError(f"experts = {experts} does not divide over {ranks} expert-parallel ranks")
-    if values["tensor_parallel"] > 1:
-        raise UsageError(
-            "expert parallelism together with tensor parallelism is not predicted: which tokens a rank sends"
-            " then depends on the framework"
-        )
+    t, cut = values["tensor_parallel"], values.get("expert_tensor", 1)
+    if cut not in (1, t):
+        raise UsageError(f"experts cut over {cut} ranks and layers over {t} are not predicted: 1 or {t}")
 
 
 def _stages_share(values: Mapping[str, int]) -> None:

@@ -28,7 +28,7 @@ from tracelens.config.configuration import (
 from tracelens.config.latent import MEGATRON, take_latent
 from tracelens.errors import InputError
 from tracelens.numbers import round_up
-from tracelens.results.suggestions import Strategy
+from tracelens.results.suggestions import Checkpoint, Strategy
 
 _SIZES = {
     "hidden": "hidden_size",
@@ -39,6 +39,7 @@ _SIZES = {
     "sequence": "seq_length",
     "micro_batch": "micro_batch_size",
     "tensor_parallel": "tensor_model_parallel_size",
+    "context_parallel": "context_parallel_size",
 }
 #: Defaults of arguments.py and transformer_config.py.
 _LATENT = {"kv_lora_rank": 32, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
@@ -128,9 +129,11 @@ def read_megatron(
     chosen = _experts(draft, table, overrides) if table.get("num_experts") else None
     padded = _vocab(draft, table, overrides)
     _stages(draft, table, overrides)
-    for key in ("context_parallel_size", "mtp_num_layers"):
-        if table.get(key) not in (None, 0, 1, "0", "1") or (key == "mtp_num_layers" and _on(table, key)):
-            draft.notes.append(words.not_counted(key, str(table[key])[:12]))
+    if _on(table, "mtp_num_layers"):
+        draft.notes.append(words.not_counted("mtp_num_layers", str(table["mtp_num_layers"])[:12]))
+    modules = table.get("recompute_modules")
+    if modules is not None and "core_attn" not in str(modules) and _recompute(table) != "full":
+        draft.notes.append(words.not_counted("recompute_modules", str(modules)[:40]))
     untied = _on(table, "untie_embeddings_and_output_weights")
     layout = Layout(
         fused_qkv=True,
@@ -160,7 +163,7 @@ def _experts(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int
     ``ffn`` is the width of one expert from here on.
     """
     keys = ("num_experts", "moe_ffn_hidden_size", "moe_router_topk", "moe_shared_expert_intermediate_size",
-            "expert_model_parallel_size")  # fmt: skip
+            "expert_model_parallel_size", "expert_tensor_parallel_size")  # fmt: skip
     for key in keys:
         _check_variable(table, key, draft.name)
     draft.take("experts", table, ("num_experts",))
@@ -172,12 +175,10 @@ def _experts(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int
     if not draft.take("ffn", table, ("moe_ffn_hidden_size",)) and width is not None:
         draft.put("ffn", width, words.EXPERTS_BY_MEGATRON, key="moe_ffn_hidden_size")
     draft.take("shared_ffn", table, ("moe_shared_expert_intermediate_size",))
-    ranks = table.get("expert_model_parallel_size")
+    draft.take("expert_parallel", table, ("expert_model_parallel_size",))
     split = overrides.get("tensor_parallel") or draft.values.get("tensor_parallel", 1)
-    if split > 1 and ranks is not None:
-        draft.notes.append(words.not_counted("expert_model_parallel_size", str(ranks)[:12]))
-    else:
-        draft.take("expert_parallel", table, ("expert_model_parallel_size",))
+    if not draft.take("expert_tensor", table, ("expert_tensor_parallel_size",)) and split > 1:
+        draft.put("expert_tensor", split, words.EXPERTS_CUT_BY_MEGATRON, key="expert_tensor_parallel_size")
     chosen = whole(table.get("moe_router_topk", _TOP_K), "moe_router_topk", draft.name)
     if not 0 < chosen <= draft.values["experts"]:
         raise InputError(f"{draft.name}: moe_router_topk = {chosen} of {draft.values['experts']} experts")
@@ -250,10 +251,22 @@ def _run(table: Mapping[str, Any], name: str) -> Run:
     strategy: Strategy = "zero1" if _on(table, "use_distributed_optimizer") else "ddp"
     return Run(
         whole(batch, "global_batch_size", name) if known else None,
-        # its name before 2022 stands in examples/academic_paper_scripts
-        table.get("recompute_granularity") == "full" or _on(table, "activations_checkpoint_method"),
+        _recompute(table),
         "fsdp" if any(_on(table, key) for key in _SHARDED) else strategy,
         _on(table, "sequence_parallel"),
+        "plain" if table.get("transformer_impl") == "local" else "megatron",
+        overlap=_on(table, "tp_comm_overlap"),
+    )
+
+
+def _recompute(table: Mapping[str, Any]) -> Checkpoint:
+    """What is computed again; its name before 2022 stands in examples/academic_paper_scripts."""
+    granularity = table.get("recompute_granularity")
+    if granularity == "full" or _on(table, "activations_checkpoint_method"):
+        return "full"
+    again = granularity == "selective" or _on(table, "recompute_activations")
+    return (
+        "selective" if again and "core_attn" in str(table.get("recompute_modules", "core_attn")) else "none"
     )
 
 

@@ -78,6 +78,8 @@ class ModelConfig:
     dense_layers: int | None = None  # layers whose MLP has no experts, and its width
     dense_ffn: int | None = None
     latent: Latent | None = None  # attention of this kind: ``head_dim`` is that of queries and keys
+    context_parallel: int | None = None  # ranks that share each sequence, and all weights
+    expert_tensor: int | None = None  # ranks that share each expert; None: those of a layer, unless ``ep`` do
 
     def get(self, name: str) -> int | None:
         """The value of the integer parameter ``name``."""
@@ -109,6 +111,16 @@ class ModelConfig:
         return self.expert_parallel or 1
 
     @property
+    def cp(self) -> int:
+        """Context-parallel ranks: one where none are known."""
+        return self.context_parallel or 1
+
+    @property
+    def etp(self) -> int:
+        """Ranks that share each expert: tensor-parallel ones, or one where experts are dealt out whole."""
+        return self.expert_tensor or (self.tp if self.ep == 1 else 1)
+
+    @property
     def stage_layers(self) -> int | None:
         """Layers of the longest pipeline stage, which sets the pace."""
         return math.ceil(self.layers / self.pp) if self.layers else None
@@ -123,6 +135,11 @@ class ModelConfig:
     def model_ranks(self) -> int:
         """GPUs that share one copy of the layers. Expert-parallel ranks are data-parallel ones as well."""
         return self.tp * self.pp
+
+    @property
+    def batch_ranks(self) -> int:
+        """GPUs that compute one micro-batch."""
+        return self.model_ranks * self.cp
 
     @property
     def token_count(self) -> int | None:
@@ -160,7 +177,7 @@ class ModelConfig:
     def held_parameters(self) -> float:
         """Of ``parameters`` those that a rank computes with: its slice of the layers, and its experts."""
         whole, experts = self.parameters or 0, self.expert_parameters
-        return (whole - experts + experts / self.ep) / self.tp
+        return (whole - experts) / self.tp + experts / self.ep / self.etp
 
     @property
     def rank_parameters(self) -> float | None:
@@ -172,7 +189,7 @@ class ModelConfig:
         outside = (self.vocab or 0) * h * (2 if self.tied is False else 1)  # of this rank
         experts = h * f * (3 if self.gated else 2) * (self.experts or 1) if (self.experts or 1) > 1 else 0
         rest = (whole - outside * (t if self.vocab_split else 1)) / layers - experts
-        return stage * (rest + experts / self.ep) / t + outside
+        return stage * (rest / t + experts / self.ep / self.etp) + outside
 
 
 #: The parameters that can be changed and are whole numbers; ``dtype`` is the one that is not.
@@ -180,7 +197,8 @@ NAMES = tuple(
     one.name
     for one in fields(ModelConfig)
     if one.name not in ("gated", "tied", "dtype", "micro_batches", "vocab_split", "kv_repeated",
-                        "shared_ffn", "dense_layers", "dense_ffn", "latent", "virtual_stages")
+                        "shared_ffn", "dense_layers", "dense_ffn", "latent", "virtual_stages",
+                        "context_parallel", "expert_tensor")
 )  # fmt: skip
 
 

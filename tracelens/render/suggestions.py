@@ -10,7 +10,7 @@ from tracelens.render import search
 from tracelens.render.console import Out
 from tracelens.render.text import clean
 from tracelens.results import ShapePick
-from tracelens.results.suggestions import ComponentTime, Suggestions, TimeIs, WholeStep
+from tracelens.results.suggestions import Checkpoint, ComponentTime, Suggestions, TimeIs, WholeStep
 from tracelens.words import per_step
 
 _COMPONENTS = 8
@@ -18,9 +18,17 @@ _COMPONENTS = 8
 _ROUND = 0.00005
 _SIZES = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "experts", "sequence",
           "micro_batch", "tensor_parallel", "pipeline_parallel", "virtual_stages",
-          "expert_parallel")  # fmt: skip
+          "context_parallel", "expert_parallel")  # fmt: skip
 #: Not shown where they are one.
-_DEGREES = frozenset({"tensor_parallel", "pipeline_parallel", "virtual_stages", "expert_parallel"})
+_DEGREES = frozenset(
+    {"tensor_parallel", "pipeline_parallel", "virtual_stages", "context_parallel", "expert_parallel"}
+)
+_RECOMPUTE: dict[Checkpoint, str] = {
+    "none": "no recompute",
+    "full": "full recompute",
+    "selective": "attention recomputed",
+    "selective-op": "every second GEMM recomputed",
+}
 
 _TIME_OF: dict[TimeIs, str] = {
     "kernels": "GEMMs, attention and memory-bound kernels of one micro-batch",
@@ -92,9 +100,13 @@ def _whole_step(out: Out, step: WholeStep, *, floor: bool) -> None:
         run.append(f"{step.pipeline_parallel} pipeline stages{turns}")
     if step.expert_parallel > 1:
         run.append(f"expert parallel {step.expert_parallel}")
-    run.append("full recompute" if step.checkpoint == "full" else "no recompute")
+    if step.context_parallel > 1:
+        run.append(f"context parallel {step.context_parallel}")
+    run.append(_RECOMPUTE[step.checkpoint])
     if step.micro_batches > 1:
         run.append(f"{step.micro_batches} micro-batches")
+    if step.stack == "megatron":
+        run.append("Megatron-Core with Transformer Engine")
     out.line(out.text("A whole step, predicted  ", "bold") + out.text(", ".join(run), "dim"))
     ends = [f.sig(end) if end is not None else f.DASH for end in (speed.mid, speed.low, speed.high)]
     most, least = ("at most ", "at least ") if floor else ("", "")

@@ -16,7 +16,11 @@ SuggestedFrom = Literal["config", "trace", "report"]
 #: micro-batch's forward and backward, added up. step: a step that was measured.
 TimeIs = Literal["kernels", "step", "recording"]
 Strategy = Literal["fsdp", "ddp", "zero1", "tp"]
-Checkpoint = Literal["none", "full"]
+#: selective: attention is computed again (Megatron-LM). selective-op: every second GEMM of a layer and what
+#: lies between, but not attention (torchtitan).
+Checkpoint = Literal["none", "full", "selective", "selective-op"]
+#: plain: PyTorch's own kernels and collectives. megatron: Megatron-Core with Transformer Engine.
+Stack = Literal["plain", "megatron"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class WholeStep:
     expert_parallel: Annotated[int, says("of the data-parallel GPUs, those that share the experts")] = 1
     pipeline_parallel: Annotated[int, says("stages, each on GPUs of its own")] = 1
     virtual_stages: Annotated[int, says("parts of its layers that a stage takes turns with")] = 1
+    context_parallel: Annotated[int, says("GPUs that share each sequence")] = 1
+    stack: Annotated[Stack, says("plain PyTorch, or Megatron-Core with Transformer Engine")] = "plain"
 
 
 @dataclass(frozen=True, slots=True)

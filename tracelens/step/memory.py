@@ -17,6 +17,7 @@ STATE_BYTES = 16.0
 _OPTIMIZER_BYTES = 12.0
 #: Degrees that are tried for what would fit.
 _TENSOR = (2, 4, 8)
+_STAGES = tuple(2**n for n in range(1, 7))
 _EXPERTS = tuple(2**n for n in range(1, 7))
 _SHARDED = tuple(2**n for n in range(1, 11))
 
@@ -36,11 +37,13 @@ class Memory:
 def memory_of(config: ModelConfig, layout: Layout, training: Training) -> Memory:
     """An estimate, of one GPU. Full checkpointing keeps each layer's input, and one layer whole.
 
+    With fused attention there is nothing that Megatron-LM's selective recompute would not keep.
+
     Of pipeline stages the first, which keeps as many micro-batches as there are stages (more where they
     are interleaved), or the last, with the logits.
     """
     stage = busiest_stage(config)
-    states = _states(stage, training, training.data_ranks(config) if training.gpus else 1)
+    states = _states(stage, training, training.data_ranks(config) * config.cp if training.gpus else 1)
     first = replace(stage, vocab=0) if config.pp > 1 else stage
     ahead = _kept(first, layout, training, _in_flight(config, training))
     return Memory(states, max(ahead, _kept(stage, layout, training, 1.0)))
@@ -70,8 +73,9 @@ def _kept(stage: ModelConfig, layout: Layout, training: Training, batches: float
     """Activations of ``batches`` micro-batches on one GPU."""
     split = training.sequence_parallel
     if training.checkpoint != "full":
-        return batches * activation_bytes(stage, layout, sequence_parallel=split)
-    inputs = 2.0 * (stage.token_count or 0) * (stage.hidden or 0) * (stage.layers or 1)
+        some = training.checkpoint == "selective-op"
+        return batches * activation_bytes(stage, layout, sequence_parallel=split, selective=some)
+    inputs = 2.0 * (stage.token_count or 0) / stage.cp * (stage.hidden or 0) * (stage.layers or 1)
     inputs /= stage.tp if split else 1
     one = activation_bytes(replace(stage, layers=1, dense_layers=None), layout, sequence_parallel=split)
     return one + batches * inputs - inputs / (stage.layers or 1)
@@ -90,15 +94,32 @@ def would_fit(config: ModelConfig, layout: Layout, training: Training, room_gb: 
     found += [words.micro_batch_of(n) for n in smaller if fits(replace(config, micro_batch=n), training)][:1]
     again = fits(config, recompute)
     found += [words.FULL_RECOMPUTE] if again else []
-    wider = [n for n in _TENSOR if config.ep == 1 and n > t and _divides(config, n)]
-    alone = replace(training, gpus=None)
-    found += [
-        words.tensor_parallelism_over(n) for n in wider if fits(replace(config, tensor_parallel=n), alone)
-    ][:1]
+    found += _shared(fits, config, replace(training, gpus=None))
     ways = (training,) if again else (training, recompute)
     found += _sharded(fits, config, ways, ())
     degrees = [n for n in _EXPERTS if t == 1 and n > config.ep and (config.experts or 1) % n == 0]
     return found or _sharded(fits, config, ways, degrees)[:1]
+
+
+def _shared(fits: Callable[[ModelConfig, Training], bool], config: ModelConfig, alone: Training) -> list[str]:
+    """The fewest GPUs that share layers; else the fewest stages; else the fewest GPUs with both."""
+    t, p, layers = config.tp, config.pp, config.layers or 1
+    wider = [n for n in _TENSOR if config.ep == 1 and n > t and _divides(config, n)]
+    deeper = [n for n in _STAGES if p < n <= layers]
+    both = sorted(product(wider, deeper), key=lambda pair: (pair[0] * pair[1], pair[1]))
+    split = replace(alone, sequence_parallel=True)
+    for some, how in (
+        ([(n, p) for n in wider], alone),
+        ([(t, n) for n in deeper], alone),
+        (both, split),
+        (both, replace(split, checkpoint="full")),
+    ):
+        for n, stages in some:
+            then = replace(config, tensor_parallel=n, pipeline_parallel=stages, virtual_stages=None)
+            if fits(then, how):
+                again = how.checkpoint == "full" and how is not alone
+                return [words.shared_over(n if n > t else 1, stages if stages > p else 1, recompute=again)]
+    return []
 
 
 def _sharded(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tracelens.hardware import Gpu
+from tracelens.results.suggestions import Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,10 @@ class Pace:
     exchange: float  # of FSDP's collectives, over NCCL alone; hidden where it is below one
     error: float  # log: 9 in 10 of the steps left out are within it
     least_moved: float | None = None  # of ``moved`` at the fast end, where that is another
+    casts: float = 1.0  # to types below 16 bits, over kernels of their own
+    tensor: float = 1.0  # of tensor-parallel exchanges, over NCCL alone
+    gradients: float = 0.5  # of DDP's and ZeRO's exchanges, what the backward does not hide
+    overlaps: bool = False  # FSDP's exchanges are hidden as those are
 
 
 #: Constants by benchmarks/steps.py.
@@ -32,12 +37,19 @@ FITTED = {"a100-sxm-40gb": _AMPERE, "a100-sxm-80gb": _AMPERE, "h100-sxm": _HOPPE
 _UNFITTED_ERROR = 0.30
 #: On Blackwell the attention kernel of those steps does not run: it has the one that a recent PyTorch picks.
 _BLACKWELL = Pace(_HOPPER.products, 1.0, _HOPPER.moved, _HOPPER.exchange, _UNFITTED_ERROR)
+#: Megatron-Core with Transformer Engine, by benchmarks/megatron_steps.py: today's attention, casts within
+#: other kernels, exchanges beside GEMMs, which take longer so. The A100's published steps run as plain ones.
+_MEGATRON = Pace(1.14, 1.0, _HOPPER.moved, 1.0, 0.12, casts=0.31, tensor=0.21, gradients=0.21, overlaps=True)
+_MEGATRON_BLACKWELL = replace(_MEGATRON, error=0.2, casts=0.35, tensor=0.44, gradients=0.18)
 #: A doubling of the nodes makes a step longer by so much, as all wait for the slowest (same fit).
 NODES_FRAC = 0.012
 
 
-def pace_of(gpu: Gpu, *, unlike: bool = False) -> Pace:
+def pace_of(gpu: Gpu, *, unlike: bool = False, stack: Stack = "plain") -> Pace:
     """The pace of its generation. ``unlike``: of another kind of step than those that were fitted."""
+    if stack == "megatron" and has_megatron(gpu):
+        megatron = _MEGATRON_BLACKWELL if is_blackwell(gpu) else _MEGATRON
+        return replace(megatron, error=_UNFITTED_ERROR) if unlike else megatron
     found = FITTED.get(gpu.name)
     if found is not None and not unlike:
         return found
@@ -45,6 +57,11 @@ def pace_of(gpu: Gpu, *, unlike: bool = False) -> Pace:
         return _BLACKWELL
     near = _HOPPER if (gpu.compute_capability or (0, 0)) >= (9, 0) else _AMPERE
     return replace(near, error=_UNFITTED_ERROR)
+
+
+def has_megatron(gpu: Gpu) -> bool:
+    """Hopper and later: of those steps of Megatron-Core with Transformer Engine were published."""
+    return (gpu.compute_capability or (0, 0)) >= (9, 0)
 
 
 def is_blackwell(gpu: Gpu) -> bool:

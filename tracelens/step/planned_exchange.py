@@ -9,8 +9,8 @@ from tracelens.config.training import Training
 from tracelens.errors import InputError
 from tracelens.hardware.collectives import exchange_us, linked
 from tracelens.results import Span
-from tracelens.step.paces import is_blackwell
-from tracelens.step.planned_kernels import RankSizes
+from tracelens.step.paces import Pace, is_blackwell
+from tracelens.step.planned_kernels import RankSizes, busiest_stage
 from tracelens.step.planned_step import Planner
 
 #: DeepEP's combine on B200 takes at most 1.7 times NCCL's copies (aiconfigurator, 095f58a51; 1024 tokens and
@@ -20,16 +20,38 @@ _DEEPEP_FRAC = 1.3
 _DDP_BYTES = 4.0
 
 
-def tensor_parallel(planner: Planner, config: ModelConfig, training: Training) -> Span:
-    """Two all-reduces of the activations forward and two backward in each layer, hidden or none of it."""
+def tensor_parallel(planner: Planner, config: ModelConfig, training: Training, shown: float) -> Span:
+    """Two all-reduces of the activations forward and two backward in each layer, hidden or none of it.
+
+    Experts that are dealt out whole need none; where they are cut as well, rows are exchanged. ``shown`` of
+    it is not hidden.
+    """
     t = config.tp
     if t == 1:
         return Span.exactly(0.0, "model")
     s = RankSizes.of(config)
-    calls = (6 if training.checkpoint == "full" else 4) * s.layers * training.batches
+    routed = s.layers - (config.dense_layers or 0) if planner.layout.experts_per_token else 0
+    rows = (planner.layout.experts_per_token or 1) if config.ep > 1 else 1
+    rows = rows if config.etp > 1 else int(bool(config.shared_ffn))
+    layers = s.layers + (s.layers - routed) + routed * rows
+    calls = (3 if training.checkpoint == "full" else 2) * layers * training.batches
     in_node = linked(planner.gpu.name, t)
-    took = _exchanged(planner, "all_reduce", t, 2.0 * s.tokens * s.hidden, in_node)
-    return Span(0.0, calls * took, calls * took, "model")
+    took = calls * _exchanged(planner, "all_reduce", t, 2.0 * s.tokens * s.hidden, in_node)
+    return Span(0.0, shown * took, took, "model")
+
+
+def context_parallel(planner: Planner, config: ModelConfig, training: Training, attention_ms: float) -> Span:
+    """Keys and values of a sequence on their way round, backward with their gradients, behind attention."""
+    cp = config.cp
+    if cp == 1:
+        return Span.exactly(0.0, "model")
+    s = RankSizes.of(config)
+    calls = (4 if training.checkpoint in ("full", "selective") else 3) * s.layers * training.batches
+    in_node = linked(planner.gpu.name, cp, apart=config.tp)
+    size = 2 * 2.0 * s.tokens * cp * s.kv_heads * s.head_dim
+    took = calls * _exchanged(planner, "all_gather", cp, size, in_node)
+    least = max(0.0, took - attention_ms)
+    return Span(least, least, took, "heuristic")
 
 
 def to_experts(planner: Planner, config: ModelConfig, training: Training) -> Span:
@@ -43,29 +65,30 @@ def to_experts(planner: Planner, config: ModelConfig, training: Training) -> Spa
         config.experts or 1,
         planner.layout.experts_per_token or 1,
     )
-    s, in_node = RankSizes.of(config), linked(planner.gpu.name, ep)
+    s, in_node = RankSizes.of(config), linked(planner.gpu.name, ep, apart=config.etp)
+    tokens = s.tokens / config.tp  # tensor-parallel ranks share them
     places = ep // in_node if ep > in_node else ep
     none_there = math.comb(experts - experts // places, top_k) / math.comb(experts, top_k)
     calls = (6 if training.checkpoint == "full" else 4) * (s.layers - (config.dense_layers or 0))
     low, high = (
         calls * training.batches
-        * _exchanged(planner, "all_to_all", ep, 2.0 * s.tokens * s.hidden * copies, in_node)
+        * _exchanged(planner, "all_to_all", ep, 2.0 * tokens * s.hidden * copies, in_node)
         for copies in (places * (1 - none_there), float(top_k))
     )  # fmt: skip
     return Span(low, high, _DEEPEP_FRAC * high, "heuristic")
 
 
-def to_stages(planner: Planner, config: ModelConfig, training: Training, data: int) -> Span:
+def to_stages(planner: Planner, config: ModelConfig, training: Training) -> Span:
     """Activations to the next stage and their gradients back, each rank its part; hidden, or none of it."""
     s, t = RankSizes.of(config), config.tp
-    in_node = linked(planner.gpu.name, 2, apart=t * data)
+    in_node = linked(planner.gpu.name, 2, apart=(training.gpus or 1) // config.pp)
     took = _exchanged(planner, "all_gather", 2, 2 * 2.0 * s.tokens * s.hidden / t, in_node)
     shown = 2 * (config.virtual_stages or 1) * training.batches * took
     return Span(0.0, shown, shown, "heuristic")
 
 
 def data_parallel(
-    planner: Planner, config: ModelConfig, training: Training, groups: int, backward_ms: float
+    planner: Planner, config: ModelConfig, training: Training, backward_ms: float, pace: Pace
 ) -> Span:
     """FSDP gathers each layer forward and backward and scatters its gradients, for every micro-batch.
 
@@ -73,15 +96,16 @@ def data_parallel(
     gradients once, behind the last micro-batch's backward: between all of it shows and only what is longer
     than that.
     """
-    t, ep = config.tp, config.ep
+    t, ep, etp = config.tp, config.ep, config.etp
+    groups, alike = training.expert_groups(config), training.data_ranks(config) * config.cp
+    stages, config = config.pp, busiest_stage(config)
     experts = config.expert_parameters if ep > 1 else 0  # each of their GPUs exchanges its own with its like
     parts = [
-        (groups * ep, t, ((config.parameters or 0) - experts) / t),
-        (groups, ep, experts / ep),
+        (alike, t, ((config.parameters or 0) - experts) / t),
+        (groups, ep * etp, experts / ep / etp),
     ]
     took, layers = 0.0, config.layers or 1
-    staged = training.gpus != groups * ep * t
-    gathers, times = (1, 1) if staged else (2, training.batches)
+    gathers, times = (1, 1) if stages > 1 else (2, training.batches)
     for ranks, apart, weights in parts:
         if ranks == 1 or not weights:
             continue
@@ -101,9 +125,13 @@ def data_parallel(
     if training.strategy == "fsdp":
         # it is made to hide its exchanges: in the steps that were fitted it hid none
         hides = backward_ms * training.batches if is_blackwell(planner.gpu) else 0.0
-        return Span(max(0.0, took - hides), took, took, "model")
+        if not pace.overlaps:
+            return Span(max(0.0, took - hides), took, took, "model") * pace.exchange
+        backward_ms *= training.batches
+    elif pace.overlaps:  # each part of a stage's layers has its last micro-batch, one stage after the other
+        backward_ms *= min(training.batches, stages)
     least = max(0.0, took - backward_ms)
-    return Span(least, 0.5 * (least + took), took, "heuristic")
+    return Span(least, least + pace.gradients * (took - least), took, "heuristic")
 
 
 def _exchanged(planner: Planner, collective: str, ranks: int, size: float, in_node: int) -> float:

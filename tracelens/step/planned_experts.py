@@ -18,6 +18,8 @@ def expert_parts(config: ModelConfig, layout: Layout, *, gpu: Gpu, dtype: str) -
     """Choice of experts, their rows' way, their GEMMs and activation, at an even load; none if dense.
 
     Expert-parallel ranks have as many tokens each, and as many rows of all of them come back as are sent.
+    Tensor-parallel ranks that have experts of their own share the tokens too (Megatron-LM's sequence
+    parallelism, without which it does not run so).
 
     Raises InputError for a GPU or type whose grouped GEMMs cannot be predicted.
     """
@@ -26,7 +28,8 @@ def expert_parts(config: ModelConfig, layout: Layout, *, gpu: Gpu, dtype: str) -
         return
     sizes = RankSizes.of(config)
     layers = sizes.layers - (config.dense_layers or 0)
-    tokens, held = sizes.tokens * layer.ep, layer.experts // layer.ep
+    tokens, held = sizes.tokens * layer.ep * layer.tp // config.tp, layer.experts // layer.ep
+    tokens = max(1, tokens)
     rows, width = round(tokens * layer.top_k / layer.experts), layer.inter // layer.tp
     for direction in DIRECTIONS:
         found = predict_experts(

@@ -53,6 +53,7 @@ class RankAttention:
     calls: int
     window: int | None = None  # earlier keys that a query sees
     value_dim: int | None = None  # of values narrower than ``head_dim``
+    keys: int | None = None  # that each query sees, where they are another number than the queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def _known(config: ModelConfig, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RankSizes:
-    """Sizes on one tensor-parallel rank."""
+    """Sizes on one rank."""
 
     tokens: int
     hidden: int
@@ -95,7 +96,7 @@ class RankSizes:
         if tokens is None:
             raise InputError("the tokens of a micro-batch are not known: give --sequence and --micro-batch")
         return cls(
-            tokens=tokens,
+            tokens=tokens // config.cp,
             hidden=_known(config, "hidden"),
             heads=heads // t,
             kv_heads=max(1, (config.kv_heads or heads) // t),
@@ -169,7 +170,7 @@ def expert_layer(config: ModelConfig, layout: Layout) -> ExpertLayer | None:
     ep = config.ep
     return ExpertLayer(
         _known(config, "hidden"), _known(config, "ffn"), config.experts, layout.experts_per_token,
-        ep=ep, tp=config.tp, gated=bool(config.gated), exchanged=ep > 1,
+        ep=ep, tp=config.etp, gated=bool(config.gated), exchanged=ep > 1,
     )  # fmt: skip
 
 
@@ -180,15 +181,33 @@ def logits_linear(config: ModelConfig) -> tuple[RankLinear, ...]:
 
 
 def attention_calls(config: ModelConfig, layout: Layout) -> tuple[RankAttention, ...]:
-    """The fused attention of every layer: those that see all keys, and those with a sliding window."""
+    """The fused attention of every layer: those that see all keys, and those with a sliding window.
+
+    A context-parallel rank has an early and a late part of each sequence (Megatron-LM, ring attention): its
+    queries see half of all keys on average, as far as no mask hides them.
+    """
     s = RankSizes.of(config)
-    batch, sequence = config.micro_batch or 1, config.sequence or s.tokens
-    short = layout.window is not None and layout.window < sequence
+    batch, whole = config.micro_batch or 1, config.sequence or s.tokens
+    sequence, causal, keys = whole // config.cp, layout.causal, None
+    short = layout.window is not None and layout.window < whole
+    if config.cp > 1:
+        causal, keys = False, whole // 2 if layout.causal else whole
     windowed = round(layout.windowed_frac * s.layers) if short else 0
     every = (s.layers - windowed, None), (windowed, layout.window)
     value = config.latent.value if config.latent else None
     return tuple(
-        RankAttention(batch, s.heads, s.kv_heads, sequence, s.head_dim, layout.causal, layers, window, value)
+        RankAttention(
+            batch,
+            s.heads,
+            s.kv_heads,
+            sequence,
+            s.head_dim,
+            *(
+                (causal, layers, None, value, keys)
+                if window is None
+                else (layout.causal, layers, window, value)
+            ),
+        )
         for layers, window in every
         if layers
     )
@@ -263,11 +282,14 @@ def busiest_stage(config: ModelConfig) -> ModelConfig:
     )  # fmt: skip
 
 
-def activation_bytes(config: ModelConfig, layout: Layout, *, sequence_parallel: bool = False) -> float:
+def activation_bytes(
+    config: ModelConfig, layout: Layout, *, sequence_parallel: bool = False, selective: bool = False
+) -> float:
     """Activations of one micro-batch that a rank keeps for the backward of ``layers`` layers, in 16 bits.
 
     As in Korthikanti et al. (arXiv 2205.05198), with fused attention and no recompute; ``sequence_parallel``:
-    each rank keeps its part of what is as wide as the stream.
+    each rank keeps its part of what is as wide as the stream. ``selective``: of a layer its input, what
+    attention gives and the outputs of every second GEMM, as torchtitan keeps them.
     """
     s = RankSizes.of(config)
     kv_heads = s.heads if config.kv_repeated else s.kv_heads
@@ -279,7 +301,12 @@ def activation_bytes(config: ModelConfig, layout: Layout, *, sequence_parallel: 
     mlp = sum(width * layers for width, layers in dense_mlps(config, layout))
     if config.experts and layout.experts_per_token:
         mlp += s.ffn * layout.experts_per_token * (s.layers - (config.dense_layers or 0))
-    return 2.0 * s.tokens * (s.layers * width + (3 if config.gated else 2) * mlp + 3 * s.vocab)
+    kept = s.layers * width + (3 if config.gated else 2) * mlp
+    if selective:
+        outputs = s.layers * ((s.heads + 2 * kv_heads) * s.head_dim + stream / 2)
+        outputs += (2 if config.gated else 1) * mlp
+        kept = s.layers * (stream / 4 + s.heads * s.head_dim) + outputs / 2
+    return 2.0 * s.tokens * (kept + 3 * s.vocab)
 
 
 def memory_of_trace(config: ModelConfig) -> float | None:

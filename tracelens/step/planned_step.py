@@ -22,6 +22,7 @@ from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
+from tracelens.numbers import round_up
 from tracelens.results import Basis, Estimate, Span, weakest
 from tracelens.step import planned_kernels as kernels
 from tracelens.step.casts import cast_ms
@@ -206,15 +207,17 @@ class Planner:
         cannot = found.unknown or words.no_time("GEMMs", self.gpu.title)
         known = found.time_us if found.floor_us is None else replace(found.time_us, mid=found.floor_us)
         time_ms = in_ms(known, linear.calls, cannot)
-        if dtype in LOW_PRECISION:
-            time_ms = total((time_ms, cast_ms(float(linear.calls * (m * k + k * n)), self.gpu)))
+        casts = cast_ms(float(linear.calls * (m * k + k * n)), self.gpu) if dtype in LOW_PRECISION else None
+        time_ms = total((time_ms, casts)) if casts else time_ms
+        pad_ms = self._pad_ms(found) * linear.calls
+        compiled_ms = pad_ms + self._padded_ms(found, layout) * linear.calls if pad_ms else math.inf
         shape = f"{m} x {n} x {k}" if linear.batch == 1 else f"{linear.batch} x ({m} x {n} x {k})"
         alignment = min((value for value in found.alignment.values() if value is not None), default=128)
         return PlannedPart(
             linear.component, role, "product", shape, (m, n, k), linear.calls,
             time_ms, self._open(found), alignment,
             flops=2.0 * m * n * k * linear.batch * linear.calls, unknown=found.unknown, note=_tiles(found),
-            pad_ms=self._pad_ms(found) * linear.calls,
+            cast_ms=casts.mid if casts else 0.0, pad_ms=pad_ms, compiled_ms=compiled_ms,
         )  # fmt: skip
 
     def _type_of(self, linear: RankLinear) -> str:
@@ -241,6 +244,15 @@ class Planner:
         moved = 2.0 * found.batch * (found.m * found.k * (m or k) + found.k * found.n * (k or n))
         return 2 * moved / ((self.gpu.bandwidth_gbps or math.inf) * BANDWIDTH_FRAC * 1e6)
 
+    def _padded_ms(self, found: Prediction, layout: str) -> float:
+        """The product at the sizes that torch.compile pads it to, in ms."""
+        step = _PADDED_BELOW_BYTES // 2
+        m, n, k = (round_up(size, step) for size in (found.m, found.n, found.k))
+        padded = predict_gemm(
+            m, n, k, batch=found.batch, gpu=self.gpu, dtype=found.dtype, layout=layout, measured=self.measured
+        )
+        return math.inf if padded.time_us.mid is None else padded.time_us.mid / 1e3
+
     def _open(self, found: Prediction) -> tuple[float, float]:
         """How far the ladder leaves open what this alignment costs, in logs of time: faster, slower."""
         step = self._ladders[found.dtype].step_of(found.alignment)
@@ -256,6 +268,7 @@ class Planner:
         shape = f"b={call.batch} a={call.heads}{kv} s={call.sequence} d={call.head_dim}"
         shape += f" values {call.value_dim}" if call.value_dim not in (None, call.head_dim) else ""
         shape += f" window {call.window}" if call.window is not None else ""
+        shape += f" keys {call.keys}" if call.keys is not None else ""
         for direction in DIRECTIONS:
             found = predict_attention(
                 AttentionProblem(
@@ -263,7 +276,7 @@ class Planner:
                     heads=call.heads,
                     kv_heads=call.kv_heads,
                     seq_q=call.sequence,
-                    seq_k=call.sequence,
+                    seq_k=call.keys or call.sequence,
                     head_dim=call.head_dim,
                     causal=call.causal,
                     direction=direction,

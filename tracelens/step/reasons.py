@@ -32,7 +32,9 @@ class PlannedPart:
     flops: float = 0.0
     unknown: str | None = None
     note: str = ""
+    cast_ms: float = 0.0  # of ``time_ms``: casts of its operands by kernels of their own
     pad_ms: float = 0.0  # copies by which torch.compile pads a misaligned product; 0: it pads nothing
+    compiled_ms: float = math.inf  # the same product padded by torch.compile, with those copies
     backend: str = ""  # of attention
     computed_flops: float = 0.0  # of attention: with masked parts of blocks and padded head dimensions
 

@@ -19,8 +19,14 @@ from tracelens.hardware.collectives import node_size, pcie_frac
 from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep, WholeStepPart
 from tracelens.step.memory import memory_of
-from tracelens.step.paces import FITTED, NODES_FRAC, Pace, is_blackwell, pace_of
-from tracelens.step.planned_exchange import data_parallel, tensor_parallel, to_experts, to_stages
+from tracelens.step.paces import FITTED, NODES_FRAC, Pace, has_megatron, is_blackwell, pace_of
+from tracelens.step.planned_exchange import (
+    context_parallel,
+    data_parallel,
+    tensor_parallel,
+    to_experts,
+    to_stages,
+)
 from tracelens.step.planned_kernels import attention_calls, busiest_stage
 from tracelens.step.planned_step import PlannedStep, Planner, total
 from tracelens.step.predicted import LOW_PRECISION
@@ -30,6 +36,8 @@ from tracelens.step.words import planned as words
 
 #: Outside the layers: checkpointing does not compute them again.
 _OUTSIDE = frozenset({"embedding", "logits", "loss"})
+#: As wide as the stream: sequence-parallel ranks share them (arXiv 2205.05198).
+_STREAM = frozenset({"norm", "residual", "embedding"})
 #: AdamW reads gradient, master weight and two moments and writes all but the gradient, in fp32.
 _OPTIMIZER_BYTES = 28.0
 #: us of CPU time of a kernel in plain PyTorch: low, mid, high. A guess from public profiler traces of eager
@@ -58,8 +66,9 @@ def whole_step(
     asked = training.gpus
     training = replace(training, gpus=asked or _usual_gpus(planner.gpu.name, config)).checked()
     training = training.as_run(run or Run(), config)
-    unlike = _unlike(planner, config)
-    pace, stage = pace or pace_of(planner.gpu, unlike=bool(unlike)), busiest_stage(config)
+    unlike, stage = _unlike(planner, config, training), busiest_stage(config)
+    pace = pace or pace_of(planner.gpu, unlike=bool(unlike), stack=training.stack or "plain")
+    pace = pace if training.overlap else replace(pace, tensor=1.0)
     if config.model_ranks > 1:  # who shares layers has fused kernels, as Megatron-LM does, or plain ones
         pace = replace(pace, least_moved=1.0)
     present, data = planner.step(stage), training.data_ranks(config)
@@ -72,9 +81,9 @@ def whole_step(
     parts |= _as_fast_as_kernels(parts, present, training)
     parts |= _waits(parts, _launches(present, training), nodes=_nodes(planner.gpu.name, training))
     fitted = planner.gpu.name in FITTED and not planner.layout.experts_per_token and not unlike
-    fitted = fitted and config.pp == 1
+    fitted = fitted and config.pp == 1 and training.stack == "plain"
     step_ms = replace(total(parts.values()), basis="model" if fitted else "heuristic")
-    tokens = training.batches * (config.token_count or 0) / config.model_ranks
+    tokens = training.batches * (config.token_count or 0) / config.batch_ranks
     memory = memory_of(config, planner.layout, training)
     return WholeStep(
         gpus=training.gpus or 1,
@@ -92,18 +101,20 @@ def whole_step(
         expert_parallel=config.ep,
         pipeline_parallel=config.pp,
         virtual_stages=config.virtual_stages or 1,
+        context_parallel=config.cp,
+        stack=training.stack or "plain",
     )
 
 
 def _usual_gpus(gpu: str, config: ModelConfig) -> int:
     """One node, or as much as ranks that share a model divide, where its collectives were published."""
-    shared = config.tp * config.pp * config.ep
+    shared = config.batch_ranks * config.ep
     return max(1, node_size(gpu) // shared) * shared
 
 
 def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[tuple[str, Span]]:
     """Products, attention and memory-bound kernels of all micro-batches, and what is computed again."""
-    count = training.batches
+    count, split = training.batches, present.model.tp if training.sequence_parallel else 1
     for name, kind in (
         ("GEMMs", "product"),
         ("attention", "attention"),
@@ -112,10 +123,25 @@ def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[t
     ):
         found = [part for part in present.parts if part.kind == kind]
         if found:
-            yield name, _as_run(found, pace) * count
-    if training.checkpoint == "full":
-        again = (part for part in present.parts if part.role == "forward" and part.component not in _OUTSIDE)
-        yield "recompute", _as_run(again, pace) * count
+            yield name, _as_run(found, pace, split) * count
+    if training.checkpoint != "none":
+        yield (
+            "recompute",
+            total(
+                _as_run([part], pace, split) * (share * count)
+                for part in present.parts
+                if (share := _again(part, training))
+            ),
+        )
+
+
+def _again(part: PlannedPart, training: Training) -> float:
+    """How much of it is computed once more in the backward."""
+    if part.role != "forward" or part.component in _OUTSIDE:
+        return 0.0
+    shares = {"none": {}, "selective": {"attention": 1.0},
+              "selective-op": {"product": 0.5, "experts": 0.5, "bytes": 1.0}}  # fmt: skip
+    return shares.get(training.checkpoint or "none", {part.kind: 1.0}).get(part.kind, 0.0)
 
 
 def _busy(planner: Planner, stage: ModelConfig, training: Training, pace: Pace) -> dict[str, Span]:
@@ -130,17 +156,19 @@ def _exchanged(
     planner: Planner, config: ModelConfig, training: Training, pace: Pace
 ) -> Iterator[tuple[str, Span]]:
     """What GPUs send to one another in a step, and what pipeline stages wait for one another."""
-    stage, groups = busiest_stage(config), training.expert_groups(config)
+    stage = busiest_stage(config)
     if (training.gpus or 1) == 1:
         return
-    backward = sum(part.time_ms.mid for part in planner.step(stage).parts if part.role != "forward")
-    sent = data_parallel(planner, stage, training, groups, backward)
-    sent = sent * pace.exchange if training.strategy == "fsdp" else sent
-    found = tensor_parallel(planner, stage, training).joined(sent)
+    parts = planner.step(stage).parts
+    backward = sum(part.time_ms.mid for part in parts if part.role != "forward")
+    scores = sum(part.time_ms.mid for part in parts if part.kind == "attention") * training.batches
+    found = tensor_parallel(planner, stage, training, pace.tensor)
+    found = found.joined(context_parallel(planner, stage, training, scores))
+    found = found.joined(data_parallel(planner, config, training, backward, pace))
     if config.pp == 1:
         yield "communication", found
         return
-    yield "communication", found.joined(to_stages(planner, config, training, training.data_ranks(config)))
+    yield "communication", found.joined(to_stages(planner, config, training))
     yield "pipeline bubble", _bubble(planner, config, training, pace)
 
 
@@ -152,7 +180,7 @@ def _bubble(planner: Planner, config: ModelConfig, training: Training, pace: Pac
     """
     one, stage = replace(training, micro_batches=1), busiest_stage(config)
     whole, here = (
-        total((*_busy(planner, x, one, pace).values(), tensor_parallel(planner, x, one)))
+        total((*_busy(planner, x, one, pace).values(), tensor_parallel(planner, x, one, pace.tensor)))
         for x in (replace(config, pipeline_parallel=None), stage)
     )
     turns = config.virtual_stages or 1
@@ -162,15 +190,16 @@ def _bubble(planner: Planner, config: ModelConfig, training: Training, pace: Pac
 
 def _as_fast_as_kernels(parts: dict[str, Span], present: PlannedStep, training: Training) -> dict[str, Span]:
     """The products at no less than the low end of their own prediction, however little of a step is known."""
-    least = sum(part.time_ms.low for part in present.parts if part.kind == "product")
+    least = sum(min(part.time_ms.low, part.compiled_ms) for part in present.parts if part.kind == "product")
     found = parts["GEMMs"]
     return {"GEMMs": replace(found, low=max(found.low, least * training.batches))}
 
 
-def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Span:
+def _as_run(parts: Iterable[PlannedPart], pace: Pace, split: int) -> Span:
     """Their time in a step. Attention at its low end is the kernel that a recent PyTorch picks.
 
-    No step with experts was there to fit: theirs is that of their layer alone, with its range.
+    No step with experts was there to fit: theirs is that of their layer alone, with its range. ``split``
+    sequence-parallel ranks share what is as wide as the stream.
     """
     low = mid = high = 0.0
     for part in parts:
@@ -178,12 +207,15 @@ def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Span:
             own = part.time_ms
             low, mid, high = low + own.low, mid + own.mid, high + own.high
             continue
-        alone = part.time_ms.low if part.kind == "bytes" else part.time_ms.mid
+        alone, casts = part.time_ms.mid - part.cast_ms, pace.casts * part.cast_ms
+        if part.kind == "bytes":
+            alone = part.time_ms.low / (split if part.component in _STREAM else 1)
         factor = {"product": pace.products, "attention": pace.attention, "bytes": pace.moved}[part.kind]
-        mid, high = mid + factor * alone, high + factor * alone
+        mid, high = mid + factor * alone + casts, high + factor * alone + casts
         if part.kind == "bytes" and pace.least_moved is not None:
             factor = pace.least_moved
-        low += (1.0 if part.kind == "attention" else factor) * alone
+        least = min(alone, part.compiled_ms)  # torch.compile pads what is misaligned
+        low += (1.0 if part.kind == "attention" else factor) * least + casts
     return Span(low, mid, high, "model")
 
 
@@ -191,7 +223,7 @@ def _optimizer(planner: Planner, config: ModelConfig, training: Training, data: 
     """Each weight's states read and written once a step, by the GPU that holds them."""
     held = config.held_parameters
     if training.strategy in ("fsdp", "zero1"):
-        held = (config.parameters or 0) / config.tp / data
+        held = (config.parameters or 0) / config.tp / data / config.cp
     bandwidth = (planner.gpu.bandwidth_gbps or math.inf) * BANDWIDTH_FRAC
     return Span.exactly(_OPTIMIZER_BYTES * held / bandwidth / 1e6, "model")
 
@@ -206,8 +238,7 @@ def _launches(present: PlannedStep, training: Training) -> float:
             many = _SMALL_KERNELS * (1 if part.component in _OUTSIDE else layers)
         elif part.kind == "experts":
             many = _EXPERT_KERNELS * part.calls
-        again = training.checkpoint == "full" and part.role == "forward" and part.component not in _OUTSIDE
-        found += many * (2 if again else 1)
+        found += many * (1.0 + _again(part, training))
     return found * training.batches
 
 
@@ -246,7 +277,7 @@ def _operations(planner: Planner, config: ModelConfig) -> float:
     width = (config.heads or 0) * ((config.head_dim or 0) + (values or 0)) / 2
     keys = sum(
         call.calls * min(call.sequence, call.window or call.sequence)
-        for call in attention_calls(config, planner.layout)
+        for call in attention_calls(replace(config, context_parallel=None), planner.layout)
     )
     return 6.0 * (used.parameters or 0) + 12.0 * width * keys
 
@@ -259,17 +290,26 @@ def _peak(planner: Planner) -> float:
     return peak
 
 
-def _unlike(planner: Planner, config: ModelConfig) -> list[str]:
-    """What sets a dense step apart from those that were fitted: decoders in bf16."""
-    found = [words.low_precision_unfitted(planner.dtype)] if planner.dtype in LOW_PRECISION else []
+def _unlike(planner: Planner, config: ModelConfig, training: Training) -> list[str]:
+    """What sets a step apart from those that were fitted: decoders in bf16, of Megatron-Core in fp8 too."""
+    low = planner.dtype in LOW_PRECISION and not _megatron(planner, training)
+    found = [words.low_precision_unfitted(planner.dtype)] if low else []
     found += [words.PATCHES_UNFITTED] if planner.layout.patches else []
-    return found + ([words.LATENT_UNFITTED] if config.latent else [])
+    found += [words.LATENT_UNFITTED] if config.latent else []
+    return found + ([words.EXPERTS_UNFITTED] if planner.layout.experts_per_token else [])
+
+
+def _megatron(planner: Planner, training: Training) -> bool:
+    """Is the pace that of published steps of Megatron-Core?"""
+    return training.stack == "megatron" and has_megatron(planner.gpu)
 
 
 def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed: bool) -> Iterator[str]:
     if assumed:
         yield words.gpus_assumed(training.gpus)
-    if is_blackwell(planner.gpu):
+    if _megatron(planner, training):
+        yield words.AS_MEGATRON
+    elif is_blackwell(planner.gpu):
         yield words.blackwell_unfitted(planner.gpu.title)
         if (training.gpus or 1) > 1:
             yield words.FAST_END_HIDES
@@ -277,11 +317,11 @@ def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed
         fitted = planner.gpu.name in FITTED
         yield words.AS_PUBLISHED if fitted else words.gpu_unfitted(planner.gpu.title)
         yield words.FAST_END
-    yield from _unlike(planner, config)
-    if training.strategy is not None and training.strategy != "fsdp" and (training.gpus or 1) > 1:
+    yield from _unlike(planner, config, training)
+    fitted = training.strategy == "fsdp" or _megatron(planner, training)
+    if not fitted and training.strategy is not None and (training.gpus or 1) > 1:
         yield words.strategy_unfitted(training.strategy)
     if planner.layout.experts_per_token:
-        yield words.EXPERTS_UNFITTED
         if config.ep == 1:
             yield words.NO_EXPERT_PARALLELISM
         else:

@@ -12,6 +12,10 @@ NOT_IN_KERNELS = (
 NOT_IN_STEP = "data loading, checkpoints written to disk and evaluation are not in it"
 PIPELINE = "no step of pipeline stages was there to fit: the schedule is 1F1B, the last stage has the logits"
 AS_PUBLISHED = "runs as published steps of MPT did: FSDP in plain PyTorch 2.0 and 2.1 with Triton attention"
+AS_MEGATRON = (
+    "runs as NVIDIA's published steps of Megatron-Core with Transformer Engine did: today's attention, casts"
+    " within other kernels, exchanges beside kernels; later containers are at the fast end"
+)
 FAST_END = "the fast end has today's attention kernels; torch.compile gains further"
 FAST_END_HIDES = "the fast end hides exchanges behind kernels; torch.compile gains further"
 EXPERTS_UNFITTED = (
@@ -124,9 +128,12 @@ def micro_batch_of(size: int) -> str:
     return f"a micro-batch of {size}"
 
 
-def tensor_parallelism_over(gpus: int) -> str:
-    """A way to need less memory."""
-    return f"tensor parallelism over {gpus} GPUs"
+def shared_over(gpus: int, stages: int, *, recompute: bool) -> str:
+    """A way to need less memory: GPUs that share layers, and pipeline stages."""
+    if stages == 1:
+        return f"tensor parallelism over {gpus} GPUs"
+    tensor = f"tensor and sequence parallelism over {gpus} GPUs with " if gpus > 1 else ""
+    return f"{tensor}{stages} pipeline stages" + (f" and {FULL_RECOMPUTE}" if recompute else "")
 
 
 def fsdp_over(gpus: int, *, experts: int, recompute: bool) -> str:
