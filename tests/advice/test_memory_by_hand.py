@@ -199,6 +199,14 @@ def test_gpus_that_share_experts_divide_those_of_fsdp(ep: int, first: str) -> No
     assert [way for way in numbers(found) if way[0] == "f"] == [first]
 
 
+@pytest.mark.parametrize("cp", [2, 4])
+def test_gpus_that_share_a_sequence_divide_those_of_fsdp(cp: int) -> None:
+    (found,) = [
+        way for way in numbers(ways(4.6, Training(cp, "ddp"), gpt(context_parallel=cp))) if way[0] == "f"
+    ]
+    assert int(found[1:]) % cp == 0
+
+
 def test_more_gpus_that_are_not_fewer_than_without_recompute_are_no_way() -> None:
     """Mixtral 8x7B on 8 H100: 16 GPUs with full recompute before 64 without; what full recompute alone does
     needs no more GPUs; a model whose two gathered layers are too large needs its experts shared."""

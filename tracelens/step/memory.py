@@ -139,7 +139,9 @@ def _sharded(
         for n, ep in product(_SHARDED, degrees or (config.ep,)):
             then = replace(config, expert_parallel=ep)
             sharded = replace(how, strategy="fsdp", gpus=n * config.model_ranks)
-            if n < least or n % ep or (found and n >= found[0][0]) or not fits(then, sharded):
+            if n < least or n % config.cp or n * config.tp // then.etp % ep or (found and n >= found[0][0]):
+                continue
+            if not fits(then, sharded):
                 continue
             way = words.fsdp_over(n, experts=ep if degrees else 1, recompute=how is not ways[0])
             found.insert(0, (n, way))

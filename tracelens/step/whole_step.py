@@ -63,7 +63,7 @@ def whole_step(
     configuration says of a step where ``training`` does not.
     Raises InputError where what these GPUs take to exchange data was not published, or the peak is not known.
     """
-    asked = training.gpus
+    asked, told = training.gpus, training.stack or (run.stack if run else None)
     training = replace(training, gpus=asked or _usual_gpus(planner.gpu.name, config)).checked()
     training = training.as_run(run or Run(), config)
     unlike, stage = _unlike(planner, config, training), busiest_stage(config)
@@ -97,7 +97,7 @@ def whole_step(
         mfu_frac=_rate(tokens * _operations(planner, config) / (_peak(planner) * 1e9), step_ms),
         parts=[WholeStepPart(name, time, time.mid / step_ms.mid) for name, time in parts.items()],
         memory_gb=memory.whole / 1e9,
-        notes=list(_notes(planner, config, training, assumed=asked is None)),
+        notes=list(_notes(planner, config, training, assumed=asked is None, told=told is not None)),
         expert_parallel=config.ep,
         pipeline_parallel=config.pp,
         virtual_stages=config.virtual_stages or 1,
@@ -304,7 +304,9 @@ def _megatron(planner: Planner, training: Training) -> bool:
     return training.stack == "megatron" and has_megatron(planner.gpu)
 
 
-def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed: bool) -> Iterator[str]:
+def _notes(
+    planner: Planner, config: ModelConfig, training: Training, *, assumed: bool, told: bool
+) -> Iterator[str]:
     if assumed:
         yield words.gpus_assumed(training.gpus)
     if _megatron(planner, training):
@@ -317,6 +319,8 @@ def _notes(planner: Planner, config: ModelConfig, training: Training, *, assumed
         fitted = planner.gpu.name in FITTED
         yield words.AS_PUBLISHED if fitted else words.gpu_unfitted(planner.gpu.title)
         yield words.FAST_END
+    if not told and training.stack == "plain" and has_megatron(planner.gpu):
+        yield words.STACK_ASSUMED
     yield from _unlike(planner, config, training)
     fitted = training.strategy == "fsdp" or _megatron(planner, training)
     if not fitted and training.strategy is not None and (training.gpus or 1) > 1:

@@ -16,6 +16,7 @@ AS_MEGATRON = (
     "runs as NVIDIA's published steps of Megatron-Core with Transformer Engine did: today's attention, casts"
     " within other kernels, exchanges beside kernels; later containers are at the fast end"
 )
+STACK_ASSUMED = "plain PyTorch is assumed: --stack megatron is Megatron-Core with Transformer Engine"
 FAST_END = "the fast end has today's attention kernels; torch.compile gains further"
 FAST_END_HIDES = "the fast end hides exchanges behind kernels; torch.compile gains further"
 EXPERTS_UNFITTED = (
