@@ -176,10 +176,13 @@ def test_on_an_a100_they_run_as_plain_ones_do() -> None:
     assert pace_of(a100, stack="megatron") == pace_of(a100)
 
 
-def test_what_is_said_of_such_a_step(tmp_path: Path, said: Listener) -> None:
-    config = read(tmp_path, LLAMA3_8B, sequence=8192, micro_batch=1)
-    planner = Planner(config.layout, gpu=H100, dtype="fp8")
-    said(whole_step(planner, config.model, Training(8, stack="megatron")).notes)
+@pytest.mark.parametrize(("gpu", "basis"), [("h100-sxm", "model"), ("gb200", "model"), ("h200", "heuristic")])
+def test_what_is_said_of_such_a_step(gpu: str, basis: str, tmp_path: Path, said: Listener) -> None:
+    config = read(tmp_path, LLAMA3_8B, sequence=8192, micro_batch=1, pipeline_parallel=2)
+    planner = Planner(config.layout, gpu=find_gpu(None, override=gpu), dtype="fp8")
+    step = whole_step(planner, config.model, Training(8, stack="megatron"))
+    assert step.step_ms.basis == basis
+    said(step.notes)
 
 
 def test_experts_that_are_dealt_out_and_cut() -> None:

@@ -41,6 +41,7 @@ _BLACKWELL = Pace(_HOPPER.products, 1.0, _HOPPER.moved, _HOPPER.exchange, _UNFIT
 #: other kernels, exchanges beside GEMMs, which take longer so. The A100's published steps run as plain ones.
 _MEGATRON = Pace(1.14, 1.0, _HOPPER.moved, 1.0, 0.12, casts=0.31, tensor=0.21, gradients=0.21, overlaps=True)
 _MEGATRON_BLACKWELL = replace(_MEGATRON, error=0.2, casts=0.35, tensor=0.44, gradients=0.18)
+FITTED_MEGATRON = {"h100-sxm": _MEGATRON} | dict.fromkeys(("b200", "gb200", "gb300"), _MEGATRON_BLACKWELL)
 #: A doubling of the nodes makes a step longer by so much, as all wait for the slowest (same fit).
 NODES_FRAC = 0.012
 
@@ -49,7 +50,8 @@ def pace_of(gpu: Gpu, *, unlike: bool = False, stack: Stack = "plain") -> Pace:
     """The pace of its generation. ``unlike``: of another kind of step than those that were fitted."""
     if stack == "megatron" and has_megatron(gpu):
         megatron = _MEGATRON_BLACKWELL if is_blackwell(gpu) else _MEGATRON
-        return replace(megatron, error=_UNFITTED_ERROR) if unlike else megatron
+        known = gpu.name in FITTED_MEGATRON and not unlike
+        return megatron if known else replace(megatron, error=_UNFITTED_ERROR)
     found = FITTED.get(gpu.name)
     if found is not None and not unlike:
         return found

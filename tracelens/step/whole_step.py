@@ -19,7 +19,15 @@ from tracelens.hardware.collectives import node_size, pcie_frac
 from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep, WholeStepPart
 from tracelens.step.memory import memory_of
-from tracelens.step.paces import FITTED, NODES_FRAC, Pace, has_megatron, is_blackwell, pace_of
+from tracelens.step.paces import (
+    FITTED,
+    FITTED_MEGATRON,
+    NODES_FRAC,
+    Pace,
+    has_megatron,
+    is_blackwell,
+    pace_of,
+)
 from tracelens.step.planned_exchange import (
     context_parallel,
     data_parallel,
@@ -80,8 +88,7 @@ def whole_step(
     parts = {name: _within(time, pace.error) for name, time in parts.items()}
     parts |= _as_fast_as_kernels(parts, present, training)
     parts |= _waits(parts, _launches(present, training), nodes=_nodes(planner.gpu.name, training))
-    fitted = planner.gpu.name in FITTED and not planner.layout.experts_per_token and not unlike
-    fitted = fitted and config.pp == 1 and training.stack == "plain"
+    fitted = _has_fit(planner, config, training) and not unlike
     step_ms = replace(total(parts.values()), basis="model" if fitted else "heuristic")
     tokens = training.batches * (config.token_count or 0) / config.batch_ranks
     memory = memory_of(config, planner.layout, training)
@@ -299,6 +306,13 @@ def _unlike(planner: Planner, config: ModelConfig, training: Training) -> list[s
     return found + ([words.EXPERTS_UNFITTED] if planner.layout.experts_per_token else [])
 
 
+def _has_fit(planner: Planner, config: ModelConfig, training: Training) -> bool:
+    """Were there steps of such decoders on this GPU to fit?"""
+    if _megatron(planner, training):
+        return planner.gpu.name in FITTED_MEGATRON
+    return planner.gpu.name in FITTED and config.pp == 1
+
+
 def _megatron(planner: Planner, training: Training) -> bool:
     """Is the pace that of published steps of Megatron-Core?"""
     return training.stack == "megatron" and has_megatron(planner.gpu)
@@ -311,6 +325,8 @@ def _notes(
         yield words.gpus_assumed(training.gpus)
     if _megatron(planner, training):
         yield words.AS_MEGATRON
+        if planner.gpu.name not in FITTED_MEGATRON:
+            yield words.gpu_unfitted(planner.gpu.title)
     elif is_blackwell(planner.gpu):
         yield words.blackwell_unfitted(planner.gpu.title)
         if (training.gpus or 1) > 1:
@@ -332,7 +348,7 @@ def _notes(
             yield words.EVEN_CHOICE
             yield words.ALL_TO_ALL
     if config.pp > 1:
-        yield words.PIPELINE
+        yield words.PIPELINE if _megatron(planner, training) else words.PIPELINE_UNFITTED
     if pcie_frac(planner.gpu.name, training.gpus or 1) < 1:
         yield words.PCIE
     yield words.NOT_IN_STEP

@@ -10,7 +10,8 @@ NOT_IN_KERNELS = (
     "activation recompute, dropout, biases and the cost of data loading",
 )
 NOT_IN_STEP = "data loading, checkpoints written to disk and evaluation are not in it"
-PIPELINE = "no step of pipeline stages was there to fit: the schedule is 1F1B, the last stage has the logits"
+PIPELINE = "the schedule of pipeline stages is 1F1B, the last stage has the logits"
+PIPELINE_UNFITTED = f"no step of pipeline stages was there to fit; {PIPELINE}"
 AS_PUBLISHED = "runs as published steps of MPT did: FSDP in plain PyTorch 2.0 and 2.1 with Triton attention"
 AS_MEGATRON = (
     "runs as NVIDIA's published steps of Megatron-Core with Transformer Engine did: today's attention, casts"
