@@ -170,10 +170,12 @@ def test_which_stack_it_is_where_nothing_says_it() -> None:
     assert _step(Training(8, stack="megatron")).strategy == "zero1"
 
 
-def test_on_an_a100_they_run_as_plain_ones_do() -> None:
+def test_on_an_a100_they_run_as_plain_ones_do(said: Listener) -> None:
     """Its published steps of Megatron-LM are met so, in test_pipeline_steps.py."""
     a100 = find_gpu(None, override="a100")
     assert pace_of(a100, stack="megatron") == pace_of(a100)
+    config = gpt(tensor_parallel=2)
+    said(whole_step(Planner(config.layout, gpu=a100), config.model, Training(8, stack="megatron")).notes)
 
 
 @pytest.mark.parametrize(("gpu", "basis"), [("h100-sxm", "model"), ("gb200", "model"), ("h200", "heuristic")])

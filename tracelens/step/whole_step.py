@@ -310,7 +310,7 @@ def _has_fit(planner: Planner, config: ModelConfig, training: Training) -> bool:
     """Were there steps of such decoders on this GPU to fit?"""
     if _megatron(planner, training):
         return planner.gpu.name in FITTED_MEGATRON
-    return planner.gpu.name in FITTED and config.pp == 1
+    return planner.gpu.name in FITTED and config.pp == config.cp == 1
 
 
 def _megatron(planner: Planner, training: Training) -> bool:
@@ -334,7 +334,7 @@ def _notes(
     else:
         fitted = planner.gpu.name in FITTED
         yield words.AS_PUBLISHED if fitted else words.gpu_unfitted(planner.gpu.title)
-        yield words.FAST_END
+        yield words.MEGATRON_AS_PLAIN if training.stack == "megatron" else words.FAST_END
     if not told and training.stack == "plain" and has_megatron(planner.gpu):
         yield words.STACK_ASSUMED
     yield from _unlike(planner, config, training)

@@ -17,6 +17,9 @@ AS_MEGATRON = (
     "runs as NVIDIA's published steps of Megatron-Core with Transformer Engine did: today's attention, casts"
     " within other kernels, exchanges beside kernels; later containers are at the fast end"
 )
+MEGATRON_AS_PLAIN = (
+    "so did Megatron-LM's of 2021 and 2022 on A100; the fast end has today's attention and hides exchanges"
+)
 STACK_ASSUMED = "plain PyTorch is assumed: --stack megatron is Megatron-Core with Transformer Engine"
 FAST_END = "the fast end has today's attention kernels; torch.compile gains further"
 FAST_END_HIDES = "the fast end hides exchanges behind kernels; torch.compile gains further"
