@@ -194,11 +194,11 @@ def test_from_a_trace() -> None:
     result = _run(str(SAMPLE))
     assert result.exit_code == 0, result.output
     assert "1. vocab 50257 → 50304" in result.output
-    assert "The step now  39.8 ms" in result.output and "measured" in result.output
+    assert "The step now  39.8 ms (39.8–40.0 ms, generated)" in result.output
     assert "this trace's" in result.output  # the arithmetic of a row
     assert "+ vocab = 50304" in result.output
     assert "Weights against time" in result.output
-    assert "Stays as measured: idle time" in result.output
+    assert "Stays as generated: idle time" in result.output
     assert max(len(line) for line in result.output.splitlines()) <= 80
 
 
