@@ -28,6 +28,7 @@ from tracelens.step.paces import pace_of
 from tracelens.step.planned_kernels import activation_bytes, busiest_stage
 from tracelens.step.planned_step import Planner
 from tracelens.step.whole_step import whole_step
+from tracelens.step.words import planned as words
 from tracelens.suggestions import suggest
 
 #: name, t, p, micro-batch, global batch, layers, hidden, heads, GPUs, layers of a turn, TFLOP/s of a GPU
@@ -298,3 +299,9 @@ def test_stages_that_make_no_sense_are_refused(said: Listener) -> None:
     with pytest.raises(UsageError) as error:
         _step(Training(6, "ddp"), pipeline_parallel=4, tensor_parallel=2)
     said(str(error.value))
+
+
+def test_stages_say_that_one_micro_batch_is_assumed() -> None:
+    told, untold = (_step(Training(16, micro_batches=n), pipeline_parallel=4).notes for n in (1, None))
+    assert [note for note in untold if note not in told] == [words.ONE_MICRO_BATCH]
+    assert words.ONE_MICRO_BATCH not in _step(Training(16)).notes

@@ -17,6 +17,7 @@ from tests.said import Listener
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import Analysis
 from tracelens.cli import cli
+from tracelens.errors import UsageError
 from tracelens.results import Known
 
 _GPT3 = ["--hidden", "2560", "--heads", "32", "--layers", "32", "--vocab", "50257", "--micro-batch", "4",
@@ -179,6 +180,15 @@ def test_wrong_use_is_one_line(arguments: list[str], says: str, code: int) -> No
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_a_config_is_the_source_or_an_option(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(configs.LLAMA2_7B))
+    result = _run("--config", str(path), "--gpu", "h100-sxm")
+    assert result.exit_code == 0
+    assert result.output == _run(str(path), "--gpu", "h100-sxm").output
+    assert isinstance(_run(str(path), "--config", str(path)).exception, UsageError)
 
 
 def test_names_from_a_file_cannot_style_the_terminal(tmp_path: Path) -> None:

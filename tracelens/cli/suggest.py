@@ -51,6 +51,7 @@ _GROUPS = {
 
 @click.command(cls=Grouped, groups=_GROUPS, short_help="A faster shape of the same size for a model.")
 @click.argument("source", required=False)
+@click.option("--config", metavar="FILE", help="A configuration: SOURCE as an option.")
 @_sizes
 @click.option("--gated/--no-gated", default=None, help="The MLP has a gate (SwiGLU, GeGLU), or none.")
 @click.option("--tied/--untied", default=None, help="Logits share the embedding's weights, or not.")
@@ -83,6 +84,7 @@ _GROUPS = {
 @click.option("--json", "json_path", metavar="FILE", help="Everything as JSON ('-': standard output).")
 def suggest(
     source: str | None,
+    config: str | None,
     params: str,
     fix: str,
     free: str,
@@ -107,10 +109,12 @@ def suggest(
     if model["gpu"] == "list":
         show_gpus()
         return
+    if source is not None and config is not None:
+        raise UsageError("give SOURCE or --config, not both")
     given = {name: model[name] for name in _FLAGS if model[name] is not None}
     training = _training(model, given, whole=whole)
     found = find(
-        _source(source, given, gated=model["gated"], tied=model["tied"]),
+        _source(source or config, given, gated=model["gated"], tied=model["tied"]),
         gpu=model["gpu"],
         parameters_frac=_share(params),
         fix=_names(fix),

@@ -71,9 +71,9 @@ def whole_step(
     configuration says of a step where ``training`` does not.
     Raises InputError where what these GPUs take to exchange data was not published, or the peak is not known.
     """
-    asked, told = training.gpus, training.stack or (run.stack if run else None)
-    training = replace(training, gpus=asked or _usual_gpus(planner.gpu.name, config)).checked()
-    training = training.as_run(run or Run(), config)
+    asked, run = training, run or Run()
+    training = replace(asked, gpus=asked.gpus or _usual_gpus(planner.gpu.name, config)).checked()
+    training = training.as_run(run, config)
     unlike, stage = _unlike(planner, config, training), busiest_stage(config)
     pace = pace or pace_of(planner.gpu, unlike=bool(unlike), stack=training.stack or "plain")
     pace = pace if training.overlap else replace(pace, tensor=1.0)
@@ -104,7 +104,7 @@ def whole_step(
         mfu_frac=_rate(tokens * _operations(planner, config) / (_peak(planner) * 1e9), step_ms),
         parts=[WholeStepPart(name, time, time.mid / step_ms.mid) for name, time in parts.items()],
         memory_gb=memory.whole / 1e9,
-        notes=list(_notes(planner, config, training, assumed=asked is None, told=told is not None)),
+        notes=[*_assumed(asked, run, planner, config, training), *_notes(planner, config, training)],
         expert_parallel=config.ep,
         pipeline_parallel=config.pp,
         virtual_stages=config.virtual_stages or 1,
@@ -318,11 +318,19 @@ def _megatron(planner: Planner, training: Training) -> bool:
     return training.stack == "megatron" and has_megatron(planner.gpu)
 
 
-def _notes(
-    planner: Planner, config: ModelConfig, training: Training, *, assumed: bool, told: bool
+def _assumed(
+    asked: Training, run: Run, planner: Planner, config: ModelConfig, training: Training
 ) -> Iterator[str]:
-    if assumed:
+    """What nobody said, and changes the step."""
+    if asked.gpus is None:
         yield words.gpus_assumed(training.gpus)
+    if config.pp > 1 and asked.micro_batches is None and run.global_batch is None:
+        yield words.ONE_MICRO_BATCH
+    if (asked.stack or run.stack) is None and training.stack == "plain" and has_megatron(planner.gpu):
+        yield words.STACK_ASSUMED
+
+
+def _notes(planner: Planner, config: ModelConfig, training: Training) -> Iterator[str]:
     if _megatron(planner, training):
         yield words.AS_MEGATRON
         if planner.gpu.name not in FITTED_MEGATRON:
@@ -335,8 +343,6 @@ def _notes(
         fitted = planner.gpu.name in FITTED
         yield words.AS_PUBLISHED if fitted else words.gpu_unfitted(planner.gpu.title)
         yield words.MEGATRON_AS_PLAIN if training.stack == "megatron" else words.FAST_END
-    if not told and training.stack == "plain" and has_megatron(planner.gpu):
-        yield words.STACK_ASSUMED
     yield from _unlike(planner, config, training)
     fitted = training.strategy == "fsdp" or _megatron(planner, training)
     if not fitted and training.strategy is not None and (training.gpus or 1) > 1:
