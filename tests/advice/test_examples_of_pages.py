@@ -19,6 +19,8 @@ from tracelens.hardware.collectives import exchange_us
 from tracelens.numbers import ms, pct, sig
 from tracelens.results import Finding, Report
 from tracelens.rules.engine.pages import page
+from tracelens.step.saved_step import step_of as saved_step
+from tracelens.step.whatif import scenario
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
@@ -128,6 +130,27 @@ def buckets() -> list[str]:
     small, large = (exchange_us("a100-sxm-80gb", "all_reduce", 8, one, in_node=8) or 0.0
                     for one in (size, calls * size / many))  # fmt: skip
     return [f"{calls * small / 1e3:.1f} ms", f"{many * large / 1e3:.1f} ms"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        ("gpt2_vocab50257_eager", "gpt2_vocab50304_eager", "vocab=50304"),
+        ("gpt2_vocab50257_head80_eager", "gpt2_vocab50304_head128_eager", "heads=20,vocab=50304"),
+        ("llama_gqa_ffn10922_eager", "llama_gqa_ffn11008_eager", "ffn=11008"),
+    ],
+)
+def test_the_guide_says_what_changed_models_saved_and_what_was_predicted(
+    before: str, after: str, change: str
+) -> None:
+    steps = [sample(name).summary.step_ms for name in (before, after)]
+    saved = steps[0].median - steps[1].median if steps[0] and steps[1] else 0.0
+    found = scenario(saved_step(sample(before)), change).saving_ms
+    assert found.low is not None and found.high is not None
+    guide = (SAMPLES.parent / "docs" / "what-if.md").read_text(encoding="utf-8")
+    row = f"| {ms(saved)} | {sig(found.low)} to {sig(found.high)} ms |"
+    assert row in guide, row
+    assert found.low <= saved <= found.high or "llama" in before  # the clock fell, as the guide says
 
 
 EXAMPLES: dict[str, Callable[[], list[str]]] = {
