@@ -100,6 +100,15 @@ def test_what_lies_beside_experts(
     assert (used.parameters or 0) / 1e9 == pytest.approx(active, rel=0.02)
 
 
+def test_a_width_outside_of_the_language_model_does_not_hide_it(tmp_path: Path) -> None:
+    """PaliGemma's config.json; a text model beside a tower has all of its sizes outside."""
+    inside = {"model_type": "paligemma", "hidden_size": 2048, "text_config": configs.GEMMA_2B}
+    found, alone = read(tmp_path, inside), read(tmp_path, configs.GEMMA_2B)
+    assert found.model == alone.model and found.layout == alone.layout
+    outside = read(tmp_path, configs.GEMMA_2B | {"text_config": configs.LLAMA3_8B})
+    assert outside.model == alone.model
+
+
 def test_layers_with_a_sliding_window(tmp_path: Path) -> None:
     layout = read(tmp_path, configs.GPT_OSS_20B).layout
     assert (layout.window, layout.windowed_frac) == (128, 0.5)
@@ -228,6 +237,10 @@ def test_defaults_of_families(tmp_path: Path, said: Listener) -> None:
     assert (read(tmp_path, whole).model.hidden, read(tmp_path, whole).model.layers) == (4096, 32)
     shown = read(tmp_path, configs.LLAMA2_7B | {"vision_config": {"hidden_size": 8}})
     said(qwen.sources["head_dim"], shown.notes)
+    parts: dict[str, Any] = configs.GEMMA3_MULTIMODAL
+    inner = parts["text_config"] | {"tie_word_embeddings": True}
+    both = parts | {"text_config": inner, "tie_word_embeddings": False}
+    assert read(tmp_path, both).model.tied is False
     untied = read(tmp_path, configs.GEMMA3_MULTIMODAL | {"tie_word_embeddings": False})
     assert untied.model.tied is False
     dense = read(tmp_path, configs.MIXTRAL_8X7B | {"mlp_only_layers": [0, 1]}).model

@@ -89,15 +89,17 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
 
 
 def _language_part(table: Mapping[str, Any], draft: Draft) -> tuple[str | None, Mapping[str, Any]]:
-    for part in _PARTS:
+    # PaliGemma says the width of its language model outside of it, too
+    itself = all(any(key in table for key in _KEYS[size]) for size in ("hidden", "heads", "layers"))
+    for part in () if itself else _PARTS:
         inner = table.get(part)
-        if isinstance(inner, Mapping) and not any(key in table for key in _KEYS["hidden"]):
+        if isinstance(inner, Mapping):
             kind = str(table.get("model_type", "this model"))[:40]
             draft.notes.append(words.other_parts(kind))
             merged = dict(inner)
             merged.setdefault("model_type", table.get("model_type"))
-            if "tie_word_embeddings" in table:
-                merged.setdefault("tie_word_embeddings", table["tie_word_embeddings"])
+            if "tie_word_embeddings" in table:  # the whole model's, which transformers 5 goes by
+                merged["tie_word_embeddings"] = table["tie_word_embeddings"]
             return part, merged
     return None, table
 
