@@ -129,6 +129,26 @@ def test_no_layer_beats_the_datasheet_on_any_gpu(gpu: Gpu) -> None:
             assert peak is None or low >= min(2 * found.rows * wide / (peak * 1e6), mid) * (1 - 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("hidden", "inter", "tp", "dtype", "takes"),
+    [
+        (4096, 14336, 1, "bf16", True),
+        (4097, 14336, 1, "bf16", False),
+        (4096, 14340, 1, "bf16", False),
+        (2048, 1408, 16, "bf16", True),  # 88 elements of a rank are 176 bytes
+        (2048, 1408, 16, "fp8", False),  # and 88 bytes
+        (2048, 1440, 10, "nvfp4", False),  # 144 elements are 72 bytes
+        (2048, 1280, 10, "nvfp4", True),
+    ],
+)
+def test_rows_off_16_bytes_are_not_predicted_as_if_they_were_on_it(
+    hidden: int, inter: int, tp: int, dtype: str, takes: bool
+) -> None:
+    layer = ExpertLayer(hidden, inter, 8, 2, tp=tp)
+    found = predict_experts(layer, 8192, gpu=find_gpu(None, override="b200"), dtype=dtype)
+    assert (found.time_us.mid is not None) == takes == (found.unknown is None)
+
+
 def test_what_is_not_known_has_no_time_and_a_reason() -> None:
     found = predict_experts(MIXTRAL, 8192, gpu=find_gpu(None, override="v100-sxm"))
     assert found.time_us.mid is None and found.unknown and found.rows == 16384

@@ -31,7 +31,8 @@ def render_experts(
     out, layer = Out(console), one.layer
     gate = " with a gate" if layer.gated else ""
     of_all = f" of {layer.ep} GPUs" if layer.ep > 1 else ""
-    out.line(f"{f.count(one.tokens)} tokens{of_all}, top-{layer.top_k} of {layer.experts} experts", "bold")
+    tokens = f"{f.count(one.tokens)} token{'s' * (one.tokens != 1)}"
+    out.line(f"{tokens}{of_all}, top-{layer.top_k} of {layer.experts} experts", "bold")
     cut = f"EP {layer.ep}, TP {layer.tp}; {one.load.replace(':', ' ')} load"
     hanging(out, "", f"experts of {layer.hidden} x {layer.inter}{gate}; {cut}; {one.dtype}, {one.direction}")
     hanging(out, "", gpu.title + (f": {gpu.name} {gpu_why}" if gpu_why else ""))

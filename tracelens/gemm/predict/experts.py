@@ -9,9 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelens.errors import InputError
+from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.predict.experts_cost import TILE_M, TILE_N, ExpertWork, GroupedGemm, backward, forward
 from tracelens.gemm.predict.experts_load import Load, expert_load
 from tracelens.gemm.predict.experts_rates import ExpertRates, expert_rates
+from tracelens.gemm.predict.words import experts as words
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import Estimate
 from tracelens.results.experts import ExpertLayer, ExpertsPrediction, GroupedTile
@@ -20,6 +22,8 @@ from tracelens.words import Direction
 __all__ = ["ExpertLayer", "ExpertsPrediction", "experts_time", "predict_experts"]
 
 _LARGEST = 2**31  # tokens
+#: Of an operand's rows in grouped GEMMs: torch.nn.functional.grouped_mm refuses other strides.
+_GRID_BYTES = 16
 #: What an expert's rows are padded to by the libraries of training, by element type: Megatron-LM
 #: ``get_align_size_for_quantization`` (fp8 16, NVFP4 128); blockwise fp8: DeepGEMM's contiguous layout.
 ROW_ALIGNMENT: Mapping[str, int] = {"bf16": 1, "fp16": 1, "fp8": 16, "fp8-block": 128, "nvfp4": 128}
@@ -137,6 +141,8 @@ def _predict(question: _Layer) -> ExpertsPrediction:
     one = question.layer
     got, kept, padded = _loads(question)
     rates = expert_rates(question.gpu, question.dtype)
+    if isinstance(rates, ExpertRates):
+        rates = _off_grid(question) or rates
     known = not isinstance(rates, str)
     low = high = mid = None
     gemms: tuple[GroupedTile, ...] = ()
@@ -161,6 +167,14 @@ def _predict(question: _Layer) -> ExpertsPrediction:
         1 - kept.total / got.total, kept.active, kept.per_expert, got.total / max(even, 1.0),
         gemms, parts, None if known else str(rates), rates.source if isinstance(rates, ExpertRates) else None,
     )  # fmt: skip
+
+
+def _off_grid(question: _Layer) -> str | None:
+    """Why grouped kernels do not take the layer: rows that begin off 16 bytes, and nobody timed others."""
+    whole = round(_GRID_BYTES / (bytes_per_element(question.dtype) or 1))
+    one = question.layer
+    off = next((size for size in (one.hidden, one.inter // one.tp) if size % whole), None)
+    return None if off is None else words.off_the_grid(off, question.dtype, whole)
 
 
 def _least_us(question: _Layer, rows: float, rates: ExpertRates) -> float:

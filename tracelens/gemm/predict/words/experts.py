@@ -10,6 +10,11 @@ def unmeasured(gpu: str, dtype: str) -> str:
     return f"nobody measured experts in {dtype} on {gpu} or another GPU of its architecture"
 
 
+def off_the_grid(size: int, dtype: str, whole: int) -> str:
+    """Rows of so many elements begin off 16 bytes."""
+    return f"grouped GEMMs take {dtype} in rows of a multiple of {whole} elements, and not of {size}"
+
+
 def datasheet_lacks(gpu: str, dtype: str) -> str:
     """A datasheet without one of the figures that the shares are of."""
     return f"the {dtype} peak, the number of SMs or the bandwidth of {gpu} is not known"
