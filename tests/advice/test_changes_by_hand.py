@@ -127,6 +127,15 @@ def test_messages_that_change_their_size_stay_as_measured(
     said(added)
 
 
+def test_messages_of_a_wider_model_change_their_size_where_its_layers_are_not_known() -> None:
+    now = replace(NOW, layers=None)
+    then = replace(now, hidden=8192, ffn=32768)
+    one, alone = (
+        notes_of(now, then, communicates=each, work_ms=None, loads="equal") for each in (True, False)
+    )
+    assert now.parameters is None and len(one) == len(alone) + 1
+
+
 @pytest.mark.parametrize(
     ("fix", "free", "searched", "any_heads"),
     [

@@ -42,8 +42,14 @@ def notes_of(
     once = both_matrices and now.tied is None and now.vocab and now.parameters is not None
     if once and "parameters" not in told:
         notes.append(words.COUNTED_ONCE)
-    grown = now.parameters != then.parameters or now.token_count != then.token_count
-    if communicates and (grown or now.top_k != then.top_k or now.capacity != then.capacity):
+    sent = (
+        "parameters",
+        "token_count",
+        "hidden",
+        "top_k",
+        "capacity",
+    )  # without layers no parameters are known
+    if communicates and any(getattr(now, name) != getattr(then, name) for name in sent):
         notes.append(words.MESSAGES_STAY)
     return [*notes, *_of_pipeline(now, then, work_ms), *_of_experts(now, then, loads), *_of_dtype(now, then)]
 
