@@ -17,7 +17,7 @@ from tracelens.comparison.gemms import match_gemms
 from tracelens.comparison.moves import find_moves, with_moves
 from tracelens.comparison.one_place import PerStep, places
 from tracelens.gates.of_comparison import COMPARISON_METRICS
-from tracelens.render.compare import moved_lines, movers
+from tracelens.render.compare import changes_lines, moved_lines, movers
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.compare_markdown import render_markdown
 from tracelens.results import GemmRow, OtherKernel, Report
@@ -149,6 +149,16 @@ def test_a_size_that_one_side_does_not_show_is_no_other_size() -> None:
     seen = replace(core, shape_note="b=8 h=20 s 993–1024", shape_known="bounded")
     (found,) = states(of(core), of(seen))
     assert found.state == "shape_unknown"
+
+
+def test_gemms_in_another_type_are_a_change(said: Listener) -> None:
+    report = sample_report.full()
+    rows = [
+        replace(one, math_dtype="fp8") if one.component == "mlp.up" and one.shape_known == "exact" else one
+        for one in report.gemms
+    ]
+    fewer = replace(report, gemms=rows, trace=replace(report.trace, sha256="other"))
+    said(changes_lines(compare_reports(report, report)), changes_lines(compare_reports(report, fewer)))
 
 
 # kernels that one side cannot place

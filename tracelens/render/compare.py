@@ -9,6 +9,7 @@ from tracelens.render.compare_figures import Found, signed
 from tracelens.render.compare_words import against
 from tracelens.results.comparison import Comparison, ComponentChange, FindingOutcome, GemmChange, GemmSide
 
+UNCHANGED = "Model dimensions, GEMM shapes and collectives are the same, as far as both traces show them."
 OUTCOMES = {
     "acted_on": "acted on",
     "changed_otherwise": "changed otherwise",
@@ -41,6 +42,9 @@ def changes_lines(result: Comparison) -> list[str]:
         lines.append(
             f"{f.plural(len(hidden), 'GEMM')} whose shape is not known on both sides: {_places(hidden)}"
         )
+    retyped = [one for one in result.gemms if one.state == "same_shape" and "dtype" in one.differs]
+    if retyped:
+        lines.append(f"{f.plural(len(retyped), 'GEMM')} in another type: {_places(retyped)}")
     for state, word in (("only_before", "before"), ("only_after", "after")):
         there = [one for one in lone if one.state == state]
         if there:
@@ -51,7 +55,7 @@ def changes_lines(result: Comparison) -> list[str]:
         lines.append(
             f"{f.plural(len(moved), 'GEMM')} of the same shape, now in another component: {_places(moved)}"
         )
-    return lines or ["No visible change: same model dimensions, GEMM shapes and collectives."]
+    return lines or [UNCHANGED]
 
 
 def movers(result: Found) -> list[ComponentChange]:

@@ -23,7 +23,7 @@ _WORDS: dict[CauseCode, str] = {
     "across_pairs": "the whole beside its pairs: a job's step is its slowest rank's, a run's its median",
     "mean_to_median": "from means to medians: causes are means over the steps, the verdict has medians",
 }
-_HIDDEN = "GEMMs of another kernel, or of unknown shape"
+_HIDDEN = "GEMMs of another kernel, of another or an unknown shape"
 ALL_OF_IT = "in all: what the medians differ by"
 REST = "the rest, each below 0.1% of the time before"
 

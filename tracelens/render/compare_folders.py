@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens import numbers as f
 from tracelens.comparison.spelling import arrow_ms, arrow_pct, p_value, signed_pct
-from tracelens.render.compare import OUTCOMES
+from tracelens.render.compare import OUTCOMES, UNCHANGED
 from tracelens.render.compare_folder_words import STATE_WORDS
 from tracelens.results.folders import NOT_COMPARED, FilePair, FolderComparison, SharedPeak
 
@@ -64,7 +64,7 @@ def change_lines(result: FolderComparison) -> list[str]:
         one.change.said + ("" if one.pairs == many else f" ({one.pairs} of {many} pairs)")
         for one in result.changes
     ]
-    return lines or ["No visible change: same model dimensions, GEMM shapes and collectives."]
+    return lines or [UNCHANGED]
 
 
 def finding_lines(result: FolderComparison) -> list[str]:
