@@ -31,7 +31,7 @@ LEAST_RUNS = 3
 #: How many runs like the earlier ones count as such; other figures than the step are many.
 _SURE_OF_STEP, _SURE = 1 - LEVEL, 0.99
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,79}")
-_PARTS = ("computing", "waiting", "sending", "messages", "copies", "input", "idle")
+_PARTS = ("computing", "messages", "copies", "input", "idle")
 
 
 class RecordedRun(msgspec.Struct, frozen=True):
@@ -73,10 +73,14 @@ class History(msgspec.Struct, frozen=True):
 
 
 def figures(job: Job) -> dict[str, float]:
-    """ms per step by which runs are compared."""
+    """ms per step by which runs are compared; waits only where the job's calls tell them."""
+    parts = [row.parts for row in job.ranks]
     found = {"step": job.step_ms}
-    found |= {name: median(getattr(row.parts, f"{name}_ms") for row in job.ranks) for name in _PARTS}
-    found["late"] = max(row.late_ms for row in job.ranks)
+    found |= {name: median(getattr(one, f"{name}_ms") for one in parts) for name in _PARTS}
+    found["communication"] = median(one.waiting_ms + one.sending_ms for one in parts)
+    if job.waits_told:
+        found["waiting"] = median(one.waiting_ms for one in parts)
+        found["late"] = max(row.late_ms for row in job.ranks)
     return found | {f"component {name}": times[0] for name, times in job.components.items()}
 
 

@@ -11,7 +11,10 @@ from tracelens.render.console import Out
 from tracelens.words import GENERATED
 
 _RUNS, _TRENDS = 20, 6
-_SHOWN = ("step", "computing", "waiting", "sending", "input", "idle", "late")
+_SHOWN = {
+    "step": "step", "computing": "comp.", "communication": "comm.", "waiting": "wait", "input": "input",
+    "idle": "idle", "late": "late",
+}  # fmt: skip
 
 
 def verdict(found: History) -> str:
@@ -59,13 +62,14 @@ def render_history(found: History, *, console: Console) -> None:
     rows = []
     for run in shown:
         other = "" if run.job == found.runs[-1].job else f" ({_other(run)})"
-        cells = [f.sig(run.figures.get(name)) for name in _SHOWN]
+        cells = [f.sig(run.figures[name]) if name in run.figures else f.DASH for name in _SHOWN]
         rows.append([out.text(f"{run.run}{other}"), *map(out.text, cells)])
-    out.wide(["", *_SHOWN], rows)
+    out.wide(["", *_SHOWN.values()], rows)
     more = len(found.runs) - len(shown)
     before = f"after {more} older runs; " if more else ""
     out.line(
-        f"  {before}ms per step: parts of the median rank; late: what is waited for the latest rank", "dim"
+        f"  {before}ms per step, median rank; comm. includes wait; late: wait for the latest rank",
+        "dim",
     )
 
 
