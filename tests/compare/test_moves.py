@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.compare.parsed import Parsed
 from tests.compare.test_compare import BASE, shared, with_steps
@@ -18,8 +20,10 @@ from tracelens.comparison.moves import find_moves, with_moves
 from tracelens.comparison.one_place import PerStep, places
 from tracelens.gates.of_comparison import COMPARISON_METRICS
 from tracelens.render.compare import changes_lines, moved_lines, movers
+from tracelens.render.compare_figures import signed
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.compare_markdown import render_markdown
+from tracelens.render.compare_terminal import render_compare
 from tracelens.results import GemmRow, OtherKernel, Report
 from tracelens.results.comparison import ComponentChange, GemmChange
 
@@ -149,6 +153,23 @@ def test_a_size_that_one_side_does_not_show_is_no_other_size() -> None:
     seen = replace(core, shape_note="b=8 h=20 s 993–1024", shape_known="bounded")
     (found,) = states(of(core), of(seen))
     assert found.state == "shape_unknown"
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_no_figure_of_a_comparison_is_cut_where_the_terminal_is_narrow(width: int) -> None:
+    report = sample_report.full()
+    rows = [
+        replace(one, time_ms_per_step=1.9 * one.time_ms_per_step, n=(one.n or 1) + 7) for one in report.gemms
+    ]
+    parts = [replace(one, time_ms_per_step=1.9 * one.time_ms_per_step) for one in report.components]
+    slower = replace(
+        report, gemms=rows, components=parts, trace=replace(report.trace, path="after", sha256="other")
+    )
+    found, out = compare_reports(report, slower), io.StringIO()
+    render_compare(found, console=Console(file=out, width=width))
+    text = out.getvalue()
+    assert "…" not in text and max(map(len, text.splitlines())) <= width
+    assert all(signed(one.diff_ms) in text for one in movers(found)[:3])
 
 
 def test_gemms_in_another_type_are_a_change(said: Listener) -> None:

@@ -90,12 +90,12 @@ def _more(out: Out, count: int, what: str = "") -> None:
 
 def _pairs(out: Out, found: Found, shown: ComparisonView) -> None:
     heads = [("", "l"), *((_SHORTER.get(head, head), "r") for head in shown.pair_heads), ("", "fold")]
-    table = out.table(heads)
+    rows = []
     for pair in shown.pairs[:PAIRS]:
         name, *cells = pair_cells(pair)
         state = out.text(cells[-1], _STATES.get(pair.state, ""))
-        table.add_row(out.text(f"  {name}", limit=24), *(out.text(cell) for cell in cells[:-1]), state)
-    out.print(table)
+        rows.append([out.text(f"  {name}", limit=24), *map(out.text, cells[:-1]), state])
+    out.rows(heads, rows)
     _more(out, len(shown.pairs) - PAIRS, " pairs")
     if not found.not_compared:
         out.line(
@@ -109,18 +109,19 @@ def _movers(out: Out, found: Found, shown: ComparisonView) -> None:
     of = f"  ms of GPU time {found.per_step}" + (", medians" if shown.of else "")
     out.line(out.text("Largest movers", "bold") + out.text(of, "dim"))
     heads = [("", "l"), ("before", "r"), ("after", "r"), ("diff", "r"), ("", "r"), ("because", "fold")]
-    table = out.table(heads)
-    for row in rows[:MOVERS]:
-        table.add_row(
+    cells = [
+        [
             out.text(f"  {row.component} {row.phase}", limit=32),
             out.text(f.sig(row.before_ms)),
             out.text(f.sig(row.after_ms)),
             out.text(signed(row.diff_ms), "bold"),
             out.text(words.share(row)),
             out.text(row.why, "dim"),
-        )
+        ]
+        for row in rows[:MOVERS]
+    ]
     if rows:
-        out.print(table)
+        out.rows(heads, cells)
     else:
         out.line(f"  None: {shown.nothing_moved}.")
     for line in words.moved_lines(found):
@@ -136,11 +137,9 @@ def _movers(out: Out, found: Found, shown: ComparisonView) -> None:
 def _peaks(out: Out, shown: ComparisonView) -> None:
     note = "  of each GPU's own; medians over the pairs"
     out.line(out.text("Share of peak", "bold") + out.text(note, "dim"))
-    table = out.table([("", "l"), ("before", "r"), ("after", "r")])
-    for row in shown.peaks[:PEAKS]:
-        name, *cells = peak_cells(row)
-        table.add_row(out.text(f"  {name}", limit=40), *(out.text(cell) for cell in cells))
-    out.print(table)
+    every = [peak_cells(row) for row in shown.peaks[:PEAKS]]
+    cells = [[out.text(f"  {name}"), *map(out.text, figures)] for name, *figures in every]
+    out.rows([("", "l"), ("before", "r"), ("after", "r")], cells)
     _more(out, len(shown.peaks) - PEAKS)
     out.line()
 
@@ -149,14 +148,14 @@ def _gemms(out: Out, rows: Sequence[GemmChange], *, peaks: bool) -> None:
     """GEMMs of another shape or time; where times are not compared, their shares of peak alone."""
     heads = [("GEMM", "l"), ("change", "fold")]
     heads += [] if peaks else [("before", "r"), ("after", "r"), ("diff", "r")]
-    table = out.table([*heads, ("% peak", "r")])
+    lines = []
     for one in rows[:GEMMS]:
         cells = [out.text(f"  {words.gemm_name(one)}", limit=26), out.text(words.shape_change(one))]
         if not peaks:
             times = [side.time_ms_per_step if side else None for side in (one.before, one.after)]
             cells += [out.text(f.DASH if ms is None else f.sig(ms)) for ms in times]
             cells.append(out.text(signed_ms(one.diff_ms), "bold"))
-        table.add_row(*cells, out.text(words.peak_change(one)))
-    out.print(table)
+        lines.append([*cells, out.text(words.peak_change(one))])
+    out.rows([*heads, ("% peak", "r")], lines)
     _more(out, len(rows) - GEMMS)
     out.line()

@@ -17,6 +17,7 @@ from tracelens.render.actions import Disarmed, on_actions
 from tracelens.render.text import clean
 
 _USUAL = 80
+_FOLDED = 12  # columns that a text needs which takes lines
 WIDEST = 120  # lines longer than this are hard to read
 ROOMY = 76  # columns; a narrower terminal goes without some of them
 NARROW = 60  # columns; below it a table of five columns is a list
@@ -81,6 +82,20 @@ class Out:
             return
         self.console.print(what, width=self.width, highlight=False, markup=False, emoji=False)
 
+    def rows(self, heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[Text]]) -> None:
+        """Print a table with heads as of ``table``; as ``wide``, where its columns would be cut."""
+        cells = [[self.text(title) for title, _ in heads], *rows]
+        widths = [max(cell.cell_len for cell in column) for column in zip(*cells, strict=True)]
+        folds = [kind == "fold" for _, kind in heads]
+        least = sum(_FOLDED if fold else width for fold, width in zip(folds, widths, strict=True))
+        if least + 2 * len(heads) > self.width:
+            self.wide([title for title, _ in heads], [[_unindented(first), *rest] for first, *rest in rows])
+            return
+        table = self.table(heads)
+        for row in rows:
+            table.add_row(*row)
+        self.print(table)
+
     def wide(self, heads: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
         """Print rows of a name and figures, none of which is cut.
 
@@ -94,9 +109,11 @@ class Out:
         widths, at = [name, *widths], 1
         while at < len(heads):
             stop, room = at + 1, self.width - name - widths[at]
+            long = room < 0  # text, on lines of its own
             while stop < len(heads) and (room := room - widths[stop]) >= 0:
                 stop += 1
-            table = self.table([(heads[0], "fold"), *((head, "r") for head in heads[at:stop])])
+            kind = "fold" if long else "r"
+            table = self.table([(heads[0], "fold"), *((head, kind) for head in heads[at:stop])])
             table.columns[0].ratio, table.columns[0].width = None, name - 2
             for row in rows:
                 table.add_row(row[0], *row[at:stop])
@@ -140,3 +157,7 @@ def _listed(heads: Sequence[RenderableType], cells: Sequence[RenderableType]) ->
         if isinstance(cell, Text) and str(cell).strip()
     ]
     return Text("  ").join(told)
+
+
+def _unindented(text: Text) -> Text:
+    return Text(text.plain.strip(), text.style)
