@@ -41,6 +41,7 @@ from tracelens.job.run import RankWork, analyze_job, summarize_file, summarize_f
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, CallKind, RankSummary, decode, encode, summarize
 from tracelens.job.unrelated import check_one_job
+from tracelens.render.compare_folder_words import told_folders
 from tracelens.render.job import job_markdown, render_job
 from tracelens.render.job_cells import collective_cells
 from tracelens.render.job_html import render_job_html
@@ -505,6 +506,18 @@ def test_jobs_compare_by_their_summaries_as_by_their_traces(tmp_path: Path, said
     saved = told("before", "reports")
     assert (saved["lateness"], saved["lateness_unknown"]) == (None, "saved_reports")
     said(saved["caveats"])
+
+
+def test_where_the_late_rank_has_no_trace_nobody_is_called_punctual(tmp_path: Path, said: Listener) -> None:
+    for name, seed in (("before", 1), ("after", 2)):
+        (tmp_path / name).mkdir()
+        job = planted(small, 2, gpu=1.12) if name == "after" else small(seed=seed)
+        Simulation(job).write(tmp_path / name)
+    (tmp_path / "after" / "rank2.json").unlink()
+    found = told_folders(compare_folders(tmp_path / "before", tmp_path / "after"))
+    assert found.lateness is not None
+    assert (found.lateness.ranks, found.lateness.missing) == ([], [2])
+    said(found.reasons[0])
 
 
 def test_traces_that_are_read_ahead_compare_as_those_read_here(

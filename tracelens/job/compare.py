@@ -138,6 +138,7 @@ def _lateness(found: FolderComparison, read: _BothJobs) -> Lateness | LatenessUn
     return Lateness(
         waits[0], waits[1], clocks[0], clocks[1],
         sorted(said, key=lambda one: -abs(one.after_ms - one.before_ms)),
+        sorted({rank for job in jobs for rank in job.missing}),
     )  # fmt: skip
 
 

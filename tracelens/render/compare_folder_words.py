@@ -129,7 +129,14 @@ def _who_is_late(found: Lateness, per: str) -> list[str]:
         said.append(f"{len(found.ranks) - _LATE} more ranks are late on one side.")
     nobody = "" if said else "No rank is late before or after. "
     waits = arrow_ms(found.before_ms, found.after_ms)
-    return [*said, f"{nobody}The median rank waits {waits} {per} for other ranks."]
+    if not found.missing:
+        return [*said, f"{nobody}The median rank waits {waits} {per} for other ranks."]
+    ranks = f"{'rank' if len(found.missing) == 1 else 'ranks'} {f.integers(found.missing)}"
+    nobody = nobody and "None of the ranks with traces on both sides is late. "
+    return [
+        *said,
+        f"{nobody}The median one waits {waits} {per} for the others; what it waits for {ranks} is not known.",
+    ]
 
 
 def _late(one: LateRank, per: str) -> str:

@@ -111,9 +111,12 @@ class Lateness:
 
     before_ms: Annotated[float, says("exposed waiting for other ranks, per step: the median rank's")]
     after_ms: float
-    before_clocks_us: Annotated[float, says("no smaller skew is counted")]
+    before_clocks_us: Annotated[float, says("no skew below 4 times it is counted")]
     after_clocks_us: float
     ranks: Annotated[list[LateRank], says("largest difference first; empty: no rank is late in either")]
+    missing: Annotated[
+        list[int], says("ranks without a trace on one side; what is waited for them counts as sending")
+    ] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
