@@ -185,6 +185,21 @@ def test_a_run_that_is_ended_leaves_no_half_file(
     assert sent == signal.SIGKILL or not left
 
 
+def test_ctrl_c_while_it_is_being_imported_is_one_line() -> None:
+    early = (
+        "import runpy, signal, sys\n"
+        "class Ends:\n"
+        "    def find_spec(name, *_):\n"
+        "        if name == 'click': signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Ends); sys.argv = ['tracelens', '--version']\n"
+        "runpy.run_module('tracelens', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", early], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (done.returncode, done.stderr.strip()) == (130, "interrupted")
+
+
 @pytest.mark.parametrize(
     "command",
     ["analyze LONG", "analyze LONG LONG", "analyze LONG --no-html --json x.json", "compare LONG LONG",

@@ -1,5 +1,0 @@
-"""``python -m tracelens.cli``."""
-
-from tracelens.cli import main
-
-main()
