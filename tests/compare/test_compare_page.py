@@ -71,6 +71,9 @@ def test_the_step_has_its_difference_and_how_sure_it_is(said: Listener) -> None:
     few = number(compared([100.0, 101], [90.0, 91]), "step")
     assert few.key == "step too_few_steps"
     said(few.note)
+    unsure = number(compared([100.0, 104, 102, 108], [100.0, 103, 101, 104]), "step")
+    assert unsure.key == "step inconclusive"
+    said(unsure.note)
 
 
 def test_what_is_not_known_says_why(said: Listener) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens import numbers as f
-from tracelens.comparison.spelling import arrow_ms, arrow_pct, p_said, p_value, signed_ms, signed_pct
+from tracelens.comparison.spelling import arrow_ms, arrow_pct, p_value, signed_ms
 from tracelens.comparison.steps import LEVEL
 from tracelens.render.compare_words import interval, level_why
 from tracelens.render.facts import Number
@@ -55,14 +55,13 @@ def _step(found: Found) -> Number:
 
 
 def difference(step: StepChange) -> str:
-    """The difference of the medians, and how sure it is."""
+    """The difference of the medians, and how sure it is, where the verdict above does not say so."""
     if step.state == "identical":
         return "the same trace twice"
-    share = "" if step.diff_frac is None else f" ({signed_pct(step.diff_frac)})"
-    said = f"{signed_ms(step.diff_ms)}{share}"
+    said = signed_ms(step.diff_ms)
     if step.p is None:
         return f"{said}; not tested"
-    return f"{said}; {interval(step)}; {p_said(step.p)}"
+    return said if step.state == "inconclusive" else f"{said}; {interval(step)}"
 
 
 def _busy(found: Found) -> Number:
