@@ -37,7 +37,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+        raise UsageError(f"cannot write {path}: {error.strerror or error}; name a file elsewhere") from error
 
 
 def check_place(path: str | os.PathLike[str]) -> None:

@@ -31,6 +31,7 @@ WRONG = {
     "analyze trace.json.gz --fail-on mfu": (2, "--fail-on"),
     "analyze trace.json.gz --kernels rows.xls": (2, ".parquet or .csv"),
     "analyze trace.json.gz -o nowhere/page.html": (2, "make it first"),
+    "analyze trace.json.gz -o /proc/page.html": (2, "name a file elsewhere"),
     "analyze trace.json.gz -o trace.json.gz": (2, "give another name"),
     "analyze trace.json.gz --keep empty": (2, "give a folder or more traces"),
     "analyze trace.json.gz --reference nowhere.json": (3, "check the path"),
