@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
+import tracelens
 from tests.advice import configs
 from tests.advice.configs import written
 from tests.cli.running import run
@@ -18,6 +21,7 @@ from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import Analysis
 from tracelens.cli import cli
 from tracelens.errors import UsageError
+from tracelens.render.suggestions import render_suggestions
 from tracelens.results import Known
 
 _GPT3 = ["--hidden", "2560", "--heads", "32", "--layers", "32", "--vocab", "50257", "--micro-batch", "4",
@@ -47,6 +51,14 @@ def test_from_a_config_file(tmp_path: Path) -> None:
     result = _run(str(written(tmp_path, configs.GPT2_XL)), "--gpu", "a100-sxm-80gb")
     assert result.exit_code == 0, result.output
     assert '+   "vocab_size": 50304,' in result.output
+
+
+def test_a_note_that_the_verdict_holds_is_not_repeated() -> None:
+    found = tracelens.suggest(SAMPLE)
+    file = io.StringIO()
+    found = replace(found, verdict="None is picked: it waits.", notes=["it waits", "another note"])
+    render_suggestions(found, console=Console(file=file, width=80))
+    assert file.getvalue().count("it waits") == 1 and "another note" in file.getvalue()
 
 
 def test_the_sum_of_kernels_is_called_what_it_is() -> None:

@@ -255,4 +255,5 @@ def _tail(out: Out, found: Suggestions) -> None:
         said = "Not included" if found.source == "config" else f"Stays as {_basis(found)}"
         out.line(f"{said}: {'; '.join(found.not_included)}.", "dim")
     for note in found.notes:
-        out.line(clean(note, limit=240), "dim")
+        if note not in found.verdict:
+            out.line(clean(note, limit=240), "dim")
