@@ -71,8 +71,8 @@ def test_too_few_steps_are_told_plainly(tmp_path: Path, said: Listener) -> None:
 
 @pytest.mark.parametrize(
     "what",
-    ["sys.exit(3)", "own = torch.profiler.profile(); own.start(); own.stop()"],
-    ids=["exit", "own-profiler"],
+    ["sys.exit(3)", "raise KeyError", "own = torch.profiler.profile(); own.start(); own.stop()"],
+    ids=["exit", "crash", "own-profiler"],
 )
 def test_a_warm_up_alone_is_no_trace(tmp_path: Path, what: str, said: Listener) -> None:
     kept = tmp_path / "traces" / "rank0.json.gz"

@@ -118,7 +118,7 @@ def _nothing_written(options: Options) -> None:
     if _handed_over or (_session is not None and (_session.done or _session.optimizer_steps)):
         return  # it has said so
     if (error := getattr(sys, "last_type", None)) is not None:
-        say(f"no trace: the script ended with {error.__name__} before its first step")
+        say(f"no trace was written: the command ended with {error.__name__}")
         return
     say(
         "no trace was written: no optimizer step was seen in any process of this command. If it trains in "

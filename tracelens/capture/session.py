@@ -191,7 +191,8 @@ class Session:
     @_harmless
     def _give_way(self) -> None:
         if self.state == "recording":
-            self._cut("the script started a profiler of its own", f"{_READS} its trace as well")
+            began = "the script started a profiler of its own"
+            self._cut(began, f"{began}; {_READS} its trace as well")
             self.end_training(0)
 
     def _models(self) -> list[Model]:
@@ -241,29 +242,32 @@ class Session:
     @_harmless
     def _close(self, reason: str | None) -> None:
         if self.state == "recording":
-            self._cut(reason or "the training ended in the window", self._too_few())
+            self._cut(reason or "the training ended in the window", self._why_none(reason))
         elif self.state == "timing":
             self._write(None)  # the window was complete; fewer steps stand behind it
         elif self.state == "waiting":
             if self.done or self._finder.optimizer_steps:
-                say(f"no trace: {reason + ': ' if reason else ''}{self._too_few()}")
+                say(f"no trace: {self._why_none(reason)}")
             self._over()
 
-    def _cut(self, ended: str, remedy: str) -> None:
+    def _cut(self, ended: str, why_none: str) -> None:
         """The window ends too early. A warm-up leaves no event, and a file without one is no trace."""
         assert self._recorder is not None
         if self._recorder.recording:
             self._end_recording(complete_step=False)
             self._write(ended)
             return
-        say(f"no trace: {ended}, before the profiler's warm-up was over: {remedy}")
+        say(f"no trace: {why_none}")
         with signals.held():
             self._abandon()
 
-    def _too_few(self) -> str:
+    def _why_none(self, reason: str | None) -> str:
+        """Of a training that ``reason`` ended, or that was too short."""
         options = self.options
         if self._postponed:
             return "a profiler of the script's own ran all the time"
+        if reason is not None:
+            return f"{reason} after {self.done} of the {options.last} steps that a trace needs"
         return (
             f"needs {options.last} steps ({options.wait} wait + {options.warmup} warm-up + {options.active} "
             f"recorded); the script ran {self.done}: train longer, or capture --wait 1 --warmup 1 --active 1"
