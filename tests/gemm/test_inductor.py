@@ -231,6 +231,10 @@ TAGS = {
     "triton_per_fused_amax_div_exp_sub_sum_0": "softmax sum",
     "triton_per_fused_mean_mul_rsqrt_0": "norm",
     "triton_per_fused_rsqrt_sub_var_mean_0": "norm",
+    "triton_red_fused__to_copy_mean_pow_transpose_view_0": "norm",
+    "triton_per_fused_add_mean_pow_view_0": "add norm",
+    "triton_red_fused_mean_pow_sub_0": "",  # a loss
+    "triton_poi_fused_mean_pow_view_0": "",
     # sines of timesteps are of exponentials; rotary ones are not
     "triton_poi_fused_cos_exp_mul_sin_0": "",
     "triton_poi_fused_cos_mul_sin_0": "rope",

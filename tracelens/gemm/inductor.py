@@ -198,6 +198,23 @@ _ATTENTION_TEXT = re.compile("attn|attention|fmha")
 _PLACES = frozenset(word + way for word, *_ in _PAIRS for way in ("", "_backward"))
 _ROTATE = known.LAYOUT | known.CAST | {"add", "mul", "neg", "sub", "sum", "cos", "sin"}
 
+#: With no difference in it, as a loss has.
+_MEAN_SQUARE = known.LAYOUT | known.CAST | {"add", "mean", "mul", "pow", "rsqrt", "sigmoid", "square"}
+
+
+def averages_squares(name: str) -> bool:
+    """Whether a kernel's name says that it takes the mean of squares and does little else.
+
+    A normalization without a weight, or the first pass of one.
+    """
+    fused = parse_fused(name)
+    return fused is not None and not fused.unknown and _averages_squares(fused.kind, frozenset(fused.ops))
+
+
+def _averages_squares(kind: str, has: frozenset[str]) -> bool:
+    squares = "reduction" in kind and "mean" in has and bool(has & {"pow", "square"})
+    return squares and has <= _MEAN_SQUARE
+
 
 def _tags(kind: str, ops: tuple[str, ...], unknown: tuple[str, ...]) -> frozenset[str]:
     """What the list proves; see the module's head for why presence alone can be too little."""
@@ -217,7 +234,7 @@ def _tags(kind: str, ops: tuple[str, ...], unknown: tuple[str, ...]) -> frozense
     elif has & (known.MATMUL | known.CONVOLUTION):
         tags.add("bias")
     tags |= _updates(has, ops)
-    tags |= _written_out(has, optimizer="optimizer" in tags)
+    tags |= _written_out(kind, has, optimizer="optimizer" in tags)
     tags |= _routing(has, tags)
     tags |= _leaky(has, tags)
     if kind != "template" and not unknown and has <= known.CAST | known.LAYOUT:
@@ -252,7 +269,7 @@ def _updates(has: frozenset[str], ops: tuple[str, ...]) -> set[str]:
     return tags
 
 
-def _written_out(has: frozenset[str], *, optimizer: bool) -> set[str]:
+def _written_out(kind: str, has: frozenset[str], *, optimizer: bool) -> set[str]:
     """Norms, softmax, activations, gates and rotations that the model spells in arithmetic.
 
     Lists of forward and backward were compared with those that torch 2.13 gives for such models.
@@ -260,6 +277,8 @@ def _written_out(has: frozenset[str], *, optimizer: bool) -> set[str]:
     tags = set()
     variance = {"var", "var_mean"} & has and {"rsqrt", "sqrt"} & has and "sub" in has
     if not optimizer and (variance or ({"mean", "rsqrt"} <= has and has & {"pow", "square", "mul"})):
+        tags.add("norm")
+    if not optimizer and _averages_squares(kind, has):  # the root is taken where it is used
         tags.add("norm")
     if not optimizer and {"add", "div", "expand", "mul", "pow"} <= has:  # of x * rsqrt(mean(x ** 2))
         tags.add("norm_backward")

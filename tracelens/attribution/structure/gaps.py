@@ -14,7 +14,7 @@ from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import counts_batches, loses
 from tracelens.gemm import GemmShape
-from tracelens.gemm.inductor import parse_fused
+from tracelens.gemm.inductor import averages_squares, parse_fused
 
 _LOSSES = 3  # that are added one to another, at most
 _DRAWS = 6  # units between chance and the product with it, at most
@@ -70,8 +70,10 @@ class Interval:
         return None
 
     def _scales_rows(self, at: int) -> bool:
-        """A fused normalization: with statistics of rows, and a weight."""
+        """A fused normalization: with statistics of rows, and a weight or nothing else."""
         kind = self.run.kinds[at]
+        if averages_squares(kind.name):
+            return True
         statistics = {t for t in kind.tensors if len(t) > 1 and t[-1] == 1 < prod(t)}
         if not statistics or ("norm" in kind.tags and not any(len(t) == 1 for t in kind.tensors)):
             return False

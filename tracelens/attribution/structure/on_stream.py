@@ -273,7 +273,7 @@ class OnStream(Places):
             parts.append("dropout")
         if adds:
             parts.append("residual")
-        if "norm" in kind.tags or is_affine(self.run, at, self.hidden):
+        if "norm" in kind.tags or is_affine(self.run, at, self.hidden) or self._scales_rows(at):
             return Label("norm", self.next_layer, (*parts, "norm") if parts else ())
         if kind.tags & {"loss"} and self.vocab in widths(kind.tensors):
             return Label("loss")
