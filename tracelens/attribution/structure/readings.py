@@ -11,6 +11,7 @@ from tracelens.attribution.structure.norms import normalizes_by
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import bends, convolves_bent, follows, gate_of, routes
+from tracelens.gemm.inductor import parse_fused
 
 Pattern = tuple[str, ...]
 _MLP_BETWEEN = 4  # output, up, down and queries
@@ -21,6 +22,7 @@ _EXPERT_PRODUCTS = 2  # behind a choice: up and down
 EXPERTS = "moe.experts"
 QUERIES = "attention.qkv"
 _IN_PAIR = frozenset({"gemm", "activation", "copy", "add", "dropout"})  # of two linear layers in a row
+_ADDS = VIEWS | CUTS | {"add"}
 _RECURS = frozenset({"_cudnn_rnn", "miopen_rnn", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"})
 _MLPS: dict[tuple[int, ...], Pattern] = {
     (2, 1): ("mlp.up", "mlp.down"),
@@ -130,7 +132,14 @@ def _until_sum(run: Run, block: list[int]) -> list[int]:
 def _takes_sum(run: Run, at: int) -> bool:
     """Does a product take a sum as it is?"""
     before = (kind for kind in reversed(run.kinds[:at]) if kind.what != "copy")
-    return next((kind.what for kind in before if kind.name not in VIEWS | CUTS), "") == "add"
+    last = next((kind for kind in before if kind.name not in VIEWS | CUTS), None)
+    return last is not None and (last.what == "add" or _only_adds(last))
+
+
+def _only_adds(kind: Kind) -> bool:
+    """Is it a kernel of torch.compile that adds, and else takes parts at most?"""
+    fused = parse_fused(kind.name) if kind.what == "fused" else None
+    return fused is not None and fused.kind == "pointwise" and "add" in fused.ops and {*fused.ops} <= _ADDS
 
 
 def _multiplied(run: Run, at: int) -> bool:
