@@ -177,6 +177,17 @@ def _makes(it: Match, at: int, values: int) -> bool:
     )
 
 
+def _makes_second_scores(it: Match, at: int) -> bool:
+    """Does it make all queries, or all keys, of a second product that gives scores of the same pairs?"""
+    later = (it.run.shape(p) for p in range(at + 1, it.places[1][0]) if it.kinds[p].what == "bmm")
+    first, shape, second = it.run.shape(it.start), it.run.shape(at), next(later, None)
+    if first is None or shape is None or second is None or shape.batch > 1:
+        return False
+    same = (second.batch, second.m, second.n) == (first.batch, first.m, first.n)
+    rows = second.batch * second.m, second.batch * second.n
+    return same and shape.m * shape.n in [second.k * many for many in rows]
+
+
 def _inside(it: Match, at: int) -> str:
     """What a unit between the products is."""
     kind, (scores,), (softmax,), (values,) = it.kinds[at], *it.places
@@ -186,6 +197,8 @@ def _inside(it: Match, at: int) -> str:
         if kind.gemm is not None and at > softmax and _makes(it, at, values):
             return "attention.qkv"
         of_heads = (_heads(it) or 0) * it.sizes.get("key_dim", 0)
+        if at < softmax and _makes_second_scores(it, at):
+            return "attention.qkv"
         adds = _of_each_query(it.run, scores, at) or weighs_pairs(it.run, scores, _heads(it), at)
         if kind.gemm is not None and at < softmax and kind.gemm.n == of_heads and not adds:
             return "attention.qkv"  # of positions

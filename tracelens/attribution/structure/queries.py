@@ -9,7 +9,8 @@ from math import prod
 from tracelens.attribution.structure.ahead import key_rows
 from tracelens.attribution.structure.cores import of_distances, query_rows, weighs_pairs
 from tracelens.attribution.structure.grammars import GROUPED
-from tracelens.attribution.structure.joint import queries_of_other_stream
+from tracelens.attribution.structure.heads import per_head
+from tracelens.attribution.structure.joint import layer_of_other_stream, queries_of_other_stream
 from tracelens.attribution.structure.norms import adds, is_step
 from tracelens.attribution.structure.runs import Core, Label
 from tracelens.attribution.structure.walk import (
@@ -196,6 +197,8 @@ class Queries(Walk):
             of_head = (at not in makes or core.heads != 1) and self._of_each_head(shape, core)
             if of_head or bias(run, core.first, core.heads, at):
                 run.labels[at] = Label("attention.other", self.layer)
+        others = layer_of_other_stream(run, before, self.hidden)
+        run.labels |= {at: Label(part) for at, part in others.items() if at not in run.labels}
         for at in makes:
             if self._takes_activated(at):
                 continue  # the second of two layers, whose result the queries are made with
@@ -315,9 +318,11 @@ class Queries(Walk):
         )
         run.labels.update(dict.fromkeys(bends, Label("mlp.activation", self.layer)))
 
-    def _is_added(self, at: int, behind: int) -> bool:
-        """Is something added to the stream between the two?"""
-        return any(self._sums_up(kind) for kind in self.run.kinds[at + 1 : behind])
+    def _is_added(self, at: int, behind: int, core: Core | None = None) -> bool:
+        """Is something added to the stream between the two? Not what a core gives, head by head: before a
+        projection that is normalized or gated at most."""
+        kinds = (kind for kind in self.run.kinds[at + 1 : behind] if self._sums_up(kind))
+        return any(core is None or not any(per_head(t, core) for t in kind.tensors) for kind in kinds)
 
     def _is_convolved(self, core: Core, stop: int) -> bool:
         """Is the output projection on maps, a convolution of one tap over all heads?"""
@@ -346,7 +351,7 @@ class Queries(Walk):
                 continue
             if fits and (at > edge or (shape.n, shape.k) != self._sizes(here[fits[0]])):
                 break
-            if fits and shape == run.shape(here[fits[-1]]) and self._is_added(here[fits[-1]], at):
+            if fits and shape == run.shape(here[fits[-1]]) and self._is_added(here[fits[-1]], at, core):
                 break  # of the sum, for the next attention
             wide = width is not None and shape.k >= width
             first = run.shape(here[index - 1]) if index else None
