@@ -208,3 +208,48 @@ def test_attention_between_the_products_of_another_models_is_found() -> None:
     beside = _unfused(16, one, 2 * one, 16)  # of positions: part of the scores
     run = _run("forward", scores[0], beside, weighs[0], values[0])
     assert [sorted(core.parts) for core in run.cores] == [[0, 1, 2, 3]]
+
+
+def _unfused_layer(length: int) -> list[Kind]:
+    """Four heads, whose kernels tell no more than their sizes."""
+    rows, one = 4 * length, _gemm(4 * length, NARROW, NARROW)
+    softmax = _fused("per_fused__softmax_view", (16, length, length), (16, length, length))
+    scores, values = _unfused(16, length, length, 16), _unfused(16, length, 16, length)
+    return [*3 * [one], scores, softmax, values, one, *_mlp(rows, NARROW)]
+
+
+def _unfused_back(length: int, *ahead: Kind) -> list[Kind]:
+    """The gradients of its activations, with others ahead of the output projection's."""
+    rows, one = 4 * length, _gemm(4 * length, NARROW, NARROW)
+    softmax = _fused("per_fused__softmax_backward_data_view", (16, length, length), (16, length, length))
+    back, made = _unfused(16, length, length, 16), _unfused(16, length, 16, length)
+    mlp = [_gemm(rows, 4 * NARROW, NARROW), _gemm(rows, NARROW, 4 * NARROW)]
+    return [*mlp, *ahead, one, made, back, softmax, _unfused(16, 16, length, length), made, *3 * [one]]
+
+
+def _read_back(lengths: list[int], *kinds: Kind) -> Run:
+    forward = _run("forward", *(kind for length in lengths for kind in _unfused_layer(length)))
+    parts = ["attention.scores", "attention.softmax", "attention.values"]
+    names = [*3 * [QUERIES], *parts, OUTPUT, UP, "mlp.activation", DOWN]
+    forward.labels = {at: Label(names[at % 10], at // 10) for at in range(len(forward))}
+    run = _run("backward", *kinds)
+    run.cores = find_backward_cores(run, [forward])
+    label_products(run, forward, {})
+    return run
+
+
+def test_cores_of_two_models_in_turn_are_told_by_the_sizes_of_their_scores() -> None:
+    order = (64, 64, 128, 128)
+    run = _read_back([64, 128, 64, 128], *(kind for length in order for kind in _unfused_back(length)))
+    for start in range(0, len(run), 11):
+        found = [run.labels[start + at].component for at in (0, 1, 2, 8, 9, 10)]
+        assert found == [DOWN, UP, OUTPUT, *3 * [QUERIES]], start
+
+
+def test_no_product_ahead_of_a_core_is_of_its_queries_where_another_core_has_no_gradient() -> None:
+    """Another product of that size stands ahead of each: without cores to go by all that follow move."""
+    back = _unfused_back(64, _gemm(256, NARROW, NARROW))
+    run = _read_back([64, 64, 64], *back, *back[:2], *back)
+    named = {at: label.component for at, label in run.labels.items()}
+    assert QUERIES not in {named.get(start + at) for start in (0, 14) for at in (2, 3)}
+    assert {named[start + at] for start in (0, 14) for at in (9, 10, 11)} == {QUERIES}

@@ -11,10 +11,11 @@ their rows along m (NT in cuBLAS's letters), however the weight is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, pairwise
 
 from tracelens.attribution.structure.ahead import key_rows
+from tracelens.attribution.structure.backward_cores import gradient_of, scores_of
 from tracelens.attribution.structure.products import NamedProduct, Size, is_product, products_of, size_of
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.weight_gradients import label_weights
@@ -36,12 +37,13 @@ def label_products(run: Run, forward: Run, layouts: Mapping[int, str | None]) ->
     for core, twin in zip(cores, turn or reversed(ahead), strict=False):
         for at, component in core.parts.items():
             run.labels[at] = Label(component, forward.labels[twin.first].layer if same else None)
+    pairs = [*zip(cores, turn, strict=True)] if same else _matched(run, forward, cores)
     again = [core for core in run.cores if not core.backward]
     if same and len(again) == len(cores):
         path, recomputed = _path_with_recompute(run, forward, again, cores)
     else:
         path, recomputed = (
-            _path(run, forward, cores if same else None, _of_weights(run, forward, layouts)),
+            _path(run, forward, pairs, _of_weights(run, forward, layouts)),
             {},
         )
     taken = {*path, *recomputed}
@@ -68,29 +70,35 @@ def _of_weights(run: Run, forward: Run, layouts: Mapping[int, str | None]) -> se
     return {at for at, layout in layouts.items() if layout == "NT" and size_of(run, at) in either}
 
 
-def _path(run: Run, forward: Run, cores: list[Core] | None, weights: set[int]) -> dict[int, NamedProduct]:
+def _path(
+    run: Run, forward: Run, pairs: list[tuple[Core, Core]], weights: set[int]
+) -> dict[int, NamedProduct]:
     """The gradients of activations: between two cores, the forward between the same two, reversed.
 
-    Where the backward does not show as many cores as the forward, the whole of both. ``weights`` are none.
+    ``pairs`` are cores with those of the forward that they are the gradients of. ``weights`` are none.
     """
+    cores, turn = [core for core, _ in pairs], [other for _, other in pairs]
     out: dict[int, NamedProduct] = {}
     left: list[NamedProduct] = []  # of which no gradient stands where it is expected
     open_: list[int] = []
     inside = weights.union(*(core.parts for core in run.cores))
-    edges = [-1, *(min(core.parts) for core in cores or []), len(run)]
-    turn = _in_turn(run, forward, cores or [])
-    nested = turn == forward.cores[::-1]
-    expected = _between_positions(forward, bool(cores)) if nested or not cores else _of_cores(forward, turn)
+    edges = [-1, *(min(core.parts) for core in cores), len(run)]
+    nested = [core.first for core in turn] == sorted((core.first for core in turn), reverse=True)
+    expected = _between_positions(forward, turn) if nested else _of_cores(forward, turn)
     for (start, stop), ahead in zip(pairwise(edges), expected, strict=True):
         places = [at for at in range(start + 1, stop) if at not in inside and size_of(run, at) is not None]
         sizes = [(at, size_of(run, at)) for at in places]
         found = _in_order(sizes, ahead)
-        found |= _beside([at for at in places if at not in found], run, ahead, list(found.values()))
+        found |= _beside([at for at in places if at not in found], run, ahead, found)
         out |= found
         open_ += [at for at in places if at not in found]
         left += _without(ahead, found.values())
     # keys and values that the forward makes ahead of their layer have their gradients behind its core
-    return out | _beside(open_, run, [p for p in left if p.label.component == "attention.qkv"], [])
+    behind = {_layer_of(forward, other): core.first for core, other in pairs}
+    for layer, own in groupby(left, lambda product: product.label.layer):
+        late = [at for at in open_ if at not in out and (not pairs or at > behind.get(layer, len(run)))]
+        out |= _beside(late, run, [p for p in own if p.label.component == "attention.qkv"], {})
+    return out
 
 
 def _in_turn(run: Run, forward: Run, cores: list[Core]) -> list[Core]:
@@ -109,6 +117,9 @@ def _in_turn(run: Run, forward: Run, cores: list[Core]) -> list[Core]:
 
 def _is_gradient_of(run: Run, core: Core, forward: Run, other: Core) -> bool:
     """Can it be, as far as their sizes are known?"""
+    scores = scores_of(forward, other)
+    if scores is not None and gradient_of(run, core, {scores}) is None:
+        return False
     pairs = (
         (core.tokens, other.tokens),
         (core.heads, other.heads),
@@ -118,9 +129,36 @@ def _is_gradient_of(run: Run, core: Core, forward: Run, other: Core) -> bool:
     return all(None in pair or pair[0] == pair[1] for pair in pairs)
 
 
-def _between_positions(forward: Run, cut: bool) -> list[list[NamedProduct]]:
-    """Between two cores of a forward, and outside all, the products, both reversed."""
-    bounds = [len(forward), *(core.first for core in reversed(forward.cores if cut else [])), -1]
+def _matched(run: Run, forward: Run, cores: list[Core]) -> list[tuple[Core, Core]]:
+    """The cores of a backward that does not show those of its forward one for one, as far as the products
+    around them say whose gradients they are."""
+    inside = {at for core in run.cores for at in core.parts}
+    own = {min(core.parts): core for core in cores}
+    others = {core.first: core for core in forward.cores}
+    scores = {at: scores_of(forward, core) or _heads(core) for at, core in others.items()}
+    back = {at: gradient_of(run, core, {*scores.values()}) or _heads(core) for at, core in own.items()}
+    ran = {at: size for at in range(len(run)) if at not in inside and (size := size_of(run, at)) is not None}
+    expected = {at: one.dgrad for at in range(len(forward)) for one in products_of(forward, [at])}
+    left, steps = sorted((ran | back).items()), sorted((scores | expected).items(), reverse=True)
+    pairs: list[tuple[Core, Core]] = []
+    while common := _common(left, [size for _, size in steps]):  # of each model whose kernels are mixed
+        found = [(at, steps[n][0]) for at, n in common if at in own and steps[n][0] in others]
+        if not found:
+            break
+        pairs += [(own[at], others[there]) for at, there in found]
+        ran_now, taken = {at for at, _ in common}, {n for _, n in common}
+        left = [one for one in left if one[0] not in ran_now]
+        steps = [one for n, one in enumerate(steps) if n not in taken]
+    return sorted(pairs, key=lambda pair: min(pair[0].parts))
+
+
+def _heads(core: Core) -> tuple[int | None, ...]:
+    return (core.tokens, core.heads, core.key_dim)
+
+
+def _between_positions(forward: Run, cores: list[Core]) -> list[list[NamedProduct]]:
+    """Between these cores of a forward, the last first, and outside all, the products, both reversed."""
+    bounds = [len(forward), *(core.first for core in cores), -1]
     return [products_of(forward, range(end - 1, begin, -1)) for end, begin in pairwise(bounds)]
 
 
@@ -199,13 +237,18 @@ def _path_with_recompute(
 
 
 def _beside(
-    places: list[int], run: Run, ahead: list[NamedProduct], used: list[NamedProduct]
+    places: list[int], run: Run, ahead: list[NamedProduct], known: Mapping[int, NamedProduct]
 ) -> dict[int, NamedProduct]:
-    """Branches of one input (queries, keys, values; gate and up) come in any order among themselves."""
-    left = _without(ahead, used)
+    """Branches of one input (queries, keys, values; gate and up) come in any order among themselves, and
+    before what is ``known`` to follow them."""
+    left = _without(ahead, known.values())
     out: dict[int, NamedProduct] = {}
+    stations = {at: product for at, product in known.items() if product.label.component not in _BRANCHES}
     for at in places:
+        passed = [p for place, p in stations.items() if place < at]
+        late = {p.shape.m: ahead.index(p) for p in sorted(passed, key=ahead.index)}
         fits = [p for p in left if p.dgrad == size_of(run, at) and p.label.component in _BRANCHES]
+        fits = [p for p in fits if ahead.index(p) > late.get(p.shape.m, -1)]
         if fits and len({product.label.component for product in fits}) == 1:
             out[at] = fits[0]
             left.remove(fits[0])
@@ -236,7 +279,7 @@ def _in_order(places: list[tuple[int, Size | None]], ahead: list[NamedProduct]) 
     return {at: ahead[index] for at, index in best.items()}
 
 
-def _common(places: list[tuple[int, Size | None]], sizes: list[Size]) -> list[tuple[int, int]]:
+def _common(places: Sequence[tuple[int, object]], sizes: Sequence[object]) -> list[tuple[int, int]]:
     """The longest common subsequence of what ran and what is expected: (place, index of the expected)."""
     rows, columns = len(places), len(sizes)
     if rows * columns > _MOST_PAIRS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tracelens.attribution.structure.attention_grammars import KERNELS_BACK
 from tracelens.attribution.structure.cores import fused_core, in_one
@@ -31,7 +31,7 @@ def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
         )
         return in_one(run, [*_backward_by_order(run)] or [*of_kernels])
     unfused = [(other, core) for other in forward for core in other.cores if core.first != core.last]
-    scores = {size for other, core in unfused if (size := _scores(other, core)) is not None}
+    scores = {size for other, core in unfused if (size := scores_of(other, core)) is not None}
     turned = {(batch, k, n, m) for batch, m, n, k in scores}  # dK as Q^T dS, transposed
     cores: list[Core] = []
     for at, kind in enumerate(run.kinds):
@@ -43,8 +43,15 @@ def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
     return in_one(run, cores)
 
 
-def _scores(run: Run, core: Core) -> tuple[int, int, int, int] | None:
-    """The size of Q K^T: what is multiplied with the values; products with positions can stand before it."""
+def gradient_of(run: Run, core: Core, scores: Collection[object]) -> tuple[int, int, int, int] | None:
+    """The one of these sizes of scores that an unfused core of a backward has."""
+    own = (run.shape(at) for at, part in core.parts.items() if part == "attention.values")
+    return next((size for shape in own if shape and (size := _size(shape)) in scores), None)
+
+
+def scores_of(run: Run, core: Core) -> tuple[int, int, int, int] | None:
+    """The size of Q K^T of an unfused core: what is multiplied with the values; products with positions can
+    stand before it."""
     shapes = {part: [run.shape(at) for at in core.parts if core.parts[at] == part] for part in _UNFUSED}
     wanted = {(shape.batch, shape.m, shape.k) for shape in shapes["attention.values"] if shape is not None}
     fits = [s for s in shapes["attention.scores"] if s is not None and (s.batch, s.m, s.n) in wanted]
