@@ -236,6 +236,8 @@ class _Between:
                 if of_rows and self.several:
                     return Label("unattributed", layer=label.layer)
                 own = self._of_sum(at, kind) if of_rows or label.component in _WITHOUT_WEIGHTS else None
+                if own is None and label.component == "mlp.activation":  # of a bias, of which nothing tells
+                    return Label("unattributed", layer=label.layer)
                 return own or Label(label.component, label.layer, label.components)
             if partial in other.tensors[1:]:
                 return None  # its first stage, of no name

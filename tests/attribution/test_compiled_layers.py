@@ -1,0 +1,125 @@
+"""Layers under torch.compile whose kernels do less, or stand elsewhere, than those of most models."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.attribution.test_compiled_gradients import (
+    DOWN,
+    HIDDEN,
+    INNER,
+    OUTPUT,
+    QUERIES,
+    ROWS,
+    STREAM,
+    TOKENS,
+    UP,
+    _between,
+    _forward,
+    _fused,
+    _gemm,
+    _run,
+)
+from tracelens.attribution.structure.between import label_between
+from tracelens.attribution.structure.cores import find_cores
+from tracelens.attribution.structure.forward import label_forward
+from tracelens.attribution.structure.readings import read_gap
+from tracelens.attribution.structure.runs import Run
+from tracelens.attribution.structure.units import Kind
+from tracelens.gemm import GemmShape
+
+NARROW = 16
+_ROWS, _STATISTIC = (4, 64, NARROW), (4, 64, 1)
+
+
+def _read(*kinds: Kind) -> Run:
+    run = _run("forward", *kinds)
+    run.cores = find_cores(run)
+    label_forward(run, HIDDEN)
+    label_between(run, HIDDEN, None)
+    return run
+
+
+def _named(run: Run, *places: int) -> list[str]:
+    return [run.labels[at].component if at in run.labels else "" for at in places]
+
+
+@pytest.mark.parametrize(
+    ("sum_", "found"),
+    [
+        ("poi_fused_add_slice_view", (OUTPUT, UP, DOWN, "", QUERIES)),
+        ("poi_fused_add_mul_view", (OUTPUT, "mlp.gate", UP, DOWN, QUERIES)),
+    ],
+)
+def test_what_takes_a_sum_as_it_is_is_of_no_mlp(sum_: str, found: tuple[str, ...]) -> None:
+    """transformers models/x_clip: a layer of messages behind the sum; a gate is multiplied."""
+    product, norm = Kind("gemm", "mm"), _fused("per_fused_add_native_layer_norm_view")
+    bends = _fused("poi_fused_mul_sigmoid_view")
+    kinds = [product, norm, product, bends, product, _fused(sum_), product, norm, product]
+    run = _run("forward", *kinds)
+    assert read_gap(run, [0, 2, 4, 6, 8]) == found
+
+
+def test_the_second_pass_of_a_norm_of_the_stream_has_its_statistic_and_its_weight() -> None:
+    """transformers models/aimv2: the root is taken where it is used."""
+    ahead = _forward().kinds
+    first = _fused("red_fused__to_copy_mean_pow_view", STREAM, (4, 64, 1))
+    second = _fused("poi_fused__to_copy_clone_mul", (HIDDEN,), STREAM, (4, 64, 1), STREAM)
+    run = _read(*ahead[:3], first, second, *ahead[3:])
+    assert _named(run, 3, 4) == ["norm", "norm"]
+
+
+@pytest.mark.parametrize("ops", ["add_mean_pow", "add_mean_mul_pow_sigmoid"])
+def test_heads_are_normalized_by_the_mean_of_their_squares_alone(ops: str) -> None:
+    """transformers models/muse_spark: without a weight, its root a power; with a gate, or without."""
+    ahead = _forward().kinds
+    norm = _fused(f"per_fused__to_copy_{ops}_view", (4, 64, 4, 1), (4, 4, 64, 16), ROWS, STREAM)
+    assert _named(_read(*ahead[:2], norm, *ahead[2:]), 2, 3) == ["norm", OUTPUT]
+
+
+def test_a_gate_of_what_is_normalized_head_by_head_is_no_output() -> None:
+    ahead = _forward().kinds
+    norm = _fused("per_fused_add_mean_mul_pow_sigmoid_view", (4, 64, 4, 1), (4, 4, 64, 16), ROWS, STREAM)
+    run = _read(*ahead[:2], _gemm(TOKENS, HIDDEN, HIDDEN), norm, *ahead[2:])
+    assert _named(run, 2, 4) == ["attention.other", OUTPUT]
+
+
+def test_the_layer_of_a_narrower_stream_is_of_no_queries() -> None:
+    """transformers models/lilt: a compiler puts it between the queries of the next attention."""
+    ahead = _forward().kinds
+    narrow = _gemm(TOKENS, NARROW, NARROW)
+    norm = _fused("per_fused_add_native_layer_norm_view", _ROWS, _STATISTIC, (NARROW,), (NARROW,), _ROWS)
+    mlp = [
+        _gemm(TOKENS, 4 * NARROW, NARROW),
+        _fused("poi_fused_gelu_view", (TOKENS, 4 * NARROW)),
+        _gemm(TOKENS, NARROW, 4 * NARROW),
+    ]
+    run = _read(
+        *ahead, narrow, norm, *mlp, norm, narrow, narrow, *3 * [_gemm(TOKENS, HIDDEN, HIDDEN)], *ahead[1:]
+    )
+    start = len(ahead)
+    assert _named(run, start, *range(start + 2, start + 5)) == [OUTPUT, UP, "mlp.activation", DOWN]
+    assert {*_named(run, *range(start + 8, start + 11))} == {QUERIES}
+
+
+def _batched(m: int, n: int, k: int) -> Kind:
+    return Kind("bmm", "bmm", gemm=GemmShape(m, n, k, 16, None, None, None))
+
+
+@pytest.mark.parametrize(("wide", "found"), [(HIDDEN, QUERIES), (2 * HIDDEN, "")])
+def test_queries_and_keys_of_a_second_product_of_scores_stand_before_it(wide: int, found: str) -> None:
+    """LiLT (arXiv 2202.13669): the scores of two streams are summed."""
+    softmax = _fused("per_fused__softmax_add_view", (16, 64, 64), (16, 64, 64))
+    makes = _gemm(TOKENS, wide, HIDDEN)
+    run = _run(
+        "forward", _batched(64, 64, 4), makes, makes, _batched(64, 64, 16), softmax, _batched(64, 16, 64)
+    )
+    (core,) = find_cores(run)
+    assert [core.parts.get(at, "") for at in (1, 2)] == 2 * [found]
+
+
+def test_partial_sums_beside_an_activation_are_of_a_bias_where_nothing_tells_of_which() -> None:
+    """Behind an MLP on a width that no product of a name has, as one that mixes tokens."""
+    first = _fused("red_fused_gelu_gelu_backward_sum_view", (TOKENS, INNER), (TOKENS, INNER), (1, 1, 48, 24))
+    kinds = first, _fused("per_fused_gelu_gelu_backward_sum_view", (1, 1, 48, 24), (1, 1, 48))
+    assert _between(DOWN, UP, *kinds) == ["mlp.activation", "unattributed"]
