@@ -23,8 +23,9 @@ from tests.attribution.test_compiled_gradients import (
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
+from tracelens.attribution.structure.gradients import in_experts, label_gradients
 from tracelens.attribution.structure.readings import read_gap
-from tracelens.attribution.structure.runs import Run
+from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import GemmShape
 
@@ -123,3 +124,70 @@ def test_partial_sums_beside_an_activation_are_of_a_bias_where_nothing_tells_of_
     first = _fused("red_fused_gelu_gelu_backward_sum_view", (TOKENS, INNER), (TOKENS, INNER), (1, 1, 48, 24))
     kinds = first, _fused("per_fused_gelu_gelu_backward_sum_view", (1, 1, 48, 24), (1, 1, 48))
     assert _between(DOWN, UP, *kinds) == ["mlp.activation", "unattributed"]
+
+
+def test_partial_sums_of_a_norm_are_of_it_also_beside_an_embedding() -> None:
+    """transformers models/vilt: the norm of embeddings, whose sums have the name of both."""
+    name = "add_embedding_dense_backward_native_layer_norm_backward_slice"
+    first = _fused(f"red_fused_{name}", STREAM, STREAM, (4, 64, 1), (HIDDEN, 8), (HIDDEN, 8))
+    second = _fused(f"per_fused_{name}", (HIDDEN, 8), (HIDDEN,))
+    assert _between(QUERIES, DOWN, first, second) == 2 * ["norm"]
+
+
+def test_a_map_with_its_channels_in_front_is_of_the_stream() -> None:
+    """transformers models/sam3_lite_text: batch normalization of text, a map of one row."""
+    maps, name = (2, HIDDEN, 1, 128), "native_batch_norm_backward_native_layer_norm_backward_sum_transpose"
+    kernel = _fused(
+        f"red_fused_{name}", (2, 128, HIDDEN), maps, maps, (HIDDEN, 1, 1), (HIDDEN, 8), (HIDDEN, 8)
+    )
+    run = _run("backward", kernel, _gemm(TOKENS, INNER, HIDDEN))
+    run.labels = {1: Label(DOWN, 0, role="dgrad")}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert _named(run, 0) == ["norm"]
+
+
+@pytest.mark.parametrize(("columns", "found"), [(48, "norm"), (64, "moe.experts")])
+def test_a_product_summed_over_the_rows_of_experts_is_of_a_norms_weight(columns: int, found: str) -> None:
+    """transformers models/muse_spark: a norm behind the choice of experts."""
+    rows = (2 * TOKENS, 48)
+    kernel = _fused("red_fused__to_copy_mul_sum", rows, rows, (1, columns, 32))
+    label = in_experts(kernel, "moe.experts", "moe.experts", 0)
+    assert (label.component if label is not None else "moe.experts") == found
+
+
+@pytest.mark.parametrize(("behind_norm", "found"), [(True, "embedding"), (False, QUERIES)])
+def test_a_sum_behind_the_weight_of_no_name_before_all_layers_is_of_the_embedding(
+    behind_norm: bool, found: str
+) -> None:
+    """transformers models/patchtst: values of a series are brought onto the stream by one column."""
+    norm = _fused("red_fused_native_layer_norm_backward_view", STREAM, STREAM, (4, 64, 1), (HIDDEN,))
+    weight, sum_ = _gemm(HIDDEN, 1, TOKENS), _fused("red_fused_sum", STREAM, (1, HIDDEN, 2))
+    run = _run("backward", _gemm(TOKENS, HIDDEN, HIDDEN), *[norm] * behind_norm, weight, sum_)
+    run.labels = {0: Label(QUERIES, 0, role="dgrad")}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert run.labels[len(run) - 1].component == found
+
+
+def test_maps_of_another_model_between_the_products_of_an_mlp_are_not_of_it() -> None:
+    """transformers models/sam_hq: its mask decoder's convolutions, where a compiler puts them."""
+    ahead, maps = _forward().kinds, (2, 32, 64, 64)
+    convolution = Kind("convolution", "convolution", tensors=(maps, (32, 32, 3, 3)))
+    added = _fused("poi_fused_add_convolution", maps, (32,), maps, maps)
+    bent = _fused("poi_fused_relu_view", (TOKENS, INNER))
+    run = _read(*ahead[:4], convolution, added, bent, *ahead[4:])
+    assert _named(run, 4, 5, 6) == ["", "", "mlp.activation"]
+
+
+@pytest.mark.parametrize("convolves", [False, True])
+def test_without_shapes_what_convolutions_gave_is_added_to_no_stream(convolves: bool) -> None:
+    """transformers models/zoedepth: heads on maps behind the layers."""
+    product, core = Kind("gemm", "mm"), Kind("core", "_flash_attention_forward")
+    bent, add = _fused("poi_fused_gelu_view"), _fused("poi_fused_add_view")
+    mlp = [product, bent, product, *[Kind("convolution", "convolution")] * convolves, add]
+    run = _run("forward", *2 * [product, core, product, _fused("per_fused_add_native_layer_norm"), *mlp])
+    run.cores = find_cores(run)
+    names = {0: QUERIES, 1: "attention.core", 2: OUTPUT, 4: UP, 6: DOWN}
+    step = len(run) // 2
+    run.labels = {step * n + at: Label(part, n) for n in (0, 1) for at, part in names.items()}
+    label_between(run, 0, None)
+    assert _named(run, len(run) - 1) == ["" if convolves else "residual"]

@@ -24,6 +24,7 @@ _UP = frozenset({"mlp.up", "mlp.gate"})
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 _PUTS = ("index_put", "index_put_", "index_copy", "index_copy_")
+_OF_MAP = 4  # dimensions
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
 
 
@@ -239,14 +240,22 @@ class _Placed(OnStream):
         if not _goes_up(self.product_before) or not (_goes_up(self.product_after) or ends):
             return None
         kinds, mixes = self.run.kinds, set[int]()  # a convolution over places, and its bias
-        for at in self.gap:
+        gap = [at for at in self.gap if self._is_inside(kinds[at])]
+        for at in gap:
             if kinds[at].what == "convolution" or (at - 1 in mixes and kinds[at].name in ("add", "add_")):
                 mixes.add(at)
         # without shapes a cast can be of the result, or of the weight that is next
         either = Label("unattributed", self.layer, candidates=("mlp.activation", "mlp.down"))
-        casts = {at for at in self.gap if kinds[at].tags == {"cast"} and not kinds[at].tensors}
+        casts = {at for at in gap if kinds[at].tags == {"cast"} and not kinds[at].tensors}
         found = dict(self._all("mlp.activation")) | dict.fromkeys(mixes, Label("mlp.other", self.layer))
-        return [*(found | dict.fromkeys(casts, either)).items()]
+        found |= dict.fromkeys(casts, either)
+        return [(at, found[at]) for at in gap]
+
+    def _is_inside(self, kind: Kind) -> bool:
+        """Is it no map of another width, which a compiler puts between an MLP's products?"""
+        widths = {self.product.n, self.product.n // 2} if self.product is not None else set[int]()
+        maps = [t for t in kind.tensors if len(t) == _OF_MAP and 1 not in t[1:]]
+        return not (widths and maps) or any(widths & {*t} for t in kind.tensors)
 
     def _in_experts(self) -> list[tuple[int, Label]] | None:
         same = self.before == self.after == "moe.router" and self.layer == self.next_layer

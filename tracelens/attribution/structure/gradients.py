@@ -27,6 +27,7 @@ _SUMS = (1, 2, 3, 4, 6, 8)  # of the weights and biases of the norms in one kern
 _VOCABULARY = 256  # words or bytes, at least; less are classes
 #: What has no weight: a sum over the tokens beside it is the gradient of a bias.
 _WITHOUT_WEIGHTS = ("mlp.activation", "dropout", "residual")
+_OF_MAP = 4  # dimensions
 _CLAMPED = "clamp_min"  # the length of what torch.nn.functional.normalize divides by it
 BIASES = 3  # of the products that take one tensor: queries, keys and values
 _NEAR = 12  # units: how far a second stage stands behind its first
@@ -53,6 +54,8 @@ def in_experts(kind: Kind, first: str | None, last: str | None, layer: int | Non
     fused = parse_fused(kind.name)
     ops = set(fused.ops) if fused else {kind.name}
     moves = any(op.startswith(("index", "scatter", "gather", "new_zeros")) for op in ops)
+    if first == "moe.experts" and _weighs_rows(kind):
+        return Label("norm", layer)
     if first == last == "moe.experts" and kind.tags & {"activation", "activation_backward"}:
         return Label("moe.experts", layer)
     if moves:
@@ -60,6 +63,13 @@ def in_experts(kind: Kind, first: str | None, last: str | None, layer: int | Non
     if "moe.router" in (first, last) and ops & {"_softmax", "_softmax_backward_data", "topk"}:
         return Label("moe.router", layer)
     return None
+
+
+def _weighs_rows(kind: Kind) -> bool:
+    """A product of two tensors of one size, summed over the rows: of a weight for each column, a norm's."""
+    two, sums = kind.tensors[:2], {t[1:2] for t in kind.tensors[2:] if len(t) == 3 and t[0] == 1}
+    whole = len(two) == 2 and two[0] == two[1] and len(two[0]) == 2
+    return whole and two[0][1:] in sums and kind.tags == {"sum"}
 
 
 def _of_scores(kind: Kind) -> bool:
@@ -143,8 +153,11 @@ class _Between:
     # --- what the tensors are --------------------------------------------------------------------
 
     def _streams(self, kind: Kind) -> int:
-        """How many of its tensors have the shape of the residual stream."""
-        return sum(t[-1] in self.hidden and prod(t[:-1]) in self.tokens for t in kind.tensors if len(t) > 1)
+        """How many of its tensors have the shape of the residual stream; or of it with the channels in front,
+        on a map."""
+        rows = [(t[-1], prod(t[:-1])) for t in kind.tensors if len(t) > 1]
+        rows += [(t[1], prod(t) // t[1]) for t in kind.tensors if len(t) == _OF_MAP and t[1] and t[-1] > 1]
+        return sum(wide in self.hidden and many in self.tokens for wide, many in rows)
 
     def _of_embedding(self, at: int, kind: Kind) -> Label | None:
         fused = parse_fused(kind.name) if self.around.get(at, (0, 0))[1] == len(self.run) else None
@@ -156,7 +169,7 @@ class _Between:
             return Label("embedding")  # with that of the head, which is the same table
         if kind.what == "embedding" or kind.name.startswith("convolution"):
             return Label("embedding")  # of tokens or of patches
-        if "embedding_backward" not in kind.tags:
+        if "embedding_backward" not in kind.tags or (kind.tags & _NORM and self._second_stage(at)):
             return None
         if kind.tags & _NORM and self._streams(kind) >= 2 and not kind.name.startswith("triton_poi"):
             return Label("norm", None, ("norm", "embedding"))
@@ -440,6 +453,11 @@ class _Between:
             return fits
         last = next(place for place in range(at - 1, -1, -1) if self.run.kinds[place].what in ("gemm", "bmm"))
         made, next_ = self.run.labels.get(last), self.run.labels.get(stop)
+        shape = self.run.shape(last)
+        if made is None and stop == len(self.run) and shape is not None and shape.m in widths:
+            parts = (self.run.labels.get(place) for place in range(start + 1, last))
+            if any(label is not None and label.component == "norm" for label in parts):
+                return [stop]  # its weight's gradient, of a product of no name, stands there too
         if (
             made is not None
             and next_ is not None

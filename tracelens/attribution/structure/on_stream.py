@@ -243,9 +243,11 @@ class OnStream(Places):
             return Label("logits")  # what the head takes of the sequence
         return None
 
-    def _only_adds(self, kind: Kind) -> bool:
-        """Without shapes: a sum, scaled or dropped, by its name. Numbers of places are added to, and then
-        clamped; so is what is scaled to fewer bits."""
+    def _only_adds(self, kind: Kind, at: int) -> bool:
+        """Without shapes: a sum, scaled or dropped, by its name, of what no convolution made. Numbers of
+        places are added to, and then clamped; so is what is scaled to fewer bits."""
+        if any(self.run.kinds[p].what == "convolution" for p in self.gap if p < at):
+            return False
         fused = parse_fused(kind.name)
         ops = {*fused.ops} if fused is not None else set()
         counts = bool(ops & _COUNTS) or ("clamp" in ops and "mul" not in ops)
@@ -264,7 +266,7 @@ class OnStream(Places):
         if self.after == "logits" and self._of_table(kind):
             return Label("logits")
         # as wide as the stream; a recording without shapes, or a kernel of Triton without them, says nothing
-        wide = self.hidden in widths(kind.tensors) or (not kind.tensors and self._only_adds(kind))
+        wide = self.hidden in widths(kind.tensors) or (not kind.tensors and self._only_adds(kind, at))
         adds = "add" in kind.tags and self.before in _STREAM
         parts: list[str] = []
         if self._draws(kind):
