@@ -7,6 +7,7 @@ import pytest
 from tests.attribution.test_compiled_gradients import _fused, _gemm
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.backward_cores import find_backward_cores
+from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.gradients import label_gradients
@@ -253,3 +254,26 @@ def test_no_product_ahead_of_a_core_is_of_its_queries_where_another_core_has_no_
     named = {at: label.component for at, label in run.labels.items()}
     assert QUERIES not in {named.get(start + at) for start in (0, 14) for at in (2, 3)}
     assert {named[start + at] for start in (0, 14) for at in (9, 10, 11)} == {QUERIES}
+
+
+def test_products_of_a_bias_beside_fused_attention_have_gradients_too() -> None:
+    """Segment Anything's relative positions of rows and of columns, with a copy of the queries between."""
+    bias, layout = (
+        _unfused(8, 128, 8, 16),
+        _fused("poi_fused_clone_permute_view", (256, 192), (3, 4, 4, 64, 16)),
+    )
+    queries, out = _gemm(256, 3 * NARROW, NARROW), _gemm(256, NARROW, NARROW)
+    run = _run("forward", queries, bias, layout, bias, _core(64, NARROW), out, *_mlp(256, NARROW))
+    label_forward(run, NARROW)
+    label_between(run, NARROW, None)
+    assert [run.labels[at].component for at in (1, 2, 3)] == [
+        "attention.scores",
+        "attention.other",
+        "attention.scores",
+    ]
+    gradients = [_unfused(8, 16, 8, 128), _unfused(8, 128, 16, 8), _unfused(8, 24, 16, 8)]
+    back = _run("backward", out, _core(64, NARROW, backward=True), *gradients, _gemm(256, NARROW, 192))
+    back.cores = find_backward_cores(back, [run])
+    label_products(back, run, {})
+    assert [at for at in (2, 3, 4) if at in back.labels] == [2, 3]
+    assert {back.labels[at].component for at in (2, 3)} == {"attention.scores"}

@@ -56,11 +56,23 @@ def label_products(run: Run, forward: Run, layouts: Mapping[int, str | None]) ->
     label_weights(run, products_of(forward), taken, path)
     unfused = [forward.shape(core.first) for core in forward.cores if core.first != core.last]
     batches = {shape.batch for shape in unfused if shape is not None}
+    biases = _of_biases(forward)
     for at in range(len(run)):
         shape = run.shape(at)
         is_open = at not in run.labels and run.kinds[at].what == "bmm"
-        if is_open and shape is not None and shape.batch in batches:
+        if is_open and size_of(run, at) in biases:
+            run.labels[at] = Label("attention.scores")
+        elif is_open and shape is not None and shape.batch in batches:
             run.labels[at] = Label("unattributed", candidates=("attention.scores", "attention.values"))
+
+
+def _of_biases(forward: Run) -> set[Size]:
+    """The sizes of the gradients of what is added to the scores of fused attention, where products of its
+    queries make that (relative positions)."""
+    fused = [core for core in forward.cores if core.first == core.last]
+    shapes = [forward.shape(at) for core in fused for at in core.parts]
+    made = [(s.batch, s.m, s.n, s.k) for s in shapes if s is not None]
+    return {size for b, m, n, k in made for size in ((b, m, k, n), (b, k, n, m), (b, n, k, m))}
 
 
 def _of_weights(run: Run, forward: Run, layouts: Mapping[int, str | None]) -> set[int]:

@@ -146,7 +146,10 @@ class _Placed(OnStream):
                 not any(kind.what == "norm" or adds(kind) for kind in kinds) and self.product is not None
             )
             return self._all("attention.other") if straight else None  # into the next, by no projection
-        biased = self.before in ("attention.scores", "attention.softmax") and self.after == cores[0]
+        within = self.core is not None and min(self.core.parts) < self.gap[0]  # between products of its bias
+        biased = self.before in ("attention.scores", "attention.softmax") and (
+            self.after == cores[0] or within
+        )
         weighs_first = self.core is not None and self.run.kinds[self.core.first].what == "softmax"
         takes = ("attention.qkv", *cores, *["attention.softmax"] * weighs_first)
         if biased or (self.before == "attention.qkv" and self.after in takes):
