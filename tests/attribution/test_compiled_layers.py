@@ -134,16 +134,18 @@ def test_partial_sums_of_a_norm_are_of_it_also_beside_an_embedding() -> None:
     assert _between(QUERIES, DOWN, first, second) == 2 * ["norm"]
 
 
-def test_a_map_with_its_channels_in_front_is_of_the_stream() -> None:
+def test_maps_beside_the_stream_are_of_it_with_their_channels_in_front() -> None:
     """transformers models/sam3_lite_text: batch normalization of text, a map of one row."""
     maps, name = (2, HIDDEN, 1, 128), "native_batch_norm_backward_native_layer_norm_backward_sum_transpose"
     kernel = _fused(
         f"red_fused_{name}", (2, 128, HIDDEN), maps, maps, (HIDDEN, 1, 1), (HIDDEN, 8), (HIDDEN, 8)
     )
-    run = _run("backward", kernel, _gemm(TOKENS, INNER, HIDDEN))
-    run.labels = {1: Label(DOWN, 0, role="dgrad")}
-    label_gradients(run, _forward(), {HIDDEN}, None)
-    assert _named(run, 0) == ["norm"]
+    alone = _fused("poi_fused_add_convolution_backward_native_layer_norm_backward", maps, maps)
+    for one, found in ((kernel, "norm"), (alone, "")):
+        run = _run("backward", one, _gemm(TOKENS, INNER, HIDDEN))
+        run.labels = {1: Label(DOWN, 0, role="dgrad")}
+        label_gradients(run, _forward(), {HIDDEN}, None)
+        assert _named(run, 0) == [found]
 
 
 @pytest.mark.parametrize(("columns", "found"), [(48, "norm"), (64, "moe.experts")])
@@ -191,3 +193,14 @@ def test_without_shapes_what_convolutions_gave_is_added_to_no_stream(convolves: 
     run.labels = {step * n + at: Label(part, n) for n in (0, 1) for at, part in names.items()}
     label_between(run, 0, None)
     assert _named(run, len(run) - 1) == ["" if convolves else "residual"]
+
+
+def test_what_takes_the_same_as_a_sum_before_it_is_no_second_stage_of_that() -> None:
+    """transformers models/muse_spark: the activation of experts, behind the gradient of a norm's weight."""
+    rows = (2 * TOKENS, 48)
+    sums = _fused("red_fused__to_copy_mul_sum", rows, rows, (1, 48, 32))
+    bends = _fused("poi_fused_cat_mul_silu_silu_backward_split", rows, (2 * TOKENS, 96), (2 * TOKENS, 96))
+    run = _run("backward", _gemm(2 * TOKENS, 48, HIDDEN), sums, bends, _gemm(2 * TOKENS, HIDDEN, 96))
+    run.labels = {at: Label("moe.experts", 0, role="dgrad") for at in (0, 3)}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert _named(run, 1, 2) == ["norm", "moe.experts"]

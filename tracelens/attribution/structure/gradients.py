@@ -153,11 +153,14 @@ class _Between:
     # --- what the tensors are --------------------------------------------------------------------
 
     def _streams(self, kind: Kind) -> int:
-        """How many of its tensors have the shape of the residual stream; or of it with the channels in front,
-        on a map."""
+        """How many of its tensors have the shape of the residual stream; beside one of it also those with the
+        channels in front, on a map."""
         rows = [(t[-1], prod(t[:-1])) for t in kind.tensors if len(t) > 1]
-        rows += [(t[1], prod(t) // t[1]) for t in kind.tensors if len(t) == _OF_MAP and t[1] and t[-1] > 1]
-        return sum(wide in self.hidden and many in self.tokens for wide, many in rows)
+        maps = [(t[1], prod(t) // t[1]) for t in kind.tensors if len(t) == _OF_MAP and t[1] and t[-1] > 1]
+        own, turned = (
+            sum(wide in self.hidden and many in self.tokens for wide, many in sizes) for sizes in (rows, maps)
+        )
+        return own and own + turned
 
     def _of_embedding(self, at: int, kind: Kind) -> Label | None:
         fused = parse_fused(kind.name) if self.around.get(at, (0, 0))[1] == len(self.run) else None
@@ -234,7 +237,8 @@ class _Between:
             label, other = self.run.labels.get(place), self.run.kinds[place]
             if other.what in ("gemm", "bmm", "core"):
                 continue
-            wrote = partial in other.tensors[1:] or (prod(partial) in self.hidden and other.name == "sum")
+            wrote = partial in other.tensors[1:] and partial != other.tensors[0]  # what it takes is larger
+            wrote |= prod(partial) in self.hidden and other.name == "sum"
             # Inductor lays the partial sums of a norm's weight and bias in one flat workspace
             flat = [t[0] for t in other.tensors if len(t) == 1]
             wrote |= any(size in [many * prod(partial) for many in _SUMS] for size in flat)
