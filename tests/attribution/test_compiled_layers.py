@@ -50,9 +50,10 @@ def _named(run: Run, *places: int) -> list[str]:
     [
         ("poi_fused_add_slice_view", (OUTPUT, UP, DOWN, "", QUERIES)),
         ("poi_fused_add_mul_view", (OUTPUT, "mlp.gate", UP, DOWN, QUERIES)),
+        ("poi_fused_add_arange_index_le_view", None),
     ],
 )
-def test_what_takes_a_sum_as_it_is_is_of_no_mlp(sum_: str, found: tuple[str, ...]) -> None:
+def test_what_takes_a_sum_as_it_is_is_of_no_mlp(sum_: str, found: tuple[str, ...] | None) -> None:
     """transformers models/x_clip: a layer of messages behind the sum; a gate is multiplied."""
     product, norm = Kind("gemm", "mm"), _fused("per_fused_add_native_layer_norm_view")
     bends = _fused("poi_fused_mul_sigmoid_view")

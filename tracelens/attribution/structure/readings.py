@@ -251,9 +251,18 @@ def mlp_of(kinds: Sequence[Kind], block: list[int], acts: list[int]) -> Pattern 
     several; None if they are none."""
     before = {sum(at < act for at in block) for act in acts}
     found = _MLPS.get((len(block), *before)) if len(before) == 1 else None
+    if before == {1} and found is not None and len(block) > _PAIR and not _weighs(kinds[block[1] : block[2]]):
+        return None
     if found is not None and before == {2} and gate_of(kinds, block[0], block[1], acts[0]):
         return ("mlp.up", "mlp.gate", "mlp.down")
     return found
+
+
+def _weighs(between: Sequence[Kind]) -> bool:
+    """Can a second layer's result be multiplied with the activation's there, as compiled kernels say?"""
+    fused = [parse_fused(kind.name) for kind in between[1:] if kind.what == "fused"]
+    ops = [one.ops for one in fused if one is not None]
+    return not ops or len(ops) < len(between) - 1 or any("mul" in names or not names for names in ops)
 
 
 def _joins_others(run: Run, block: list[int]) -> bool:
