@@ -277,3 +277,17 @@ def test_products_of_a_bias_beside_fused_attention_have_gradients_too() -> None:
     label_products(back, run, {})
     assert [at for at in (2, 3, 4) if at in back.labels] == [2, 3]
     assert {back.labels[at].component for at in (2, 3)} == {"attention.scores"}
+
+
+def test_keys_made_ahead_have_their_gradients_behind_the_first_core_of_their_layer() -> None:
+    """The second attention of a layer is to another sequence, whose keys and values are made before both."""
+    one, keys = _gemm(256, NARROW, NARROW), _gemm(512, NARROW, NARROW)
+    forward = _run("forward", keys, keys, *_attention(64, NARROW), one, _core(64, NARROW, keys=128), one)
+    names = [QUERIES, QUERIES, QUERIES, "attention.core", OUTPUT, QUERIES, "attention.core", OUTPUT]
+    forward.labels = {at: Label(component, 0) for at, component in enumerate(names)}
+    cross, own = _core(64, NARROW, keys=128, backward=True), _core(64, NARROW, backward=True)
+    run = _run("backward", one, cross, one, keys, keys, one, own, _gemm(256, NARROW, 192))
+    run.cores = find_backward_cores(run, [forward])
+    label_products(run, forward, {})
+    assert [run.labels[at].component for at in (2, 3, 4, 5)] == [QUERIES, QUERIES, QUERIES, OUTPUT]
+    assert {run.labels[at].layer for at in (3, 4)} == {0}

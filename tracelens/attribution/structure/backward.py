@@ -105,8 +105,8 @@ def _path(
         out |= found
         open_ += [at for at in places if at not in found]
         left += _without(ahead, found.values())
-    # keys and values that the forward makes ahead of their layer have their gradients behind its core
-    behind = {_layer_of(forward, other): core.first for core, other in pairs}
+    # keys and values that a forward makes ahead of their layer have their gradients behind its first core
+    behind = {_layer_of(forward, other): core.first for core, other in reversed(pairs)}
     for layer, own in groupby(left, lambda product: product.label.layer):
         late = [at for at in open_ if at not in out and (not pairs or at > behind.get(layer, len(run)))]
         out |= _beside(late, run, [p for p in own if p.label.component == "attention.qkv"], {})
