@@ -207,12 +207,13 @@ def test_what_takes_the_same_as_a_sum_before_it_is_no_second_stage_of_that() -> 
     assert _named(run, 1, 2) == ["norm", "moe.experts"]
 
 
-def test_what_bends_a_map_behind_its_convolution_is_no_second_stage_of_that() -> None:
-    """transformers models/tipsv2: the gradients of a neck on maps, ahead of those of the layers."""
+@pytest.mark.parametrize(("ops", "found"), [("clone_gelu_gelu_backward_permute", ""), ("sum", "embedding")])
+def test_what_bends_a_map_behind_its_convolution_is_no_second_stage_of_that(ops: str, found: str) -> None:
+    """transformers models/tipsv2: the gradients of a neck on maps, ahead of those of the layers; its bias."""
     maps = (4, 48, 8, 8)
     convolution = Kind("convolution", "convolution_backward", tensors=((4, 24, 8, 8), maps, (24, 48, 1, 1)))
-    bends = _fused("poi_fused_clone_gelu_gelu_backward_permute_view", maps, (TOKENS, 48), (4, 64, 48))
-    run = _run("backward", convolution, bends, _gemm(TOKENS, INNER, HIDDEN))
+    behind = _fused(f"red_fused_{ops}_view", maps, (1, 48, 8))
+    run = _run("backward", convolution, behind, _gemm(TOKENS, INNER, HIDDEN))
     run.labels = {2: Label(DOWN, 0, role="dgrad")}
     label_gradients(run, _forward(), {HIDDEN}, None)
-    assert _named(run, 1) == [""]
+    assert _named(run, 1) == [found]

@@ -235,8 +235,8 @@ class _Between:
         near = _NEAR * (1 + (partial[:2] == (1, 1)))  # a sum of that form is put off with the next
         for place in range(at - 1, max(-1, at - near), -1):
             label, other = self.run.labels.get(place), self.run.kinds[place]
-            bias = other.what != "convolution" or self._only_sums(at, kind)  # of the map that it takes
-            if other.what in ("gemm", "bmm", "core") or not bias:
+            bends = bool(kind.tags & {"activation", "activation_backward"})  # the map that one takes
+            if other.what in ("gemm", "bmm", "core") or (bends and other.what == "convolution"):
                 continue
             wrote = partial in other.tensors[1:] and partial != other.tensors[0]  # what it takes is larger
             wrote |= prod(partial) in self.hidden and other.name == "sum"
