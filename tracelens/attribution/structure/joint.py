@@ -37,7 +37,8 @@ def layer_of_other_stream(run: Run, products: list[int], hidden: int) -> dict[in
     shapes, out = _shapes(run, products), dict[int, str]()
     for before, up, down in zip([-1, *shapes], shapes, [*shapes][1:], strict=False):
         first, last, ahead = shapes[up], shapes[down], shapes.get(before)
-        bent = [at for at in range(up + 1, down) if activates(run.kinds[at])]
+        fused = (at for at in range(up + 1, down) if run.kinds[at].what == "fused")
+        bent = [at for at in fused if activates(run.kinds[at])]
         comes_back = (last.m, last.n, last.k) == (first.m, first.k, first.n) and first.k < first.n
         if not bent or not comes_back or first.k == hidden or first.batch > 1:
             continue
