@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.columns import PHASE, Columns
+from tracelens.attribution.directions import untold_by_host
 from tracelens.trace import Links, Trace, look_up
 
 IntArray = npt.NDArray[np.int32]
@@ -17,6 +19,18 @@ _SCALES, _ADDS = re.compile(r"aten::mul_?"), re.compile(r"aten::(add_?|sub_?|ler
 _MANY = 24  # kernels of an average in a row, at least
 _SIZES = 3  # distinct ones among the weights, at least
 _PER_TENSOR = 2  # kernels, at least
+
+
+def settle_optimizer(trace: Trace, links: Links, columns: Columns, with_gradient: BoolArray) -> None:
+    """What the optimizer runs beside its own kernels: all of its phase that nothing tells, what is launched
+    between two of its kernels, and averages of weights. ``with_gradient``: what can be trained through."""
+    optimizing = columns.phase == PHASE["optimizer"]
+    columns.set(optimizing & columns.are("unattributed"), "optimizer", "module_stack")
+    between = between_updates(trace, links, columns.are("optimizer"), columns.phase == PHASE["other"])
+    between &= ~untold_by_host(trace, links) & columns.are("unattributed")
+    columns.set(between, "optimizer", "local")
+    trains = with_gradient | (columns.phase == PHASE["backward"])
+    columns.set(averaged_weights(trace, links, ~trains & ~optimizing), "optimizer", "local")
 
 
 def between_updates(trace: Trace, links: Links, updates: BoolArray, outside: BoolArray) -> BoolArray:
