@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.columns import COMPONENT
 from tracelens.attribution.replayed import replays
 from tracelens.trace import Links, Trace
-from tracelens.words import COMPONENTS
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
@@ -36,8 +36,7 @@ _KINDS = (
     ("sums", re.compile(r"CUDAFunctor_add")),
     ("moves", re.compile(r"copy_kernel|CatArrayBatchedCopy|ReduceSplitK|reduce_kernel")),
 )
-_CODE = {name: code for code, name in enumerate(COMPONENTS)}
-_OPEN = (_CODE["unattributed"], _CODE["memory"])
+_OPEN = (COMPONENT["unattributed"], COMPONENT["memory"])
 _ON_WEIGHTS = ("scales", "updates", "steps")
 _MAKES = {"looks up", "convolves"}
 _AROUND = {"sums", "moves", "sorts", "table"} | _MAKES
@@ -58,16 +57,18 @@ def replayed_ends(trace: Trace, links: Links, component: IntArray, backward: Boo
         if not len(known):
             continue
         back = np.flatnonzero(backward[replay])
-        opens = component[replay[known[0]]] == _CODE["norm"] and not backward[replay[: known[0] + 1]].any()
+        opens = (
+            component[replay[known[0]]] == COMPONENT["norm"] and not backward[replay[: known[0] + 1]].any()
+        )
         parts = [*_opening(what, int(known[0]))] if opens else []
         if len(back):
-            of_model = known[backward[replay][known] & (component[replay][known] != _CODE["embedding"])]
+            of_model = known[backward[replay][known] & (component[replay][known] != COMPONENT["embedding"])]
             last = int(of_model[-1]) if len(of_model) else int(back[0])
             parts += _closing(what, last + 1, int(back[-1]) + 1)
             parts += _update(what, component[replay], int(back[-1]) + 1)
         for at, name in parts:
             if open_[at]:
-                out[replay[at]] = _CODE[name]
+                out[replay[at]] = COMPONENT[name]
     return out
 
 
@@ -94,5 +95,5 @@ def _update(what: list[str], component: IntArray, start: int) -> Iterator[tuple[
         stop = next((at for at in range(first, len(what)) if what[at] != "scales"), len(what))
         yield from ((at, "grad_clip") for at in range(norms[0] if stop > first else stop, stop))
     steps = [at for at in range(stop, len(what)) if what[at] in _ON_WEIGHTS]
-    if any(component[at] == _CODE["optimizer"] or what[at] == "steps" for at in steps):
+    if any(component[at] == COMPONENT["optimizer"] or what[at] == "steps" for at in steps):
         yield from ((at, "optimizer") for at in range(steps[0], steps[-1] + 1))

@@ -14,6 +14,7 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.columns import COMPONENT
 from tracelens.attribution.replayed import replays
 from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace
@@ -39,18 +40,18 @@ _KINDS = (
     ("reduction", re.compile(r"reduce_kernel")),
     ("pointwise", re.compile(r"elementwise_kernel")),
 )
-_CODE = {name: code for code, name in enumerate(COMPONENTS)}
-_OPEN = _CODE["unattributed"]
-_ATTENDS = [_CODE[name] for name in ("attention.other", "attention.rope")]
+_OPEN = COMPONENT["unattributed"]
+_ATTENDS = [COMPONENT[name] for name in ("attention.other", "attention.rope")]
 _LINEAR = {
-    _CODE[name] for name in ("attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down", "logits")
+    COMPONENT[name]
+    for name in ("attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down", "logits")
 }
 #: What takes the normalized stream: its gradients are summed for the normalization.
-_TAKES_NORMED = {_CODE[name] for name in ("attention.qkv", "mlp.up", "mlp.gate")}
-_MLP = {_CODE[name] for name in ("mlp.up", "mlp.gate", "mlp.down")}
+_TAKES_NORMED = {COMPONENT[name] for name in ("attention.qkv", "mlp.up", "mlp.gate")}
+_MLP = {COMPONENT[name] for name in ("mlp.up", "mlp.gate", "mlp.down")}
 _NORM = {"mean", "power", "copy", "shift", "product", "root"}
 _NORM_BACK = {"product", "reduction", "copy", "power", "sum", "pointwise"}
-_MOVES, _WINDOWS = {"copy", "roll"}, _CODE["attention.other"]
+_MOVES, _WINDOWS = {"copy", "roll"}, COMPONENT["attention.other"]
 _CHANCE = ["random", "shift", "floor"]
 _TURN = {"product", "negation", "join", "sum"}
 _AFTER_PRODUCT = {"copy", "reduction", "sum"}
@@ -79,10 +80,10 @@ def replayed_parts(
     fills = trace.symbols.where(_FILLS.search)[trace.kernels.name]
     casts = trace.symbols.where(_CASTS.search)[trace.kernels.name]
     copies = np.array([kind == "copy" for kind in kinds] or [False])[trace.kernels.name]
-    vague = np.isin(component, _ATTENDS) | (copies & (component == _CODE["mlp.activation"]))
+    vague = np.isin(component, _ATTENDS) | (copies & (component == COMPONENT["mlp.activation"]))
     vague = (component == _OPEN) | (vague & (evidence == _STRUCTURE))
     core = trace.symbols.where(_OF_CORE.search)[trace.kernels.name] & vague
-    out[core] = _CODE["attention.core"]
+    out[core] = COMPONENT["attention.core"]
     for replay in found:
         part = replay[~fills[replay]]
         name = trace.kernels.name[part]
@@ -126,15 +127,17 @@ def _forward(what: list[str], before: int, after: int, *, to_gemm: bool) -> Iter
             start -= start > 0 and what[start - 1] == "copy"
             stop = next((at for at in range(start, len(what)) if what[at] not in _NORM), len(what))
             if stop > root:
-                yield from ((at, _CODE["norm"]) for at in range(start, stop))
-    if set(what) == {"copy"} and ((to_gemm and after in _LINEAR and not inside) or after == _CODE["loss"]):
+                yield from ((at, COMPONENT["norm"]) for at in range(start, stop))
+    if set(what) == {"copy"} and (
+        (to_gemm and after in _LINEAR and not inside) or after == COMPONENT["loss"]
+    ):
         yield from ((at, after) for at in range(len(what)))  # what autocast converts for it
-    if to_gemm and after == _CODE["attention.qkv"] and set(what) == {"copy", "roll"}:  # windows, shifted
+    if to_gemm and after == COMPONENT["attention.qkv"] and set(what) == {"copy", "roll"}:  # windows, shifted
         yield from ((at, _WINDOWS if kind == "roll" else after) for at, kind in enumerate(what))
-    if before == _CODE["attention.output"]:  # windows, put back
+    if before == COMPONENT["attention.output"]:  # windows, put back
         yield from ((at, _WINDOWS) for at in range(len([*takewhile(_MOVES.__contains__, what)])))
-    yield from ((at, _CODE["dropout"]) for at in _dropped(what))
-    yield from ((at, _CODE["attention.rope"]) for at in _turned(what))
+    yield from ((at, COMPONENT["dropout"]) for at in _dropped(what))
+    yield from ((at, COMPONENT["attention.rope"]) for at in _turned(what))
 
 
 def _backward(what: list[str], before: int, after: int, *, from_gemm: bool) -> Iterator[tuple[int, int]]:
@@ -142,13 +145,13 @@ def _backward(what: list[str], before: int, after: int, *, from_gemm: bool) -> I
         last = max((at for at, kind in enumerate(what) if kind == "copy"), default=-1)
         first = what.index("product")
         if first < what.index("power") < last and set(what[: last + 1]) <= _NORM_BACK:
-            yield from ((at, _CODE["norm"]) for at in range(last + 1))
+            yield from ((at, COMPONENT["norm"]) for at in range(last + 1))
             if what[last + 1 :] == ["sum"]:
-                yield last + 1, _CODE["residual"]
+                yield last + 1, COMPONENT["residual"]
         return
     if {before, after} <= _MLP and before != after and set(what) <= {"product", "pointwise"}:
-        yield from ((at, _CODE["mlp.activation"]) for at in range(len(what)))
-    yield from ((at, _CODE["attention.rope"]) for at in _turned(what))
+        yield from ((at, COMPONENT["mlp.activation"]) for at in range(len(what)))
+    yield from ((at, COMPONENT["attention.rope"]) for at in _turned(what))
     behind = [*takewhile(_AFTER_PRODUCT.__contains__, what)]
     if (
         from_gemm
@@ -159,9 +162,9 @@ def _backward(what: list[str], before: int, after: int, *, from_gemm: bool) -> I
         # the bias's gradient and what autocast converts back; a sum joins two gradients of one input
         yield from ((at, before) for at, kind in enumerate(behind) if kind != "sum")
         if before in _TAKES_NORMED and "sum" in behind:
-            yield behind.index("sum"), _CODE["norm"]
-    if before == _CODE["norm"] and what in (["sum"], ["sum", "copy"], ["copy"]) and after in _LINEAR:
-        yield from ((at, _CODE["residual"]) for at in range(len(what)))
+            yield behind.index("sum"), COMPONENT["norm"]
+    if before == COMPONENT["norm"] and what in (["sum"], ["sum", "copy"], ["copy"]) and after in _LINEAR:
+        yield from ((at, COMPONENT["residual"]) for at in range(len(what)))
 
 
 def _dropped(what: list[str]) -> range:
