@@ -60,9 +60,9 @@ def test_a_table_that_would_cut_its_numbers_is_a_list() -> None:
         table = out.table(heads)
         table.add_row(*map(out.text, row))
         out.print(table)
-        words = " ".join(file.getvalue().split())
+        words = file.getvalue().split()
         assert max(cell_len(line) for line in file.getvalue().splitlines()) <= width
-        assert all(cell in words for cell in row[1:5]), width
+        assert all(word in words for cell in row for word in cell.split()), width
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -9,7 +9,6 @@ from typing import IO, Any, NoReturn
 
 from rich.cells import cell_len
 from rich.console import Console, OverflowMethod, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -17,10 +16,9 @@ from tracelens.render.actions import Disarmed, on_actions
 from tracelens.render.text import clean
 
 _USUAL = 80
-_FOLDED = 12  # columns that a text needs which takes lines
 WIDEST = 120  # lines longer than this are hard to read
 ROOMY = 76  # columns; a narrower terminal goes without some of them
-NARROW = 60  # columns; below it a table of five columns is a list
+NARROW = 60  # columns; below it names wrap, too
 _WORDS = 10  # columns in which words can wrap
 _ASCII = str.maketrans({
     "·": "|", "–": "-", "−": "-", "×": "x", "≈": "~", "±": "+", "µ": "u", "…": ".", "→": ">",
@@ -75,50 +73,19 @@ class Out:
         self.print(self.text(text, style) if isinstance(text, str) else text)
 
     def print(self, what: RenderableType) -> None:
-        """Print; a table that a narrow console would cut becomes a list, for a cut number is a wrong one."""
-        if isinstance(what, Table) and self.width < min(_least(what), NARROW):
+        """Print; a table that the width would cut becomes a list, for a cut number is a wrong one."""
+        if isinstance(what, Table) and self.width < _least(what):
             for cells in zip(*(column.cells for column in what.columns), strict=True):
                 self.line(_listed([column.header for column in what.columns], cells))
             return
         self.console.print(what, width=self.width, highlight=False, markup=False, emoji=False)
 
     def rows(self, heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[Text]]) -> None:
-        """Print a table with heads as of ``table``; as ``wide``, where its columns would be cut."""
-        cells = [[self.text(title) for title, _ in heads], *rows]
-        widths = [max(cell.cell_len for cell in column) for column in zip(*cells, strict=True)]
-        folds = [kind == "fold" for _, kind in heads]
-        least = sum(_FOLDED if fold else width for fold, width in zip(folds, widths, strict=True))
-        if least + 2 * len(heads) > self.width:
-            self.wide([title for title, _ in heads], [[_unindented(first), *rest] for first, *rest in rows])
-            return
+        """Print a table with heads as of ``table``."""
         table = self.table(heads)
         for row in rows:
             table.add_row(*row)
         self.print(table)
-
-    def wide(self, heads: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
-        """Print rows of a name and figures, none of which is cut.
-
-        Columns that the width does not hold follow in tables below, each with the names; a long name takes
-        lines.
-        """
-        cells = [[self.text(head) for head in heads], *rows]
-        first, *widths = (2 + max(cell.cell_len for cell in column) for column in zip(*cells, strict=True))
-        least = self.width // (2 if first <= self.width // 2 else 3)
-        name = min(first, max(self.width - sum(widths), least))
-        widths, at = [name, *widths], 1
-        while at < len(heads):
-            stop, room = at + 1, self.width - name - widths[at]
-            long = room < 0  # text, on lines of its own
-            while stop < len(heads) and (room := room - widths[stop]) >= 0:
-                stop += 1
-            kind = "fold" if long else "r"
-            table = self.table([(heads[0], "fold"), *((head, kind) for head in heads[at:stop])])
-            table.columns[0].ratio, table.columns[0].width = None, name - 2
-            for row in rows:
-                table.add_row(row[0], *row[at:stop])
-            self.print(Padding(table, (0, 0, 0, 2), expand=False))
-            at = stop
 
     def table(self, heads: Sequence[tuple[str, str]], *, gap: int = 2, expand: bool = False) -> Table:
         """Make a plain table; each head is (title, "l" | "r" | "fold" | "cut").
@@ -142,11 +109,11 @@ class Out:
 
 def _least(table: Table) -> int:
     """Columns that a table needs for its numbers whole and its words wrapped."""
-    widths = [
-        (max(cell_len(str(cell)) for cell in (column.header, *column.cells)), column.no_wrap)
-        for column in table.columns
-    ]
-    return sum((width if whole else min(width, _WORDS)) + table.padding[1] for width, whole in widths)
+    gap, least = table.padding[1], 0
+    for column in table.columns:
+        width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+        least += gap + (min(width, _WORDS) if column.ratio or not column.no_wrap else width)
+    return least - gap
 
 
 def _listed(heads: Sequence[RenderableType], cells: Sequence[RenderableType]) -> Text:
@@ -157,7 +124,3 @@ def _listed(heads: Sequence[RenderableType], cells: Sequence[RenderableType]) ->
         if isinstance(cell, Text) and str(cell).strip()
     ]
     return Text("  ").join(told)
-
-
-def _unindented(text: Text) -> Text:
-    return Text(text.plain.strip(), text.style)

@@ -63,8 +63,8 @@ def render_history(found: History, *, console: Console) -> None:
     for run in shown:
         other = "" if run.job == found.runs[-1].job else f" ({_other(run)})"
         cells = [f.sig(run.figures[name]) if name in run.figures else f.DASH for name in _SHOWN]
-        rows.append([out.text(f"{run.run}{other}"), *map(out.text, cells)])
-    out.wide(["", *_SHOWN.values()], rows)
+        rows.append([out.text(f"  {run.run}{other}"), *map(out.text, cells)])
+    out.rows([("", "l"), *((name, "r") for name in _SHOWN.values())], rows)
     more = len(found.runs) - len(shown)
     before = f"after {more} older runs; " if more else ""
     out.line(

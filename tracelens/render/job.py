@@ -60,11 +60,11 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
     parts = part_names(job)
     heads = ["step", *(_SHORT.get(said, said) for _, said in parts), "late"]
     late = {one.name for one in job.stragglers}
-    rows = [
-        [out.text(row.name, "bold" if row.name in late else ""), *map(out.text, rank_cells(job, row))]
-        for row in worst_first(job, RANKS)
-    ]
-    out.wide(["", *heads], rows)
+    rows = out.table([("", "l"), *((head, "r") for head in heads)])
+    for row in worst_first(job, RANKS):
+        name = out.text(f"  {row.name}", "bold" if row.name in late else "")
+        rows.add_row(name, *map(out.text, rank_cells(job, row)))
+    out.print(rows)
     more = len(job.ranks) - len(worst_first(job, RANKS))
     others = f"{more} more ranks; " * bool(more)
     out.line(f"  {others}mean ms per step; late: what the others wait for it (median)", "dim")
@@ -73,12 +73,13 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
     out.line()
     waited = [row for row in job.collectives if row.waiting_ms > 0][:COLLECTIVES]
     if waited:
-        lines = []
+        heads = ["  collective", "size", "skew", "last", "waiting"]
+        lines = out.table([(head, "r" if at else "l") for at, head in enumerate(heads)])
         for call in waited:
             _, size, _, skew, last, waiting, *_ = collective_cells(call)
-            lines.append([call.collective, size, skew.partition(",")[0], last, waiting])
-        heads = ["collective", "size", "skew", "last", "waiting"]
-        out.wide(heads, [list(map(out.text, line)) for line in lines])
+            cells = (f"  {call.collective}", size, skew.partition(",")[0], last, waiting)
+            lines.add_row(*map(out.text, cells))
+        out.print(lines)
         out.line("  skew: first to last arrival, median of clear calls; waiting: per step and rank", "dim")
     for line in short_findings(job)[:FINDINGS]:
         out.line(f"  {line}")
