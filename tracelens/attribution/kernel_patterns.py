@@ -242,29 +242,21 @@ KERNELS: tuple[Row, ...] = (
         r"\b_selective_scan_update_kernel|\bselective_scan_(fwd|bwd)_kernel",
         "state-spaces/mamba mamba_ssm/ops/triton/selective_state_update.py, csrc/selective_scan/",
     ),
-    (
-        "ssm.scan",
-        (
-            r"\bchunk_(gated_delta_rule_)?(fwd|bwd)_kernel_(h|o|dv|dhu|dqkwg)|\brecompute_w_u_fwd_kernel"
-            r"|\bfused_recurrent_\w{0,40}(fwd|bwd)_kernel"
-        ),
-        "fla-org/flash-linear-attention fla/ops/common/, fla/ops/gated_delta_rule/; vLLM has the same",
-    ),
 )
 
 #: Component, then the functions that prove it, each matched whole: the name of a Triton kernel, or the
-#: C++ function without namespaces and template arguments. Left out on purpose: names that several kinds
-#: of kernel bear (_fwd_kernel, unary_kernel, L2NormFunctor, a softmax without a mask).
+#: C++ function without namespaces and template arguments. Left out: what ``kernels`` knows by a word
+#: (layer_norm, rms_norm, entropy), and on purpose names that several kinds of kernel bear (_fwd_kernel,
+#: unary_kernel, L2NormFunctor, a softmax without a mask).
 FUNCTIONS: tuple[tuple[str, ...], ...] = (
-    # linkedin/Liger-Kernel src/liger_kernel/ops/: rms_norm.py, fused_add_rms_norm.py, layer_norm.py,
+    # linkedin/Liger-Kernel src/liger_kernel/ops/:
     # group_norm.py, poly_norm.py, dyt.py, rope.py, llama4_rope.py, qwen2vl_mrope.py, swiglu.py, geglu.py,
-    # relu_squared.py, cross_entropy.py, vocab_parallel_cross_entropy.py, kl_div.py, jsd.py, tvd.py,
+    # relu_squared.py, vocab_parallel_cross_entropy.py, kl_div.py, jsd.py, tvd.py,
     # grpo_loss.py, utils.py (element_mul_kernel scales the loss's gradient), experimental/embedding.py,
     # mlp.py (projections and SwiGLU in one kernel), fused_moe_kernels.py
     (
         "norm",
-        r"_(block_|fused_add_|modulated_)?(rms|layer|group|poly)_norm_(forward|backward)_kernel",
-        r"_dyt_(fwd|bwd)_kernel",
+        r"_(group|poly)_norm_(forward|backward)_kernel|_dyt_(fwd|bwd)_kernel",
     ),
     ("attention.rope", r"_triton_rope|_triton_qwen2vl_mrope|_llama4_rope_kernel|_rope_kernel"),
     (
@@ -274,30 +266,22 @@ FUNCTIONS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "loss",
-        r"liger_cross_entropy_kernel|liger_vocab_parallel_ce_(forward|backward)_kernel|element_mul_kernel",
+        r"liger_vocab_parallel_ce_(forward|backward)_kernel|element_mul_kernel",
         r"_kldiv_kernel_(forward|backward)|_jsd_kernel|_tv_distance_kernel",
         r"_grpo_loss_(fwd|bwd)_kernel(_seq)?|_selective_log_softmax_kernel",
     ),
-    ("embedding", r"embedding_(forward|backward)_kernel"),
+    ("embedding", r"embedding_forward_kernel"),
     ("mlp.other", r"_swiglu_kernel_(forward|backward)(_inference|_dGU|_dI)?"),
     ("moe.experts", r"_fused_(up_proj_swiglu|down_proj)_kernel|_moe_bwd_(down_proj|dW\d|dX_expanded)_kernel"),
     ("moe.dispatch", r"_moe_router_(histogram|prefix_sum|scatter)_kernel|_token_gather_weighted_sum_kernel"),
-    # unslothai/unsloth unsloth/kernels/: rms_layernorm.py, layernorm.py, rope_embedding.py, swiglu.py,
-    # geglu.py, cross_entropy_loss.py, moe/grouped_gemm/kernels/
-    ("norm", r"_(gemma_)?rms_layernorm_(forward|backward)|layernorm_(forward|backward)"),
+    # unslothai/unsloth unsloth/kernels/: rope_embedding.py, swiglu.py, geglu.py, moe/grouped_gemm/kernels/
     ("attention.rope", r"_rope_embedding(_QK)?"),
     ("mlp.activation", r"_fg_kernel|_DWf_DW_dfg_kernel|_(exact|approx)_(forward|backward)_kernel"),
-    ("loss", r"_(chunked_)?cross_entropy_(forward|backward)"),
     ("moe.experts", r"_grouped_gemm_(forward|dX|dW)_kernel"),
-    # Dao-AILab/flash-attention flash_attn/ops/triton/: layer_norm.py, rotary.py, cross_entropy.py;
+    # Dao-AILab/flash-attention flash_attn/ops/triton/rotary.py;
     # csrc/layer_norm/ln_*_kernels.cuh, which apex has too (apex/contrib/csrc/layer_norm)
-    (
-        "norm",
-        r"_layer_norm_(fwd_1pass|bwd)_kernel|layer_norm_(fwd|bwd)_kernel",
-        r"ln_(parallel_residual_)?(fwd|bwd|bwd_finalize)_kernel",
-    ),
+    ("norm", r"ln_(parallel_residual_)?(fwd|bwd|bwd_finalize)_kernel"),
     ("attention.rope", r"rotary_kernel"),
-    ("loss", r"cross_entropy_(fwd|bwd)_kernel"),
     # fla-org/flash-linear-attention fla/modules/, fla/ops/: attention by a softmax; recurrences in chunks
     ("norm", r"l2norm_(fwd|bwd)_kernel1?"),
     ("mlp.activation", r"(swi|pow|sigmoid)glu_(fwd|fwdbwd)_kernel"),
@@ -309,7 +293,8 @@ FUNCTIONS: tuple[tuple[str, ...], ...] = (
     ("ssm.conv", r"causal_conv1d_states_fwd_kernel"),
     (
         "ssm.scan",
-        r"_?(fused_)?(chunk|chunkwise|parallel)_(\w+_)?(fwd|bwd)_\w+|fused_recurrent_\w+_(fwd|bwd|\w*ward)_kernel",
+        r"_?(fused_)?(chunk|chunkwise|parallel)_(\w+_)?(fwd|bwd)_\w+",
+        r"fused_recurrent_(\w+_)?(fwd|bwd|\w*ward)_kernel\w*",
         r"prepare_(precond_)?wy_repr_\w+|recompute_w_u_fwd_\w+|wu_fwd_kernel|solve_tril_\w+",
         r"merge_16x16_to_\w+_inverse_kernel|chunk_(local|global)_cumsum_\w+|(gdn|kda)_gate_\w+",
         r"fused_beta_sigmoid_(fwd|bwd)_kernel|(pre_process|merge)_(fwd|bwd)_\w*kernel\w*",
@@ -319,7 +304,7 @@ FUNCTIONS: tuple[tuple[str, ...], ...] = (
     # NVIDIA/TransformerEngine transformer_engine/common/: normalization/, fused_rope/fused_rope.cu,
     # fused_softmax/ (apex csrc/megatron/ has the same), util/vectorized_pointwise.h,
     # triton/cross_entropy.py, fused_router/, permutation/permutation.cu, triton/permutation.py
-    ("norm", r"(ln|rmsnorm)_(fwd|bwd|bwd_finalize)_(tuned|general)_kernel"),
+    ("norm", r"ln_(fwd|bwd|bwd_finalize)_(tuned|general)_kernel"),
     ("attention.rope", r"fused_(qkv_)?rope_(thd_linear_grid_)?(forward|backward)_kernel"),
     ("attention.softmax", r"scaled_(\w+_)?masked_softmax_warp_(forward|backward)(_new)?"),
     ("attention.softmax", r"scaled_softmax_warp_forward"),
@@ -330,7 +315,7 @@ FUNCTIONS: tuple[tuple[str, ...], ...] = (
     ("attention.other", r"(reindex|copy_to)_kv_cache_kernel"),
     ("moe.experts", r"grouped_bias_add_kernel|_grouped_dbias_kernel|setup_grouped_gemm_kernel"),
     ("residual", r"_mhc_\w+"),  # manifold-constrained hyper-connections, of Liger-Kernel, too
-    ("loss", r"online_softmax_kernel|cross_entropy_kernel"),
+    ("loss", r"online_softmax_kernel"),
     ("moe.router", r"fused_(moe_aux_loss|score_for_moe_aux_loss|topk_with_score_function)_\w+"),
     ("moe.router", r"fused_topk_(forward_simple|backward_selected_indices)_kernel"),
     (
@@ -340,7 +325,7 @@ FUNCTIONS: tuple[tuple[str, ...], ...] = (
     ),
     # NVIDIA/apex csrc/layer_norm_cuda_kernel.cu, csrc/megatron/fused_rotary_positional_embedding.h,
     # apex/contrib/csrc/xentropy/xentropy_kernel.cu, apex/contrib/csrc/optimizers/
-    ("norm", r"cuApply(Layer|RMS)Norm|cuComputeGradInput|cuCompute(Part)?GradGammaBeta"),
+    ("norm", r"cuComputeGradInput|cuComputePartGradGammaBeta"),
     ("attention.rope", r"fused_rope_(2d_|cached_|thd_)?(forward|backward)"),
     ("loss", r"cunn_SoftMaxXEntropy(Forward|Backward)"),
     ("optimizer", r"(reversible_)?adam_cuda_kernel"),
@@ -352,9 +337,8 @@ FUNCTIONS: tuple[tuple[str, ...], ...] = (
         r"_indices_to_multihot_kernel|_multihot_to_indices_kernel|_pad_routing_map_kernel",
         r"_(un)?permute_tokens(_in_expert_order)?_kernel|_init_permutation_map_kernel",
     ),
-    # vllm-project/vllm csrc/: layernorm_kernels.cu, pos_encoding_kernels.cu, activation_kernels.cu,
+    # vllm-project/vllm csrc/: pos_encoding_kernels.cu, activation_kernels.cu,
     # moe/topk_softmax_kernels.cu, moe/moe_align_sum_kernels.cu; FlashInfer and SGLang share the names
-    ("norm", r"(fused_add_)?rms_norm_kernel"),
     ("attention.rope", r"(batched_)?rotary_embedding_kernel"),
     ("mlp.activation", r"act_and_mul_kernel|_?(silu|gelu|gelu_tanh|swiglu)_and_mul(_kernel)?"),
     ("moe.router", r"topkGatingSoftmax|topk_softmax|grouped_topk_fused_kernel"),
@@ -363,8 +347,7 @@ FUNCTIONS: tuple[tuple[str, ...], ...] = (
         r"moe_align_block_size(_\w+)?_kernel|moe_sum_kernel|count_and_sort_expert_tokens_kernel",
     ),
     ("moe.experts", r"fused_moe_kernel"),
-    # facebookresearch/xformers xformers/ops/_triton/: rmsnorm_kernels.py, rope_padded_kernels.py
-    ("norm", r"_rms_norm(_add)?_kernel"),
+    # facebookresearch/xformers xformers/ops/_triton/rope_padded_kernels.py
     ("attention.rope", r"_rope_padded_kernel"),
     # pytorch/torchtitan torchtitan/models/moe/kernels.py
     ("moe.dispatch", r"_fill_indices_kernel"),
