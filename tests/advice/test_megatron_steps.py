@@ -100,9 +100,10 @@ def test_what_each_stack_shows_of_an_exchange() -> None:
         sent = next(part.time_ms for part in step.parts if part.name == "communication")
         assert sent.mid == pytest.approx(shown * took) and sent.low == 0.0 and (sent.high or 0) >= took
     config = gpt(tensor_parallel=4)
-    open_ = whole_step(Planner(config.layout, gpu=H100), config.model,
-                       Training(4, "tp", stack="megatron"), run=Run(overlap=False))  # fmt: skip
-    assert _part(open_, "communication") == pytest.approx(took)
+    asked = Training(4, "tp", stack="megatron")
+    for training, run in ((asked, Run(overlap=False)), (replace(asked, overlap=False), Run())):
+        open_ = whole_step(Planner(config.layout, gpu=H100), config.model, training, run=run)
+        assert _part(open_, "communication") == pytest.approx(took)
 
 
 def test_casts_are_within_other_kernels() -> None:
@@ -137,12 +138,31 @@ def test_context_parallel_ranks_share_each_sequence(cp: int) -> None:
     assert _part(step, "optimizer") == pytest.approx(_part(_step(Training(8, "zero1")), "optimizer"))
 
 
+@pytest.mark.parametrize(("window", "causal"), [(64, True), (700, True), (100, False)])
+def test_context_parallel_ranks_share_layers_with_a_window(window: int, causal: bool) -> None:
+    """A window reaches into the parts of other ranks: the operations of all are those of the whole."""
+    layout = replace(gpt().layout, causal=causal, window=window, windowed_frac=0.5)
+    planner = Planner(layout, gpu=H100)
+    flops = [planner.step(gpt(**cut).model).flops for cut in ({}, {"context_parallel": 4})]
+    assert flops[0] / 4 == pytest.approx(flops[1], rel=0.001)
+
+
+def test_only_megatron_has_steps_of_context_parallel_ranks(said: Listener) -> None:
+    stacks: tuple[Stack, ...] = ("plain", "megatron")
+    steps = [_step(Training(8, stack=stack), context_parallel=2) for stack in stacks]
+    assert [step.step_ms.basis for step in steps] == ["heuristic", "model"]
+    said([step.notes for step in steps])
+
+
 def test_what_context_parallel_ranks_cannot_share(said: Listener) -> None:
     with pytest.raises(UsageError) as error:
         gpt(context_parallel=3)
     said(str(error.value))
     with pytest.raises(UsageError) as error:
         _step(Training(6, "ddp"), context_parallel=4)
+    said(str(error.value))
+    with pytest.raises(UsageError) as error:
+        _step(Training(1, "ddp"), pipeline_parallel=2)
     said(str(error.value))
 
 

@@ -181,6 +181,17 @@ def test_experts_share_no_layer_and_divide_what_is_sharded(said: Listener) -> No
     said(sharded)
 
 
+def test_more_ranks_that_share_layers_share_each_expert_too() -> None:
+    """A script of two ranks says two of experts as well, its default: four would hold a quarter each."""
+    config = gpt(tensor_parallel=2)
+    model = replace(config.model, experts=8, ffn=4 * F)
+    ways = [
+        would_fit(replace(model, expert_tensor=cut), config.layout, Training(2, "tp"), 40.0)
+        for cut in (None, 2)
+    ]
+    assert ways[0] and ways[0] == ways[1]
+
+
 @pytest.mark.parametrize(
     ("window", "share", "calls"),
     [

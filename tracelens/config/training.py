@@ -8,6 +8,7 @@ from typing import get_args
 from tracelens.config.configuration import Run
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import UsageError
+from tracelens.numbers import plural
 from tracelens.results.suggestions import Checkpoint, Stack, Strategy
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -78,7 +79,7 @@ class Training:
             micro_batches=batches or 1,
             sequence_parallel=self.sequence_parallel or split,
             stack=stack,
-            overlap=run.overlap,
+            overlap=self.overlap and run.overlap,
         )
 
     def expert_groups(self, config: ModelConfig) -> int:
@@ -96,6 +97,6 @@ class Training:
             kinds = ["context"] * (config.cp > 1) + ["tensor"] * (config.tp > 1 or config.cp == 1)
             count = f"{shared} {'- and '.join(kinds)}-parallel ranks"
             if config.pp > 1:
-                count = f"{config.pp} stages of {config.tp * config.cp} ranks"
-            raise UsageError(f"{gpus} GPUs do not divide into groups of {count}")
+                count = f"{config.pp} stages of {plural(config.tp * config.cp, 'rank')}"
+            raise UsageError(f"{plural(gpus, 'GPU')} cannot be divided into groups of {count}")
         return gpus // shared

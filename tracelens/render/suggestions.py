@@ -14,6 +14,7 @@ from tracelens.results.suggestions import Checkpoint, ComponentTime, Suggestions
 from tracelens.words import per_step
 
 _COMPONENTS = 8
+_SHAPES = ("M × N × K forward", "fold")
 #: Changes below half of the last digit shown.
 _ROUND = 0.00005
 _SIZES = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "experts", "sequence",
@@ -91,8 +92,9 @@ def _whole_step(out: Out, step: WholeStep, *, floor: bool) -> None:
     """A step of this model as it is: what it comes to, and what it is made of."""
     mfu, speed, time = step.mfu_frac, step.tokens_per_s_per_gpu, step.step_ms
     run = [f"{step.gpus} GPU{'s' if step.gpus > 1 else ''}"]
-    if step.data_parallel > 1:
-        run.append(f"{'ddp' if step.strategy == 'tp' else step.strategy} over {step.data_parallel}")
+    ranks = step.data_parallel * step.context_parallel  # all of them have the same weights
+    if ranks > 1:
+        run.append(f"{'ddp' if step.strategy == 'tp' else step.strategy} over {ranks}")
     if step.tensor_parallel > 1:
         run.append(f"tensor parallel {step.tensor_parallel}")
     if step.pipeline_parallel > 1:
@@ -130,7 +132,7 @@ def _kernels(out: Out, found: Suggestions) -> None:
     if found.step is not None:
         of = "of one micro-batch" + (", all stages" if found.step.pipeline_parallel > 1 else "")
         out.line(out.text("GEMMs and attention alone  ", "bold") + out.text(of, "dim"))
-        table = out.table([("", "l"), ("ms", "r"), ("TFLOP/s", "r"), ("M × N × K forward", "l")])
+        table = out.table([("", "l"), ("ms", "r"), ("TFLOP/s", "r"), _SHAPES])
         for row in found.components:
             if row.shapes:
                 table.add_row(*_row(out, row))
@@ -141,7 +143,7 @@ def _kernels(out: Out, found: Suggestions) -> None:
     out.line(out.text(f"{_TIME_OF[found.time_is]}  ", "bold") + out.text(
         f"{least}{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {_basis(found)})"
         + (f", {f.sig(found.tflops)} TFLOP/s" if found.tflops else ""), "dim"))  # fmt: skip
-    table = out.table([("", "l"), ("share", "r"), ("ms", "r"), ("TFLOP/s", "r"), ("M × N × K forward", "l")])
+    table = out.table([("", "l"), ("share", "r"), ("ms", "r"), ("TFLOP/s", "r"), _SHAPES])
     for row in found.components[:_COMPONENTS]:
         name, *figures = _row(out, row)
         table.add_row(name, out.text(f.pct(row.frac), "bold"), *figures)
@@ -165,7 +167,7 @@ def _row(out: Out, row: ComponentTime) -> list[Text]:
         out.text(row.component, limit=18),
         out.text(f"{'≥' if row.at_least else ''}{f.sig(row.time_ms.mid)}"),
         out.text(f.sig(row.tflops) if row.tflops else f.DASH),
-        out.text(row.shapes[0].replace(" x ", " × ") if row.shapes else "moves bytes", limit=34),
+        out.text(row.shapes[0].replace(" x ", " × ") if row.shapes else "moves bytes", limit=60),
     ]
 
 

@@ -115,7 +115,9 @@ def _shared(fits: Callable[[ModelConfig, Training], bool], config: ModelConfig, 
         (both, replace(split, checkpoint="full")),
     ):
         for n, stages in some:
-            then = replace(config, tensor_parallel=n, pipeline_parallel=stages, virtual_stages=None)
+            cut = config.expert_tensor if n == t else None  # Megatron-LM's default follows the layers
+            then = replace(config, tensor_parallel=n, pipeline_parallel=stages, virtual_stages=None,
+                           expert_tensor=cut)  # fmt: skip
             if fits(then, how):
                 again = how.checkpoint == "full" and how is not alone
                 return [words.shared_over(n if n > t else 1, stages if stages > p else 1, recompute=again)]

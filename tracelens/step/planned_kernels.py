@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import Latent, ModelConfig
 from tracelens.errors import InputError
+from tracelens.gemm.predict.attention_work import visible_pairs
 from tracelens.words import DIRECTIONS, Direction
 
 if TYPE_CHECKING:
@@ -184,33 +185,23 @@ def attention_calls(config: ModelConfig, layout: Layout) -> tuple[RankAttention,
     """The fused attention of every layer: those that see all keys, and those with a sliding window.
 
     A context-parallel rank has an early and a late part of each sequence (Megatron-LM, ring attention): its
-    queries see half of all keys on average, as far as no mask hides them.
+    queries see as many keys as those of the whole do on average, as far as no mask hides them.
     """
     s = RankSizes.of(config)
     batch, whole = config.micro_batch or 1, config.sequence or s.tokens
-    sequence, causal, keys = whole // config.cp, layout.causal, None
     short = layout.window is not None and layout.window < whole
-    if config.cp > 1:
-        causal, keys = False, whole // 2 if layout.causal else whole
     windowed = round(layout.windowed_frac * s.layers) if short else 0
-    every = (s.layers - windowed, None), (windowed, layout.window)
     value = config.latent.value if config.latent else None
-    return tuple(
-        RankAttention(
-            batch,
-            s.heads,
-            s.kv_heads,
-            sequence,
-            s.head_dim,
-            *(
-                (causal, layers, None, value, keys)
-                if window is None
-                else (layout.causal, layers, window, value)
-            ),
-        )
-        for layers, window in every
-        if layers
-    )
+    found = []
+    for layers, window in ((s.layers - windowed, None), (windowed, layout.window)):
+        call = RankAttention(
+            batch, s.heads, s.kv_heads, whole, s.head_dim, layout.causal, layers, window, value
+        )  # fmt: skip
+        if config.cp > 1:
+            keys = visible_pairs(whole, whole, causal=layout.causal, window=window) // whole
+            call = replace(call, sequence=whole // config.cp, causal=False, window=None, keys=keys)
+        found += [call] if layers else []
+    return tuple(found)
 
 
 def attention_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:

@@ -17,7 +17,7 @@ from tracelens.config.training import Training
 from tracelens.errors import InputError
 from tracelens.hardware.collectives import node_size, pcie_frac
 from tracelens.results import Span
-from tracelens.results.suggestions import WholeStep, WholeStepPart
+from tracelens.results.suggestions import Checkpoint, WholeStep, WholeStepPart
 from tracelens.step.memory import memory_of
 from tracelens.step.paces import (
     FITTED,
@@ -44,6 +44,13 @@ from tracelens.step.words import planned as words
 
 #: Outside the layers: checkpointing does not compute them again.
 _OUTSIDE = frozenset({"embedding", "logits", "loss"})
+#: How much of each kind of kernel of the layers is computed again.
+_AGAIN: dict[Checkpoint, dict[str, float]] = {
+    "none": {},
+    "selective": {"attention": 1.0},
+    "selective-op": {"product": 0.5, "experts": 0.5, "bytes": 1.0},
+    "full": dict.fromkeys(("product", "attention", "experts", "bytes"), 1.0),
+}
 #: As wide as the stream: sequence-parallel ranks share them (arXiv 2205.05198).
 _STREAM = frozenset({"norm", "residual", "embedding"})
 #: AdamW reads gradient, master weight and two moments and writes all but the gradient, in fp32.
@@ -146,9 +153,7 @@ def _again(part: PlannedPart, training: Training) -> float:
     """How much of it is computed once more in the backward."""
     if part.role != "forward" or part.component in _OUTSIDE:
         return 0.0
-    shares = {"none": {}, "selective": {"attention": 1.0},
-              "selective-op": {"product": 0.5, "experts": 0.5, "bytes": 1.0}}  # fmt: skip
-    return shares.get(training.checkpoint or "none", {part.kind: 1.0}).get(part.kind, 0.0)
+    return _AGAIN[training.checkpoint or "none"].get(part.kind, 0.0)
 
 
 def _busy(planner: Planner, stage: ModelConfig, training: Training, pace: Pace) -> dict[str, Span]:
@@ -303,6 +308,7 @@ def _unlike(planner: Planner, config: ModelConfig, training: Training) -> list[s
     found = [words.low_precision_unfitted(planner.dtype)] if low else []
     found += [words.PATCHES_UNFITTED] if planner.layout.patches else []
     found += [words.LATENT_UNFITTED] if config.latent else []
+    found += [words.CONTEXT_UNFITTED] if config.cp > 1 and not _megatron(planner, training) else []
     return found + ([words.EXPERTS_UNFITTED] if planner.layout.experts_per_token else [])
 
 
@@ -310,7 +316,7 @@ def _has_fit(planner: Planner, config: ModelConfig, training: Training) -> bool:
     """Were there steps of such decoders on this GPU to fit?"""
     if _megatron(planner, training):
         return planner.gpu.name in FITTED_MEGATRON
-    return planner.gpu.name in FITTED and config.pp == config.cp == 1
+    return planner.gpu.name in FITTED and config.pp == 1
 
 
 def _megatron(planner: Planner, training: Training) -> bool:

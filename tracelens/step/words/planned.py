@@ -12,6 +12,7 @@ NOT_IN_KERNELS = (
 NOT_IN_STEP = "data loading, checkpoints written to disk and evaluation are not in it"
 PIPELINE = "the schedule of pipeline stages is 1F1B, the last stage has the logits"
 ONE_MICRO_BATCH = "one micro-batch a step is assumed, so that stages wait for one another: --micro-batches N"
+CONTEXT_UNFITTED = "no step of context-parallel ranks was there to fit"
 PIPELINE_UNFITTED = f"no step of pipeline stages was there to fit; {PIPELINE}"
 AS_PUBLISHED = "runs as published steps of MPT did: FSDP in plain PyTorch 2.0 and 2.1 with Triton attention"
 AS_MEGATRON = (
