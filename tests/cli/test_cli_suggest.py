@@ -81,8 +81,8 @@ def test_a_whole_step() -> None:
 
 
 def test_context_parallel_ranks_share_states_and_their_shape_is_whole(said: Listener) -> None:
-    asked = "--hidden 4096 --heads 32 --kv-heads 8 --layers 4 --vocab 32000 --sequence 8192 --gpu h100-sxm"
-    words = _run(*asked.split(), *"--micro-batch 1 --step --gpus 8 --context-parallel 2".split()).output
+    asked = ["--kv-heads", "8", "--sequence", "8192", "--step", "--gpus", "8", "--context-parallel", "2"]
+    words = _run(*_GPT3, "--hidden", "4096", *asked).output
     said(" ".join(words[words.index("A whole step") :].split("tokens/s")[0].split()))
     assert "s=4096 d=128 keys 4096" in " ".join(words.split())
 
