@@ -222,6 +222,21 @@ def test_a_stale_file_of_another_day_is_left_out_where_clocks_tell_the_date(
     assert merge([*since_boot, late]).left == []
 
 
+def test_a_stale_file_takes_no_rank_from_the_job_and_of_as_many_the_latest_count(
+    summaries: list[RankSummary],
+) -> None:
+    """Names begin with a time, so that the stale file of a rank is its first."""
+    days = 28 * 86_400 * 10**9
+    stale = [
+        msgspec.structs.replace(one, file=f"0_{one.file}", sha256="", base_ns=one.base_ns - days)
+        for one in summaries
+    ]
+    for some in (stale[:1], stale):
+        found = merge([*some, *summaries])
+        assert [one.name for one in found.ranks] == [one.name for one in merge(summaries).ranks]
+        assert {one.file for one in found.left} == {one.file for one in some}
+
+
 def test_finished_ranks_are_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep = tmp_path / "keep"
     keep.mkdir()

@@ -47,8 +47,8 @@ from tracelens.words import GROUPED
 def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     """One answer for a job; the order of the summaries changes nothing.
 
-    Of a rank that is there twice the first file counts; files of another world size than most are left out,
-    and those of another hour.
+    Files of another world size than most are left out, and those of another hour (of two hours with as many
+    files the earlier); of a rank that is there twice then the first file counts.
 
     Raises:
         InputError: no summary, traces of different jobs, or no step that all ranks have.
@@ -75,15 +75,12 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     stages = _stages(seen, rows, step_ms)
     late_names = {one.name for one in late}
     least = min(ranks, key=lambda one: one.coverage.component_frac)
-    worlds = {one.world_size for one in ranks if one.world_size is not None}
-    world = worlds.pop() if len(worlds) == 1 else None
-    have = {one.rank for one in ranks}
     return Job(
         job_version=JOB_VERSION,
         tool_version=__version__,
-        world_size=world,
+        world_size=ranks[0].world_size,  # that of all
         ranks=rows,
-        missing=[rank for rank in range(world or 0) if rank not in have] if None not in have else [],
+        missing=_missing(ranks),
         left=left,
         steps=steps,
         steps_marked=all(one.summary.steps_marked for one in ranks),
@@ -111,28 +108,35 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     )
 
 
+def _missing(ranks: Sequence[RankSummary]) -> list[int]:
+    """Ranks of the job without a file; none where a file does not say its rank."""
+    have = {one.rank for one in ranks}
+    return [] if None in have else [rank for rank in range(ranks[0].world_size or 0) if rank not in have]
+
+
 def _of_one_job(summaries: Iterable[RankSummary]) -> tuple[list[RankSummary], list[Left]]:
     every = each_trace_once(summaries)
     if not every:
         raise InputError("no summary of a rank to merge")
     worlds = Counter(one.world_size for one in every)
     usual = max(worlds, key=lambda world: (worlds[world], world or 0))
-    kept: dict[object, RankSummary] = {}
-    left = []
+    left, sound = [], []
     for one in every:
-        key = one.rank if one.rank is not None else one.file
         if one.world_size != usual:
             left.append(Left(one.file, words.other_job(one.world_size, usual)))
         elif not one.steps:
             left.append(Left(one.file, words.NO_STEP))
-        elif key in kept:
-            left.append(Left(one.file, words.second_time(one.rank, kept[key].file)))
         else:
-            kept[key] = one
-    if not kept:
+            sound.append(one)
+    if not sound:
         raise InputError("no rank has a whole step")
-    same, strange = of_one_time(list(kept.values()))
-    whole, cut = _without_cut_off(same)
+    same, strange = of_one_time(sound)
+    kept: dict[object, RankSummary] = {}
+    for one in same:
+        first = kept.setdefault(one.rank if one.rank is not None else one.file, one)
+        if first is not one:
+            left.append(Left(one.file, words.second_time(one.rank, first.file)))
+    whole, cut = _without_cut_off(list(kept.values()))
     return whole, left + strange + cut
 
 

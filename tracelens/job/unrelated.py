@@ -17,13 +17,13 @@ _APART_NS, _DATED_NS = 3_600 * 10**9, 10**18
 
 
 def of_one_time(ranks: Sequence[RankSummary]) -> tuple[list[RankSummary], list[Left]]:
-    """The ranks recorded within an hour of most, and the others: stale files of another run."""
+    """The ranks recorded within an hour of most, or of the latest where no hour has most, and the others."""
     began = {at: one.base_ns + one.steps[0].start_ns for at, one in enumerate(ranks)}
     began = {at: since for at, since in began.items() if since > _DATED_NS}
     near = {at: sum(abs(since - one) < _APART_NS for one in began.values()) for at, since in began.items()}
-    usual = began[max(near, key=lambda at: near[at])] if near else 0
+    usual = max(((near[at], since) for at, since in began.items()), default=(0, 0))[1]
     later = {at: since - usual for at, since in began.items() if abs(since - usual) >= _APART_NS}
-    left = [Left(ranks[at].file, words.other_run(ns / 1e9)) for at, ns in later.items()]
+    left = [Left(ranks[at].file, words.other_hour(ns / 1e9)) for at, ns in later.items()]
     return [one for at, one in enumerate(ranks) if at not in later], left
 
 

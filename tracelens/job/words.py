@@ -37,11 +37,11 @@ def other_job(ranks: int | None, most: int | None) -> str:
     return f"of another job: {'unknown number of' if ranks is None else ranks} ranks, most have {most}"
 
 
-def other_run(later_s: float) -> str:
+def other_hour(later_s: float) -> str:
     """A rank that was recorded at another time than most."""
     hours = abs(later_s) / 3600
     long = f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.0f} h"
-    return f"of another run: recorded {long} {'after' if later_s > 0 else 'before'} most"
+    return f"recorded {long} {'after' if later_s > 0 else 'before'} the others: another run, or other steps"
 
 
 def not_one_job(one: str, other: str, differ: Mapping[str, tuple[object, object]]) -> str:
