@@ -13,10 +13,11 @@ from tests.said import Listener
 from tracelens.comparison import words
 from tracelens.comparison.causes import find_causes
 from tracelens.comparison.components import compare_components
-from tracelens.comparison.gemms import (
+from tracelens.comparison.gemms import differ
+from tracelens.comparison.moves import find_moves
+from tracelens.comparison.same_work import (
     as_all,
     beyond,
-    differ,
     diffs_ms,
     drifted,
     judged,
@@ -26,7 +27,6 @@ from tracelens.comparison.gemms import (
     own_ms,
     same_work,
 )
-from tracelens.comparison.moves import find_moves
 from tracelens.comparison.stands_out import above
 from tracelens.comparison.step_change import spread, step_change
 from tracelens.render.compare_words import control

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 from statistics import fmean
 
-from tracelens.comparison.gemms import as_all, diffs_ms, drifted, own_frac, own_ms, same_work
+from tracelens.comparison.same_work import as_all, diffs_ms, drifted, own_frac, own_ms, same_work
 from tracelens.results import Report
 from tracelens.results.comparison import Cause, CauseCode, GemmChange, Noise, StepChange
 

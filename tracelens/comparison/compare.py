@@ -6,10 +6,11 @@ from tracelens.comparison import words
 from tracelens.comparison.causes import find_causes
 from tracelens.comparison.changes import caveats, find_changes, not_comparable
 from tracelens.comparison.components import compare_components
-from tracelens.comparison.gemms import SMALL, judged, match_gemms, noise, without_times
+from tracelens.comparison.gemms import match_gemms, without_times
 from tracelens.comparison.moves import find_moves
 from tracelens.comparison.one_place import places
 from tracelens.comparison.outcomes import outcomes
+from tracelens.comparison.same_work import SMALL, judged, noise
 from tracelens.comparison.step_change import mixed_otherwise, step_change
 from tracelens.errors import InputError, UsageError
 from tracelens.results import Report, main_dtype

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tracelens.comparison import words
-from tracelens.comparison.gemms import as_all, beyond, differ, other_work
+from tracelens.comparison.gemms import differ
 from tracelens.comparison.one_place import PerStep, places
+from tracelens.comparison.same_work import as_all, beyond, other_work
 from tracelens.results import Report
 from tracelens.results.comparison import ComponentChange, GemmChange, Noise
 

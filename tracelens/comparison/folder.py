@@ -13,8 +13,9 @@ from tracelens import numbers as f
 from tracelens.comparison import words
 from tracelens.comparison.changes import caveats
 from tracelens.comparison.compare import compare_reports
-from tracelens.comparison.gemms import Place, other_work
+from tracelens.comparison.gemms import Place
 from tracelens.comparison.matching import File, MatchedFolders
+from tracelens.comparison.same_work import other_work
 from tracelens.comparison.spelling import place_name
 from tracelens.comparison.together import Compared, together
 from tracelens.errors import InputError, UsageError

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 
 from tracelens.comparison import words
-from tracelens.comparison.gemms import beyond, differ
+from tracelens.comparison.gemms import differ
+from tracelens.comparison.same_work import beyond
 from tracelens.results.comparison import ComponentChange, GemmChange, Move, Noise
 
 #: Kernels that went from one component to another without a GEMM to prove it take as long there as here,

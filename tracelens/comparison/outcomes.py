@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracelens.comparison import words
-from tracelens.comparison.gemms import diffs_ms
+from tracelens.comparison.same_work import diffs_ms
 from tracelens.results import Estimate, Finding, Known, Report
 from tracelens.results.comparison import FindingOutcome, GemmChange, OutcomeState
 

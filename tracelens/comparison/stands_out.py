@@ -8,7 +8,7 @@ from statistics import median
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.results.folders import FilePair, PairTime, RankPart, Side, StandsOut
 
-#: Beyond the others' median by so many scaled median absolute deviations (as in ``gemms.noise``).
+#: Beyond the others' median by so many scaled median absolute deviations (as in ``same_work.noise``).
 _FAR = 3 * 1.4826
 _PARTS: dict[RankPart, Callable[[PairTime], float]] = {
     "idle": lambda time: time.idle_ms,
