@@ -209,11 +209,7 @@ def finish(
         )
     _experts_share(values)
     _stages_share(values)
-    if values["sequence"] % (2 * values.get("context_parallel", 1)) and values.get("context_parallel", 1) > 1:
-        raise UsageError(
-            f"sequence = {values['sequence']} does not divide over {values['context_parallel']}"
-            " context-parallel ranks, two parts each"
-        )
+    _sequence_shares(values)
     config = replace(ModelConfig(gated=gated, tied=tied, latent=draft.latent), **values)  # type: ignore[arg-type]
     assumed, written = (
         frozenset(name for name, one in draft.origins.items() if one == origin)
@@ -234,7 +230,17 @@ def _experts_share(values: Mapping[str, int]) -> None:
         raise UsageError(f"experts = {experts} does not divide over {ranks} expert-parallel ranks")
     t, cut = values["tensor_parallel"], values.get("expert_tensor", 1)
     if cut not in (1, t):
-        raise UsageError(f"experts cut over {cut} ranks and layers over {t} are not predicted: 1 or {t}")
+        raise UsageError(
+            f"experts split over {cut} ranks and layers over {t} are not predicted: {t} and {t} are"
+        )
+
+
+def _sequence_shares(values: Mapping[str, int]) -> None:
+    """UsageError where context-parallel ranks do not divide a sequence, an early and a late part each."""
+    sequence, ranks = values["sequence"], values.get("context_parallel", 1)
+    if ranks > 1 and sequence % (2 * ranks):
+        why = f"sequence = {sequence} does not divide over {ranks} context-parallel ranks, two parts each"
+        raise UsageError(why)
 
 
 def _stages_share(values: Mapping[str, int]) -> None:

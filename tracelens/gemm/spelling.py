@@ -87,7 +87,7 @@ def parse_dtype(text: str) -> str:
     word = _ALIASES.get(word, word)
     if (near := _NEAREST.get(word)) is not None:
         raise UsageError(
-            f"{word} is not predicted, for want of times to fit to: {near} is the nearest that is"
+            f"{word} is not predicted, as there were no times to fit: use {near}, which is nearest to it"
         )
     if word not in DTYPES:
         raise UsageError(

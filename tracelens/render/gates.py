@@ -17,7 +17,7 @@ from tracelens.results import Report
 
 WORDS = {"passed": "passed", "failed": "FAILED", "open": "passed, open", "unknown": "not judged"}
 _STYLES = {"passed": "green", "failed": "bold red", "open": "yellow", "unknown": "bold yellow"}
-OF_A_FOLDER = "Of a folder with the traces of a job's ranks, in place of these"
+OF_A_FOLDER = "For a folder with the traces of a job's ranks, these instead"
 #: GitHub shows few annotations of a step; the Markdown has them all.
 _FINDINGS = 8
 #: What it is to the build.

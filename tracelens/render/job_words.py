@@ -129,7 +129,7 @@ def verdict(job: Job) -> str:
     if job.limit == "unknown":
         whole, _ = _mean_step(job)
         mean = f" ({whole.replace(' step', '')})" * (whole != f"{step} step")
-        return f"One rank of the job is here: its step takes {step}{mean}; who waits for whom needs two."
+        return f"One rank of the job is here: its step takes {step}{mean}; two ranks show who waits."
     whole, mean_ms = _mean_step(job)
     most = "at most " * job.communication_is_bound
     return f"Computing takes {most}{f.pct(middle.computing_ms / mean_ms)} of the {whole}; {nobody}."
@@ -283,8 +283,8 @@ def caveats(job: Job) -> list[str]:
         said.append("No collective could be matched between ranks: arrival and waiting are not known.")
     else:
         said.append(
-            f"Clocks aligned to {f.ms(job.clock.residual_us / 1e3)} tell no skew below"
-            f" {f.ms(RESIDUALS * job.clock.residual_us / 1e3)}."
+            f"Clocks are aligned to {f.ms(job.clock.residual_us / 1e3)}: no skew below"
+            f" {f.ms(RESIDUALS * job.clock.residual_us / 1e3)} is counted."
         )
     if len(job.clock.shared) > 1:
         said.append(

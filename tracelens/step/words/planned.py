@@ -11,7 +11,7 @@ NOT_IN_KERNELS = (
 )
 NOT_IN_STEP = "data loading, checkpoints written to disk and evaluation are not in it"
 PIPELINE = "the schedule of pipeline stages is 1F1B, the last stage has the logits"
-ONE_MICRO_BATCH = "one micro-batch a step is assumed, so that stages wait for one another: --micro-batches N"
+ONE_MICRO_BATCH = "one micro-batch a step is assumed, so stages wait for one another: --micro-batches N"
 CONTEXT_UNFITTED = "no step of context-parallel ranks was there to fit"
 PIPELINE_UNFITTED = f"no step of pipeline stages was there to fit; {PIPELINE}"
 AS_PUBLISHED = "runs as published steps of MPT did: FSDP in plain PyTorch 2.0 and 2.1 with Triton attention"
@@ -20,7 +20,8 @@ AS_MEGATRON = (
     " within other kernels, exchanges beside kernels; later containers are at the fast end"
 )
 MEGATRON_AS_PLAIN = (
-    "so did Megatron-LM's of 2021 and 2022 on A100; the fast end has today's attention and hides exchanges"
+    "Megatron-LM's published steps of 2021 and 2022 on A100 ran as plain PyTorch does; the fast end has"
+    " today's attention and hides exchanges"
 )
 STACK_ASSUMED = "plain PyTorch is assumed: --stack megatron is Megatron-Core with Transformer Engine"
 FAST_END = "the fast end has today's attention kernels; torch.compile gains further"
