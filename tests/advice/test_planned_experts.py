@@ -125,6 +125,7 @@ def test_a_rank_exchanges_and_keeps_the_weights_of_its_own_experts(
         ({"expert_parallel": 8}, 4, "do not divide"),
         ({"expert_parallel": 8, "tensor_parallel": 2}, 4, "do not divide"),
         ({"expert_parallel": 8, "tensor_parallel": 4, "expert_tensor": 2}, 8, "are not predicted"),
+        ({"tensor_parallel": 4, "expert_tensor": 2}, 8, "are not predicted"),
     ],
 )
 def test_what_cannot_be_shared_so_is_refused(

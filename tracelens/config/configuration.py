@@ -222,17 +222,16 @@ def finish(
 def _experts_share(values: Mapping[str, int]) -> None:
     """UsageError where as many GPUs cannot share the experts."""
     ranks, experts = values.get("expert_parallel", 1), values.get("experts")
+    t, cut = values["tensor_parallel"], values.get("expert_tensor", 1)
+    if cut not in (1, t):
+        why = f"experts split over {cut} ranks and layers over {t} are not predicted"
+        raise UsageError(f"{why}: split experts over 1 or {t}")
     if ranks == 1:
         return
     if experts is None:
         raise UsageError(f"{ranks} expert-parallel ranks: this model has no experts to share")
     if experts % ranks:
         raise UsageError(f"experts = {experts} does not divide over {ranks} expert-parallel ranks")
-    t, cut = values["tensor_parallel"], values.get("expert_tensor", 1)
-    if cut not in (1, t):
-        raise UsageError(
-            f"experts split over {cut} ranks and layers over {t} are not predicted: {t} and {t} are"
-        )
 
 
 def _sequence_shares(values: Mapping[str, int]) -> None:
