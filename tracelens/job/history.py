@@ -94,8 +94,8 @@ def place(store: Path, run: str) -> Path:
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        why = f"{error.strerror or error}; first comes the folder of the runs, then what is added"
-        raise UsageError(f"{store} is no folder of runs: {why}") from None
+        why = f"{store} cannot be the folder of runs ({error.strerror or error})"
+        raise UsageError(f"{why}: name that folder first, then what is added") from None
     check_place(path)
     return path
 
