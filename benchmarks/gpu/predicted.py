@@ -74,7 +74,7 @@ def of_change(
 ) -> dict[str, Any] | None:
     """The saving of a change, as ``tracelens suggest`` predicts it, per token."""
     from tracelens.hardware.measurements import of_kernels
-    from tracelens.step.planned_step import compare
+    from tracelens.step.planned_change import compare
 
     gpu = _gpu(setting)
     if gpu is None:
@@ -89,7 +89,8 @@ def planned(shape: LayerShape | StepShape, *, gpu: Gpu, measured: Measurements |
     """A layer, the logits or a small model as ``tracelens suggest`` plans it (a ``PlannedStep``)."""
     from tracelens.config.configuration import Layout
     from tracelens.config.model_config import ModelConfig
-    from tracelens.step.planned_step import PlannedStep, Planner
+    from tracelens.step.planned_change import PlannedStep
+    from tracelens.step.planned_step import Planner
 
     whole = shape if isinstance(shape, StepShape) else None
     layer = shape.layer if isinstance(shape, StepShape) else shape

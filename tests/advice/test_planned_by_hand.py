@@ -20,6 +20,7 @@ from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep
 from tracelens.step import explorer, search_space
 from tracelens.step.memory import memory_of, would_fit
+from tracelens.step.planned_change import total
 from tracelens.step.planned_kernels import (
     RankLinear,
     activation_bytes,
@@ -28,7 +29,7 @@ from tracelens.step.planned_kernels import (
     memory_of_trace,
     mlp_linears,
 )
-from tracelens.step.planned_step import Planner, _attention_open, total
+from tracelens.step.planned_step import Planner, _attention_open
 from tracelens.step.search_space import SearchLimits, Space, _near, _thinned, kept_degree
 from tracelens.step.whole_step import whole_step
 

@@ -13,7 +13,8 @@ from tracelens.config import Configuration, config_from_flags
 from tracelens.config.model_config import changed
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
-from tracelens.step.planned_step import Planner, compare
+from tracelens.step.planned_change import compare
+from tracelens.step.planned_step import Planner
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits, Space, kept_degree
 from tracelens.step.shape_search import other_heads

@@ -13,7 +13,7 @@ from tests.said import Listener
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError
 from tracelens.results import Estimate, Span
-from tracelens.step.planned_step import PlannedStep, compare
+from tracelens.step.planned_change import PlannedStep, compare
 from tracelens.step.reasons import PlannedPart, in_ms, why
 from tracelens.step.search import FRONT, Combination, Found, _front, search
 from tracelens.step.search_space import SearchLimits

@@ -17,7 +17,7 @@ from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import GemmRow, Span
 from tracelens.results.row_sizes import AttentionDims
 from tracelens.step.measured_step import MeasuredStep
-from tracelens.step.planned_step import PlannedStep, compare
+from tracelens.step.planned_change import PlannedStep, compare
 from tracelens.step.predicted import Anchors, Scaled, predict_row, scaled_product
 from tracelens.step.predicted_attention import scaled_attention
 from tracelens.step.reasons import PlannedPart, why

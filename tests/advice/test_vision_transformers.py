@@ -15,7 +15,8 @@ from tracelens.config import Configuration, read_config
 from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import find_gpu
-from tracelens.step.planned_step import Planner, total
+from tracelens.step.planned_change import total
+from tracelens.step.planned_step import Planner
 from tracelens.suggestions import suggest
 
 VIT: dict[str, Any] = {

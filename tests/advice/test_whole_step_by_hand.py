@@ -19,8 +19,9 @@ from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep
 from tracelens.step.memory import memory_of, would_fit
 from tracelens.step.paces import Pace
+from tracelens.step.planned_change import PlannedStep
 from tracelens.step.planned_kernels import attention_calls
-from tracelens.step.planned_step import PlannedStep, Planner
+from tracelens.step.planned_step import Planner
 from tracelens.step.reasons import PlannedPart
 from tracelens.step.whole_step import whole_step
 

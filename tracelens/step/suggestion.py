@@ -19,7 +19,8 @@ from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import Span
 from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, Suggestions
 from tracelens.step.memory import memory_of, would_fit
-from tracelens.step.planned_step import PlannedStep, Planner, total
+from tracelens.step.planned_change import PlannedStep, total
+from tracelens.step.planned_step import Planner
 from tracelens.step.predicted import LOW_PRECISION
 from tracelens.step.reasons import PlannedPart
 from tracelens.step.search import Found, search

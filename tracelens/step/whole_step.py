@@ -28,6 +28,7 @@ from tracelens.step.paces import (
     is_blackwell,
     pace_of,
 )
+from tracelens.step.planned_change import PlannedStep, total
 from tracelens.step.planned_exchange import (
     context_parallel,
     data_parallel,
@@ -36,7 +37,7 @@ from tracelens.step.planned_exchange import (
     to_stages,
 )
 from tracelens.step.planned_kernels import attention_calls, busiest_stage
-from tracelens.step.planned_step import PlannedStep, Planner, total
+from tracelens.step.planned_step import Planner
 from tracelens.step.predicted import LOW_PRECISION
 from tracelens.step.reasons import PlannedPart
 from tracelens.step.traffic import BANDWIDTH_FRAC
