@@ -74,7 +74,6 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     links = [one for one in slow_links(matched, waits, len(steps)) if one.more_ms > PRACTICAL * step_ms]
     stages = _stages(seen, rows, step_ms)
     late_names = {one.name for one in late}
-    least = min(ranks, key=lambda one: one.coverage.component_frac)
     return Job(
         job_version=JOB_VERSION,
         tool_version=__version__,
@@ -104,7 +103,7 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
         groups=job_components(ranks, {name: key for key, names in GROUPED.items() for name in names}),
         gemms=job_gemms(seen.gemms, seen.names),
         findings=job_findings(ranks, [row.name in late_names for row in rows] if len(matched) else None),
-        coverage=least.coverage,
+        coverage=min((one.coverage for one in ranks), key=lambda known: known.component_frac),
     )
 
 
