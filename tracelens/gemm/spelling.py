@@ -86,9 +86,7 @@ def parse_dtype(text: str) -> str:
     word = text.lower().removeprefix("torch.")
     word = _ALIASES.get(word, word)
     if (near := _NEAREST.get(word)) is not None:
-        raise UsageError(
-            f"{word} is not predicted, as there were no times to fit: use {near}, which is nearest to it"
-        )
+        raise UsageError(f"{word} is not predicted, as there were no times to fit: use {near} as the nearest")
     if word not in DTYPES:
         raise UsageError(
             f"unknown element type {shown(text)}: use {', '.join(DTYPES)} (tf32: fp32 data on tensor cores)"
