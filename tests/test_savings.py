@@ -13,6 +13,7 @@ from tracelens.accounting.cost import with_cost
 from tracelens.comparison.outcomes import outcomes
 from tracelens.gates import judge_report
 from tracelens.render import costs, facts
+from tracelens.render.five_numbers import five_numbers
 from tracelens.results import Price, Report, StepTime, Summary, UnprofiledSteps
 from tracelens.results.waiting import WAITS_FROM, busy_frac, saving_of, step_bound
 from tracelens.step.explorer import explore
@@ -87,7 +88,7 @@ def test_a_gate_on_savings_never_fails_by_gpu_work_alone() -> None:
 
 
 def test_no_number_and_no_claim_is_one_of_the_step() -> None:
-    assert [one.quiet for one in facts.five_numbers(waiting())].count(True) == 1
+    assert [one.quiet for one in five_numbers(waiting())].count(True) == 1
     for busy, idle in zip(FULL.findings, waiting().findings, strict=True):
         assert facts.claim(idle, FULL) != facts.claim(busy, FULL)
         assert not facts.claim(idle, FULL)[0].startswith("saves")

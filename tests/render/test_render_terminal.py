@@ -16,6 +16,7 @@ from tests.render.golden import check
 from tests.said import Listener
 from tracelens.render import facts
 from tracelens.render.console import Out
+from tracelens.render.five_numbers import five_numbers
 from tracelens.render.terminal import render_terminal
 from tracelens.render.verdict import titled, with_verdict
 from tracelens.results import Report, Waits
@@ -45,7 +46,7 @@ def test_40_columns_keep_every_number_and_title_whole(name: str) -> None:
     text = _render(report, 40)
     assert max(cell_len(line) for line in text.splitlines()) <= 40
     words = " ".join(text.split())
-    for number in facts.five_numbers(with_verdict(report)):
+    for number in five_numbers(with_verdict(report)):
         assert f"{number.value} {number.label}" in words
     for one in report.findings[:1]:
         assert one.action in words

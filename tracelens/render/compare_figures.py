@@ -14,7 +14,7 @@ from tracelens import numbers as f
 from tracelens.comparison.spelling import arrow_ms, arrow_pct, p_value, signed_ms
 from tracelens.comparison.steps import LEVEL
 from tracelens.render.compare_words import interval, level_why
-from tracelens.render.facts import Number
+from tracelens.render.five_numbers import Number
 from tracelens.render.groups import GROUPS, group_of
 from tracelens.render.svg import Tick, round_step
 from tracelens.results.comparison import Comparison, ComponentChange, GemmChange, StepChange

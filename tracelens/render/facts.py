@@ -1,9 +1,8 @@
-"""What page and terminal both say, in the same words: identity, the five numbers, the state of checks."""
+"""What page and terminal both say, in the same words: identity, dimensions, the state of checks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
 from tracelens import words
@@ -12,7 +11,6 @@ from tracelens.render.verdict import main_unattributed
 from tracelens.results import (
     Check,
     CommunicationRow,
-    Estimate,
     Finding,
     GemmRow,
     Known,
@@ -23,32 +21,16 @@ from tracelens.results import (
     main_dtype,
 )
 from tracelens.results.identity import ValidityRule
-from tracelens.results.waiting import mean_ms
 
 GENERATED = "Generated trace, not a measurement"
 STATES = {"passed": "passed", "not_applicable": "not applicable", "could_not_run": "could not run"}
 MARKS = {"high": "▲", "medium": "■", "low": "●"}
 _ROLES = {"forward": "fwd"}
 _OUTSIDE = 0.01  # of the file's GPU time
-_LEAST = "≥ "  # before a figure of what was recognised, where more can be there
 _OTHER = 0.05  # of GPU time that is ``other``: from here on worth a line beside what is unattributed
-_SAME = 0.03  # step times that differ by less are taken for the same
 _ADDS = 0.02  # savings whose sum is off by less add up
 _MOST = 0.5  # of GPU time in a part of the step: below it the dimensions can be of the lesser of two models
 BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """One of the five numbers; ``frac`` is set where a meter of 0..1 makes sense."""
-
-    key: str
-    value: str
-    label: str
-    note: str
-    frac: float | None = None
-    quiet: bool = False  # not to be shown as a gain
-    short: str = ""  # a label for narrow terminals
 
 
 def dims(model: ModelDims) -> list[tuple[str, Known]]:
@@ -181,106 +163,6 @@ def per_step(report: Report) -> str:
     return f" {words.per_step(report.summary.steps_marked)}"
 
 
-def _step_time(report: Report) -> Number:
-    step = report.summary.step_ms
-    if step.n > 1:
-        note = f"median of {step.n}, {f.ms_range(step.low, step.high)}"
-        if _apart(report):
-            note += f"; mean {f.ms(mean_ms(report.summary))}"
-    else:
-        note = "one step" if report.summary.steps_marked else "no step is marked"
-        note = cut_words(report) or note
-    return Number("step", f.ms(step.median), "step time" if report.summary.steps_marked else "recorded", note)
-
-
-def at_least(share: float) -> str:
-    """A share that is a lower bound; one that rounds to nothing bounds nothing.
-
-    >>> at_least(0.374), at_least(0.0001)
-    ('≥ 37.4%', 'unknown')
-    """
-    text = f.pct(share)
-    return f.UNKNOWN if text.startswith("<") or not share else _LEAST + text
-
-
-def _mfu(report: Report) -> Number:
-    mfu, achieved, dtype = report.summary.mfu_frac, report.summary.achieved_tflops, report.summary.mfu_dtype
-    peak = report.gpu.peak_tflops.get(dtype) if dtype else None
-    if mfu is not None:
-        note = f"of {f.sig(peak)} TFLOP/s, dense {dtype}" if peak else "of the dense peak"
-        if achieved is not None and peak:
-            note = f"{f.sig(achieved)} {note}"
-        if _apart(report):
-            note += ", of the mean step"
-        if report.summary.mfu_is_bound:
-            rate = f"{f.sig(achieved)} TFLOP/s; " if achieved is not None else ""
-            note = f"{rate}{report.summary.mfu_why}"
-            return Number("mfu", at_least(mfu), "MFU", note, mfu)
-        return Number("mfu", f.pct(mfu), "MFU", note, mfu)
-    why = report.summary.mfu_why or "not judged"
-    if achieved is not None:
-        why = f"{_LEAST if report.summary.mfu_is_bound else ''}{f.sig(achieved)} TFLOP/s; {why}"
-    return Number("mfu", f.UNKNOWN, "MFU", why)
-
-
-def _busy(report: Report) -> Number:
-    summary = report.summary
-    note = f"{f.ms(summary.idle_ms)} idle"
-    if summary.exposed_communication_ms > 0:
-        least = _LEAST if summary.communication_is_bound else ""
-        note += f", {least}{f.ms(summary.exposed_communication_ms)} exposed comm"
-    note = f"mean{per_step(report)}: {note}" if _apart(report) else note + per_step(report)
-    return Number("busy", f.pct(summary.gpu_busy_frac), "GPU busy", note, summary.gpu_busy_frac)
-
-
-def _apart(report: Report) -> bool:
-    """Do the mean and the median of the steps differ? One long step moves the mean and not the median."""
-    mean = mean_ms(report.summary)
-    return abs(mean - report.summary.step_ms.median) > _SAME * mean
-
-
-def _stake(report: Report) -> Number:
-    label = "findings save"
-    waste: Estimate | None = report.summary.shape_waste_ms
-    waits = [one.saving_ms.high for one in report.findings if one.saving_of == "wait"]
-    known = [most for most in waits if most is not None]
-    if known and (waste is None or waste.high is None or max(known) > waste.high):
-        shapes = f"; kernels ≤ {f.ms(waste.high)} more" if waste is not None and waste.high else ""
-        return Number("stake", f"≤ {f.ms(max(known))}", label, f"of waiting{per_step(report)}{shapes}")
-    if waste is None or (waste.mid is None and waste.high is None):
-        states = [check.state for check in report.checks]
-        judged, open_ = states.count("passed") + states.count("found"), states.count("could_not_run")
-        if judged and judged >= open_:
-            return Number("stake", "none", label, f"{f.plural(judged, 'check')} passed")
-        note = (
-            f"{open_} of {f.plural(len(states), 'check')} could not run" if judged else "no check could run"
-        )
-        return Number("stake", "not judged", label, note)
-    of, more = per_step(report), _open(report)
-    if report.summary.saving_of == "gpu_work":
-        # Shorter kernels leave longer gaps: not a gain to put in red.
-        how = "a bound" if waste.mid is None else f"≈ {f.ms(waste.mid)} predicted"
-        spared = any(one.counts == "kernels" for one in report.findings)
-        gains = "launches spared not counted" if spared else "0 while it waits for the CPU"
-        value = f"{'≤' if spared else '0 to'} {f.ms(waste.high)}"
-        label = "GPU work saved" if spared else label
-        note = f"{of.strip() if spared else f'GPU work{of}'}: {how}; {gains}{more}"
-        return Number("stake", value, label, note, quiet=True, short="GPU work" if spared else "")
-    if waste.mid is not None:
-        spread = f.ms_range(waste.low, waste.high)
-        note = f"{spread}{of}, predicted" if spread != f.UNKNOWN else f"predicted{of}"
-        return Number("stake", f"≈ {f.ms(waste.mid)}", label, note + more)
-    value = f.ms_range(waste.low, waste.high) if waste.low else f"≤ {f.ms(waste.high)}"
-    quiet = report.summary.limited_by == "exposed"
-    return Number("stake", value, label, f"a bound{of}, not a prediction", quiet=quiet)
-
-
-def _open(report: Report) -> str:
-    """What findings without a prediction have at stake beside those with one; "" for nothing."""
-    most = report.summary.shape_open_ms
-    return f"; not predicted: {f.ms(most)} more at most" if most else ""
-
-
 def claim(finding: Finding, report: Report) -> tuple[str, str]:
     """Write what a finding saves and how that is known."""
     return claimed(finding, marked=report.summary.steps_marked)
@@ -318,21 +200,6 @@ def overlap_words(report: Report) -> str:
     )
 
 
-def five_numbers(report: Report) -> list[Number]:
-    """Return step time, MFU, GPU busy, GEMM + attention share, and what the findings save."""
-    gemm = report.summary.gemm_frac
-    share = at_least(gemm) if report.summary.gemm_frac_is_bound else f.pct(gemm)
-    note = f"of {f.ms(report.summary.gpu_ms_per_step)} GPU time{per_step(report)}"
-    stake = _stake(report)
-    return [
-        _step_time(report),
-        _mfu(report),
-        _busy(report),
-        Number("gemm", share, "GEMM + attention", note, gemm, short="GEMM+attn"),
-        replace(stake, short=stake.short or "findings"),
-    ]
-
-
 def communication_frac(report: Report) -> float:
     """Return the share of the steps' GPU time that communication takes."""
     total_ms = report.summary.gpu_ms_per_step
@@ -344,7 +211,7 @@ def communication_line(report: Report) -> str:
     rows = report.communication
     time_ms = sum(row.time_ms_per_step for row in rows)
     exposed = sum(row.exposed_ms_per_step for row in rows)
-    least = _LEAST if report.summary.communication_is_bound else ""
+    least = "≥ " if report.summary.communication_is_bound else ""
     share = (
         f"{least}{f.pct(communication_frac(report))} of GPU time, {least}{f.ms(time_ms)}{per_step(report)}"
     )

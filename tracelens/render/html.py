@@ -14,6 +14,7 @@ from markupsafe import Markup
 from tracelens import numbers as f
 from tracelens import words
 from tracelens.render import costs, facts, groups, limits, losses, step_times, verified, waits
+from tracelens.render.five_numbers import five_numbers
 from tracelens.render.section import Content, Page, Section
 from tracelens.render.sections import filled
 from tracelens.render.templates import environment, part, policy
@@ -70,7 +71,7 @@ def _render(page: Page, generated_at: str | None) -> str:
             generated_at=generated_at,
             model_line=facts.model_line(report),
             run_line=facts.run_line(report),
-            numbers=facts.five_numbers(report),
+            numbers=five_numbers(report),
             step_lines=step_times.lines(report)[:1],
             job_lines=costs.job_lines(report) if common["price"] is not None else [],
             css=Markup(css),

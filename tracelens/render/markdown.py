@@ -8,6 +8,7 @@ from tracelens import numbers as f
 from tracelens.gates import Judged
 from tracelens.render import costs, facts, groups, limit
 from tracelens.render.findings import caveats, waiting
+from tracelens.render.five_numbers import five_numbers
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, fenced, table
 from tracelens.render.verdict import with_verdict
@@ -32,7 +33,7 @@ def render_report_markdown(report: Report, *, gates: Sequence[Judged] = ()) -> s
     who = [report.trace.path[:80], *facts.model_line(report), *facts.run_line(report)]
     lines += [escape(" · ".join(who)), ""]
     lines += gates_markdown(gates)
-    numbers = [[one.label, one.value, one.note] for one in facts.five_numbers(report)]
+    numbers = [[one.label, one.value, one.note] for one in five_numbers(report)]
     lines += [*table(["", "", ""], numbers), ""]
     if report.cost is not None and report.cost.price is not None:
         for line in costs.job_lines(report):

@@ -14,6 +14,7 @@ from tracelens.render import costs, facts, groups, limit, search, step_times, ve
 from tracelens.render.console import NARROW, ROOMY
 from tracelens.render.console import Out as _Out
 from tracelens.render.findings import is_worth
+from tracelens.render.five_numbers import five_numbers
 from tracelens.render.terminal_verbose import TOP, communication, coverage, gemm_rows, step_bar
 from tracelens.render.text import clean
 from tracelens.render.verdict import lower, with_verdict
@@ -118,7 +119,7 @@ def _first_sentences(text: str, room: int) -> list[str]:
 
 
 def _numbers(out: _Out, report: Report, *, verbose: bool) -> None:
-    numbers = facts.five_numbers(report)
+    numbers = five_numbers(report)
     if out.width < NARROW:
         for n in numbers:
             out.line(out.text(f"{n.value}  ", "bold") + out.text(n.label))
