@@ -13,8 +13,10 @@ import numpy.typing as npt
 from tracelens.attribution.names import element_role, layer_of_fqn, layer_of_text, op_rule, split_counter
 from tracelens.attribution.patterns import AROUND_THE_MODEL, MODULE_IN_RANGE, RANGES
 from tracelens.trace import Links, Trace
+from tracelens.trace.tables import Symbols
 
 BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int32]
 
 _MODULE = "nn.Module: "
 _FQN = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
@@ -95,29 +97,10 @@ def find_paths(trace: Trace, links: Links) -> Paths:
     wanted &= ~closure
     nearest = links.forest.nearest(wanted)
 
-    paths: list[Path] = []
-    outers: list[int] = []  # per path the one around it
-    known: dict[tuple[int, int], int] = {}
-    of_context: dict[int, int] = {-1: -1}
     above = links.forest.above(nearest)
-    for level in links.forest.levels:
-        for node in level[wanted[level]].tolist():
-            outer = of_context[int(above[node])]
-            key = (outer, int(links.name[node]) * 4 + (2 if is_block[node] else int(is_range[node])))
-            if key not in known:
-                known[key] = len(paths)
-                outers.append(outer)
-                text = "attention" if is_block[node] else texts[int(links.name[node])]
-                paths.append(_extend(paths[outer] if outer >= 0 else None, text, named=bool(is_range[node])))
-            of_context[node] = known[key]
-
-    marks = trace.kernels.label
-    marked = np.full(len(marks), -1, np.int32)
-    for code in np.unique(marks).tolist():
-        if texts[code] and not _NOT_MODEL.match(texts[code]):
-            marked[marks == code] = len(paths)
-            outers.append(-1)
-            paths.append(_extend(None, texts[code], named=True))
+    codes = links.name * 4 + np.where(is_block, 2, is_range)
+    paths, outers, of_context = _collected(links, texts, wanted, above, codes)
+    marked = _marked(trace, paths, outers)
 
     def running(*rules: str) -> Counter[int]:
         runs = links.is_op & texts.where(lambda t: op_rule(t) in rules)[links.name]
@@ -151,6 +134,42 @@ def find_paths(trace: Trace, links: Links) -> Paths:
             outer for path, outer in zip(paths, outers, strict=True) if _last_role(path) == "experts"
         ),
     )
+
+
+def _collected(
+    links: Links, texts: Symbols, wanted: BoolArray, above: IntArray, codes: IntArray
+) -> tuple[list[Path], list[int], dict[int, int]]:
+    """The paths of the ``wanted`` nodes, the one around each, and which path a node has.
+
+    ``codes``: per node four times its name, and 2 for a block that an operator is, 1 for a range.
+    """
+    paths: list[Path] = []
+    outers: list[int] = []
+    known: dict[tuple[int, int], int] = {}
+    of_context: dict[int, int] = {-1: -1}
+    for level in links.forest.levels:
+        for node in level[wanted[level]].tolist():
+            outer, code = of_context[int(above[node])], int(codes[node])
+            if (outer, code) not in known:
+                known[outer, code] = len(paths)
+                outers.append(outer)
+                name, kind = divmod(code, 4)
+                text = "attention" if kind == 2 else texts[name]
+                paths.append(_extend(paths[outer] if outer >= 0 else None, text, named=kind == 1))
+            of_context[node] = known[outer, code]
+    return paths, outers, of_context
+
+
+def _marked(trace: Trace, paths: list[Path], outers: list[int]) -> IntArray:
+    """Per kernel the path that its own mark says, -1 for none; they are put behind ``paths``."""
+    marks = trace.kernels.label
+    marked = np.full(len(marks), -1, np.int32)
+    for code in np.unique(marks).tolist():
+        if trace.symbols[code] and not _NOT_MODEL.match(trace.symbols[code]):
+            marked[marks == code] = len(paths)
+            outers.append(-1)
+            paths.append(_extend(None, trace.symbols[code], named=True))
+    return marked
 
 
 def _by_what_they_hold(
