@@ -66,7 +66,8 @@ def test_the_examples_apply_together_and_their_tests_pass(tmp_path: Path) -> Non
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "golden"))
     for part in ("attribution", "gemm"):
         (tmp_path / "tests" / part).mkdir()
-    shutil.copy(ROOT / "docs" / "kernel-names.md", tmp_path / "docs")
+    for guide in (ROOT / "docs").glob("*.md"):
+        shutil.copy(guide, tmp_path / "docs")
     (tmp_path / "tests" / "__init__.py").touch()
     for name in (name for page in DONE for name in PAGES[page] if name.startswith("tests/")):
         shutil.copy(ROOT / name, tmp_path / name)

@@ -26,7 +26,7 @@ def test_outputs_do_not_depend_on_seed_zone_and_locale(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         done = subprocess.run(
-            [sys.executable, "-m", "tracelens.cli", "analyze", trace, "--no-html", "-q",
+            [sys.executable, "-m", "tracelens", "analyze", trace, "--no-html", "-q",
              *(word for pair in OUTPUTS.items() for word in pair)],
             cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]} | place,
             capture_output=True, text=True, check=False,

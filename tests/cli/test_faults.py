@@ -128,7 +128,7 @@ def test_a_place_is_looked_at_and_left_as_it_was(tmp_path: Path) -> None:
 
 def shell(line: str, report: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """A command as a shell runs it, with an environment of its own and no HOME."""
-    own = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "T": f"{sys.executable} -m tracelens.cli"}
+    own = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "T": f"{sys.executable} -m tracelens"}
     return subprocess.run(
         ["sh", "-c", line], env=own | {"R": str(report)} | environment, cwd=report.parent,
         capture_output=True, text=True, check=False,

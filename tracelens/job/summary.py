@@ -322,7 +322,7 @@ def _steps(report: Report) -> list[RankStep]:
 
 def _base(trace: Trace) -> int:
     base = trace.metadata.get("baseTimeNanoseconds")
-    return base if isinstance(base, int) and 0 <= base < 2**62 else 0
+    return base if type(base) is int and 0 <= base < 2**62 else 0  # true is no time
 
 
 def _device(trace: Trace) -> int | None:

@@ -72,9 +72,13 @@ class Out:
     def line(self, text: str | Text = "", style: str = "") -> None:
         self.print(self.text(text, style) if isinstance(text, str) else text)
 
+    def holds(self, table: Table) -> bool:
+        """Is it wide enough for all numbers of a table?"""
+        return _least(table) <= self.width
+
     def print(self, what: RenderableType) -> None:
         """Print; a table that the width would cut becomes a list, for a cut number is a wrong one."""
-        if isinstance(what, Table) and self.width < _least(what):
+        if isinstance(what, Table) and not self.holds(what):
             for cells in zip(*(column.cells for column in what.columns), strict=True):
                 self.line(_listed([column.header for column in what.columns], cells))
             return

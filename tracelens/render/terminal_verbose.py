@@ -88,6 +88,10 @@ def _legend_width(shares: Sequence[groups.Share], columns: int, gap: int) -> int
     return width
 
 
+#: Columns that a table goes without first.
+_SPARED = ("ms lost to", "tiles/waves", "id")
+
+
 def gemm_rows(out: _Out, report: Report) -> None:
     rows = report.gemms[:TOP]
     if not rows:
@@ -105,27 +109,19 @@ def gemm_rows(out: _Out, report: Report) -> None:
     heads += [("tiles/waves", "r")] if wide else []
     heads += [("ms lost to", "l")] if roomy else []
     heads += [("finding", "l")] if out.width >= ROOMY and any(row.findings for row in rows) else []
-    table = out.table(heads)
-    for row in rows:
-        cells = {
-            "id": row.id,
-            "GEMM": _name(row),
-            "M × N × K": facts.shape(row),
-            per: f.sig(row.time_ms_per_step),
-            "% GPU": f.pct(row.frac),
-            "TFLOP/s": f.DASH if row.tflops is None else f"{facts.bounded(row)}{f.sig(row.tflops)}",
-            "% peak": facts.of_peak(row),
-            "tiles/waves": _tiles(row),
-            "ms lost to": losses.main_cause(row) or f.DASH,
-            "finding": " ".join(row.findings),
-        }
-        limits = {
-            "id": 5,
-            "GEMM": 24 if wide else 22 if out.width >= ROOMY else 16,
-            "M × N × K": 30 if wide else 23 if out.width >= ROOMY else 19,
-            "finding": 12 if wide else 7,
-        }
-        table.add_row(*(out.text(cells[title], limit=limits.get(title, 18)) for title, _ in heads))
+    cells = [_cells(row, per) for row in rows]
+    limits = {
+        "id": 5,
+        "GEMM": 24 if wide else 22 if out.width >= ROOMY else 16,
+        "M × N × K": 30 if wide else 23 if out.width >= ROOMY else 19,
+    }
+    for spared in range(len(_SPARED) + 1):  # what a long name leaves no room for
+        kept = [head for head in heads if head[0] not in _SPARED[:spared]]
+        table = out.table(kept)
+        for cell in cells:
+            table.add_row(*(out.text(cell[title], limit=limits.get(title, 18)) for title, _ in kept))
+        if out.holds(table):
+            break
     out.print(table)
     more = len(report.gemms) - TOP
     rest = f"{more} more row{'s' if more > 1 else ''} in the report." if more > 0 else ""
@@ -137,6 +133,26 @@ def gemm_rows(out: _Out, report: Report) -> None:
     elif rest:
         out.line(rest, "dim")
     out.line()
+
+
+def _cells(row: GemmRow, per: str) -> dict[str, str]:
+    return {
+        "id": row.id,
+        "GEMM": _name(row),
+        "M × N × K": facts.shape(row),
+        per: f.sig(row.time_ms_per_step),
+        "% GPU": f.pct(row.frac),
+        "TFLOP/s": f.DASH if row.tflops is None else f"{facts.bounded(row)}{f.sig(row.tflops)}",
+        "% peak": facts.of_peak(row),
+        "tiles/waves": _tiles(row),
+        "ms lost to": losses.main_cause(row) or f.DASH,
+        "finding": _first_of(row.findings),
+    }
+
+
+def _first_of(findings: Sequence[str]) -> str:
+    more = f" +{len(findings) - 1}" if len(findings) > 1 else ""
+    return f"{findings[0]}{more}" if findings else ""
 
 
 def render_derivations(report: Report, ids: Sequence[str], *, console: Console) -> None:
