@@ -209,6 +209,21 @@ def test_traces_of_different_runs_are_refused_and_unlike_ranks_of_one_job_are_no
         check_one_job([msgspec.structs.replace(one, **tied) for one in (first, other)])
 
 
+def test_runs_and_cycles_of_one_process_are_no_ranks(summaries: list[RankSummary], said: Listener) -> None:
+    first, second = (
+        msgspec.structs.replace(one, rank=None, world_size=None, kinds=[], base_ns=1_790_000_000 * 10**9, file=f"{at}.json")
+        for at, one in enumerate(summaries[:2])
+    )  # fmt: skip
+    check_one_job([first, second])
+    later = msgspec.structs.replace(second, base_ns=second.base_ns + 30 * 10**9)
+    alone = [msgspec.structs.replace(one, world_size=1) for one in (first, second)]
+    for ranks in ([first, later], [later, first], alone):
+        with pytest.raises(InputError) as refused:
+            check_one_job(ranks)
+        said(refused.value)
+    check_one_job([first, msgspec.structs.replace(later, kinds=summaries[0].kinds)])
+
+
 def test_a_stale_file_of_another_day_is_left_out_where_clocks_tell_the_date(
     summaries: list[RankSummary], said: Listener
 ) -> None:

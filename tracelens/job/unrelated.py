@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 
 from tracelens.errors import InputError
 from tracelens.job import words
@@ -28,10 +28,13 @@ def of_one_time(ranks: Sequence[RankSummary]) -> tuple[list[RankSummary], list[L
 
 
 def check_one_job(ranks: Sequence[RankSummary]) -> None:
-    """Refuse ranks that share neither work nor messages.
+    """Refuse ranks that share neither work nor messages, and runs or cycles of one process.
 
     Raises InputError, naming two of them and what differs.
     """
+    if len(ranks) > 1 and ranks[0].world_size == 1:
+        raise InputError(words.each_a_job(ranks[0].file, ranks[1].file), words.EACH_ALONE)
+    _check_at_once(ranks)
     first_of: dict[object, RankSummary] = {}
     for one in ranks:
         first_of.setdefault((tuple(_facts(one).items()), one.world_size, _messages(one)), one)
@@ -41,6 +44,15 @@ def check_one_job(ranks: Sequence[RankSummary]) -> None:
                   if name in others and value != others[name]}  # fmt: skip
         if len(differ) >= _ENOUGH and not _tied(one, other):
             raise InputError(words.not_one_job(one.file, other.file, differ), words.EACH_ALONE)
+
+
+def _check_at_once(ranks: Sequence[RankSummary]) -> None:
+    """Refuse recordings that follow one another, where nothing says that they are ranks."""
+    spans = [(one.base_ns + one.steps[0].start_ns, one.base_ns + one.steps[-1].end_ns, one.file)
+             for one in ranks if one.rank is None and not one.kinds]  # fmt: skip
+    for (since, until, first), (begin, _, then) in pairwise(sorted(spans)):
+        if since > _DATED_NS and begin > until:
+            raise InputError(words.one_after_another(first, then), words.EACH_ALONE)
 
 
 def _tied(one: RankSummary, other: RankSummary) -> bool:

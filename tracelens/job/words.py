@@ -50,6 +50,16 @@ def not_one_job(one: str, other: str, differ: Mapping[str, tuple[object, object]
     return f"{one} and {other} are not ranks of one job: no collective in common, and they differ in {each}"
 
 
+def each_a_job(one: str, other: str) -> str:
+    """Two runs of one GPU each."""
+    return f"{one} and {other} are not ranks of one job: each ran on one GPU alone"
+
+
+def one_after_another(first: str, then: str) -> str:
+    """Two recordings of a process, or of two runs."""
+    return f"{then} begins after {first} has ended, and neither says its rank: they are not ranks of one job"
+
+
 def second_time(rank: int | None, first: str) -> str:
     """A rank that another file holds already."""
     return f"rank {rank} a second time, after {first}"

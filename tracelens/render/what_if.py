@@ -71,6 +71,8 @@ def costs(one: WhatIf) -> list[str]:
         per_token = one.then_ms.mid / one.step_ms / (1 + one.tokens_frac) - 1
         said = "not known" if one.saving_of == "gpu_work" else _signed(per_token)
         parts.append(f"tokens {_signed(one.tokens_frac)}, time per token {said}")
+        if one.tokens_frac > 0:
+            parts.append("memory for them not checked")
     return parts
 
 
