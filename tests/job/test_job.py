@@ -210,10 +210,10 @@ def test_traces_of_different_runs_are_refused_and_unlike_ranks_of_one_job_are_no
 
 
 def test_runs_and_cycles_of_one_process_are_no_ranks(summaries: list[RankSummary], said: Listener) -> None:
+    bare: dict[str, Any] = {"rank": None, "world_size": None, "kinds": [], "base_ns": 1_790_000_000 * 10**9}
     first, second = (
-        msgspec.structs.replace(one, rank=None, world_size=None, kinds=[], base_ns=1_790_000_000 * 10**9, file=f"{at}.json")
-        for at, one in enumerate(summaries[:2])
-    )  # fmt: skip
+        msgspec.structs.replace(one, file=f"{at}.json", **bare) for at, one in enumerate(summaries[:2])
+    )
     check_one_job([first, second])
     later = msgspec.structs.replace(second, base_ns=second.base_ns + 30 * 10**9)
     alone = [msgspec.structs.replace(one, world_size=1) for one in (first, second)]

@@ -28,7 +28,10 @@ def claim(one: WhatIf) -> str:
         word = "less" if saving.mid >= 0 else "more"
         return f"GPU work ≈ {f.ms(abs(saving.mid))} {word}"
     share = f" ({f.pct(abs(frac.mid))} of the step)" if frac.mid is not None else ""
-    word = "saves" if saving.mid >= 0 else "slower by"
+    if one.tokens_frac:  # a step of other tokens is no faster or slower one: the time per token says that
+        word = "step shorter by" if saving.mid >= 0 else "step longer by"
+    else:
+        word = "saves" if saving.mid >= 0 else "slower by"
     return f"{word} ≈ {f.ms(abs(saving.mid))}{share}"
 
 
@@ -39,9 +42,10 @@ def spread(one: WhatIf) -> str:
         return ""
     if saving.low >= 0:
         return f"range {f.ms_range(saving.low, saving.high)}; {saving.basis}"
+    slower, faster = ("longer", "shorter") if one.tokens_frac else ("slower", "faster")
     if saving.high <= 0:
-        return f"range {f.ms_range(-saving.high, -saving.low)} slower; {saving.basis}"
-    return f"range {f.ms(-saving.low)} slower to {f.ms(saving.high)} faster; {saving.basis}"
+        return f"range {f.ms_range(-saving.high, -saving.low)} {slower}; {saving.basis}"
+    return f"range {f.ms(-saving.low)} {slower} to {f.ms(saving.high)} {faster}; {saving.basis}"
 
 
 def step(one: WhatIf) -> str:
