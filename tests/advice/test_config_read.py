@@ -117,6 +117,14 @@ def test_layers_with_a_sliding_window(tmp_path: Path) -> None:
     assert read(tmp_path, configs.QWEN_MOE_A2_7B, sequence=65536).layout.window is None
 
 
+def test_soft_caps_are_said_to_be_left_out(tmp_path: Path, said: Listener) -> None:
+    caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    capped = read(tmp_path, configs.LLAMA2_7B | caps)
+    assert len(capped.notes) == 2
+    said(capped.notes)
+    assert read(tmp_path, configs.LLAMA2_7B | dict.fromkeys(caps)).notes == ()
+
+
 def test_layers_with_a_sliding_window_in_turn_with_others(tmp_path: Path) -> None:
     parts: dict[str, Any] = configs.GEMMA3_MULTIMODAL
     gemma = parts["text_config"] | {"num_hidden_layers": 62}

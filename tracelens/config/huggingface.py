@@ -64,6 +64,9 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
     if table.get("num_nextn_predict_layers"):
         ahead = str(table["num_nextn_predict_layers"])[:12]
         draft.notes.append(words.not_counted("num_nextn_predict_layers", ahead))
+    for key, said in words.SOFT_CAPS.items():
+        if table.get(key):
+            draft.notes.append(said)
     if part is not None:
         draft.keys = {ours: f"{part}.{key}" for ours, key in draft.keys.items()}
     layout = Layout(

@@ -139,6 +139,14 @@ def quantized(how: Sequence[str]) -> str:
     )
 
 
+#: By key. FlashAttention has a soft cap since 2.6, FlexAttention by its score_mod.
+SOFT_CAPS = {
+    "attn_logit_softcapping": "attn_logit_softcapping is not counted: FlashAttention 2.6 or FlexAttention "
+    "is assumed, which apply it inside; scaled_dot_product_attention cannot",
+    "final_logit_softcapping": "final_logit_softcapping is not counted: three more passes over the logits",
+}
+
+
 def window_untold(window: int) -> str:
     """A sliding window of some layers, not said which."""
     return (
