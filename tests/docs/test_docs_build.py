@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import attribution_lists
 from tests.docs.blocks import ROOT
 
 DOCS = ROOT / "docs"
@@ -23,6 +24,11 @@ def test_what_is_made_from_the_code_is_that_of_the_code(script: str, kept: str, 
     assert set(made) == {path.name for path in (DOCS / kept).glob(f"*{suffix}")}
     for name, text in made.items():
         assert (DOCS / kept / name).read_text(encoding="utf-8") == text, f"run: python docs/{script}"
+
+
+def test_the_table_of_attributed_models_is_the_sum_of_their_lists() -> None:
+    page = (DOCS / "attribution.md").read_text(encoding="utf-8")
+    assert attribution_lists.table() in page, "put in what python -m benchmarks.attribution_lists prints"
 
 
 def test_it_builds_and_warnings_are_errors(tmp_path: Path) -> None:
