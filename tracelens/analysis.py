@@ -410,6 +410,8 @@ def _tensor_parallel(communication: Communication) -> bool:
 
 
 def _without_gpu(trace: Trace) -> str:
+    if trace.is_of_another_program:
+        return words.of_another_program(trace.source.name)
     fault = trace.warnings[0] if trace.partial else None
     return words.no_gpu_event(trace.source.name, trace.events, fault)
 

@@ -11,6 +11,7 @@ from tracelens import words
 from tracelens.attribution import attribute, open_functions
 from tracelens.attribution.recording import find_lacks
 from tracelens.attribution.result import Attribution
+from tracelens.errors import InputError
 from tracelens.results import Lack
 from tracelens.results.diagnosis import SCHEMA_VERSION, Diagnosis, State, TraceCheck, Verdict
 from tracelens.results.identity import ValidityRule
@@ -40,7 +41,12 @@ def diagnose(path: str | Path) -> Diagnosis:
 
 
 def diagnose_trace(trace: Trace) -> Diagnosis:
-    """Diagnose a trace that has been read."""
+    """Diagnose a trace that has been read.
+
+    Raises InputError when it is not PyTorch's.
+    """
+    if trace.is_of_another_program:
+        raise InputError(words.of_another_program(trace.source.name))
     rules = check_rules(trace)
     checks = _checks(trace) if len(trace.kernels) else [_without_gpu(trace)]
     if trace.metadata.get("generated"):

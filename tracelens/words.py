@@ -189,6 +189,11 @@ def cannot_read(given: str, error: object) -> str:
     return f"cannot read {given}: {error}"
 
 
+def of_another_program(name: str) -> str:
+    """Of a trace without an event of PyTorch's."""
+    return f"{name} holds no event of torch.profiler: another program wrote it, JAX for one; {RECORD_ONE}"
+
+
 def no_gpu_event(name: str, events: int, fault: str | None) -> str:
     """Of a trace that cannot be analyzed; ``fault`` of one that is damaged."""
     found = f"{name} holds no GPU event ({events:,} events of other kinds)"

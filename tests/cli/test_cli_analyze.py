@@ -91,8 +91,10 @@ def test_standard_input(tmp_path: Path) -> None:
         (["analyze", "job"], 3, "no rank can be used: rank0.json: holds no GPU event"),
         (["analyze", "empty.json"], 3, "is empty"),
         (["analyze", "text.json"], 3, "not JSON"),
-        (["analyze", "other.json"], 3, "without traceEvents"),
+        (["analyze", "other.json"], 3, "'tracelens suggest'"),
         (["analyze", "cpu.json"], 3, "no GPU event"),
+        (["analyze", "jax.json"], 3, "jax.json holds no event of torch.profiler"),
+        (["doctor", "jax.json"], 3, "jax.json holds no event of torch.profiler"),
         (["analyze", SAMPLE, "--gpu", "h900"], 2, "h900"),
         (["analyze", SAMPLE, "--steps", "7:3"], 2, "--steps 7:3"),
         (["analyze", SAMPLE, "--steps", "90:95"], 2, "no step between 90 and 95"),
@@ -113,6 +115,7 @@ def test_what_is_wrong_is_said_in_one_line(
     (tmp_path / "empty.json").write_text("")
     (tmp_path / "text.json").write_text("hello")
     (tmp_path / "other.json").write_text('{"a": 1}')
+    (tmp_path / "jax.json").write_text('{"traceEvents": [{"ph": "X", "name": "fusion", "ts": 1, "dur": 2}]}')
     (tmp_path / "job").mkdir()
     for name in ("cpu.json", "job/rank0.json"):
         (tmp_path / name).write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1}]}')

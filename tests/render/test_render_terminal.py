@@ -19,7 +19,7 @@ from tracelens.render.console import Out
 from tracelens.render.five_numbers import five_numbers
 from tracelens.render.terminal import render_terminal
 from tracelens.render.verdict import titled, with_verdict
-from tracelens.results import Report, Waits
+from tracelens.results import Estimate, Report, Waits
 
 VARIANTS = sorted(sample_report.VARIANTS)
 
@@ -142,6 +142,16 @@ def test_money_and_gpu_hours_are_told_where_a_price_was_given() -> None:
     report = sample_report.full()
     assert report.cost is not None and "GPU-hours" in _render(report)
     assert "GPU-hours" not in _render(replace(report, cost=replace(report.cost, price=None)))
+
+
+def test_findings_that_the_verdict_names_have_a_line_however_large_the_bounds_before_them() -> None:
+    report = sample_report.full()
+    one = report.findings[0]
+    bound, predicted = Estimate(None, None, 9.0, "heuristic"), Estimate(1.0, 2.0, 3.0, "model")
+    bounds = [replace(one, rule=f"TL90{at}", saving_ms=bound) for at in range(4)]
+    named = [replace(one, rule=f"TL80{at}", saving_ms=predicted) for at in range(2)]
+    text = _render(replace(report, findings=[*bounds[:2], named[0], *bounds[2:], named[1]]))
+    assert re.findall(r"\bTL[89]0\d(?=  )", text) == ["TL900", "TL800", "TL801"]
 
 
 def test_a_long_title_of_a_new_model_keeps_what_to_do() -> None:

@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -48,6 +49,9 @@ REFUSED = {
     "metadata cut off": (b'{"schemaVersion": 1, "deviceProperties": [{"id": 0', "ends or breaks before"),
     "not quite json": (b'{"schemaVersion": oops}', "ends or breaks before"),
     "objects all the way down": (b'{"a":' * 100_000, "ends or breaks before"),
+    "sqlite": (b"SQLite format 3\x00" + bytes(100), "is an SQLite database"),
+    "pickle": (pickle.dumps({"segments": [], "device_traces": []}), "is a Python pickle"),
+    "old pickle": (pickle.dumps({"segments": []}, protocol=2), "is a Python pickle"),
     "zip": (zipped(), "is a zip archive: unzip it first"),
     "zstd of rubbish": (b"\x28\xb5\x2f\xfd" + bytes(range(40)), "zstd data is damaged"),
     "xz": (lzma.compress(WHOLE), "unpack it with xz -d first"),

@@ -21,7 +21,7 @@ from tracelens.render.verdict import lower, with_verdict
 from tracelens.results import Finding, Report, Summary
 
 WHYS = 2  # findings whose evidence is told
-FINDINGS = 3  # findings, a line each
+FINDINGS, NAMED = 3, 2  # findings, a line each, and how many of them a verdict names
 COMPONENTS = 5  # groups of them
 _FEW = 3  # on a narrow terminal
 _VERDICT = 4  # lines, with what to try
@@ -148,7 +148,7 @@ def _findings(out: _Out, report: Report, *, verbose: bool) -> None:
         _shape_search(out, report, verbose=verbose)
         out.line()
         return
-    shown = report.findings if verbose else report.findings[:FINDINGS]
+    shown = report.findings if verbose else _first(report.findings)
     if out.width < NARROW and not verbose:
         for finding in shown:
             mark, rule, title, claim, part, _ = _finding_cells(out, finding)
@@ -174,6 +174,13 @@ def _findings(out: _Out, report: Report, *, verbose: bool) -> None:
     out.line("; ".join(notes) if verbose else _fitting("; ".join(notes), out.width, "; "), "dim")
     _shape_search(out, report, verbose=verbose)
     out.line()
+
+
+def _first(findings: Sequence[Finding]) -> list[Finding]:
+    """The largest, and among them the predicted ones that the verdict names, larger bounds or not."""
+    named = [at for at, one in enumerate(findings) if one.saving_ms.mid is not None][:NAMED]
+    others = [at for at in range(len(findings)) if at not in named]
+    return [findings[at] for at in sorted([*named, *others][:FINDINGS])]
 
 
 def _findings_table(out: _Out, report: Report, shown: Sequence[Finding], *, verbose: bool) -> None:

@@ -357,7 +357,8 @@ class _Reader:
                 f" or {RECORD_ONE}"
             ) from None
         raise InputError(
-            f"{name} is JSON without traceEvents: not a Kineto trace (export_chrome_trace writes one)"
+            f"{name} is JSON without traceEvents: not a Kineto trace (export_chrome_trace writes one); a"
+            " model's configuration is for 'tracelens suggest'"
         )
 
     def trace(self) -> Trace:

@@ -19,7 +19,7 @@ from typing import BinaryIO
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
-from tracelens.errors import InputError
+from tracelens.errors import RECORD_ONE, InputError
 from tracelens.files import cannot_read
 from tracelens.trace import pftrace, words
 from tracelens.trace.tables import TraceSource
@@ -34,10 +34,18 @@ _SALVAGE_STEP = 1024
 # isal's type stub declares its exception class as an instance
 _FAULTS: tuple[type[Exception], ...] = (IsalError, zlib.error, EOFError, ValueError)  # type: ignore[assignment]
 _USUAL_PACKING = 14  # Kineto JSON packs to a 12th to an 18th
+_PICKLE = "a Python pickle, as memory snapshots are"
 _OTHER_PACKERS = {
     b"PK\x03\x04": ("a zip archive", "unzip it"),
     b"\xfd7zXZ": ("xz-compressed", "unpack it with xz -d"),
     b"BZh": ("bzip2-compressed", "unpack it with bzip2 -d"),
+}
+_OTHER_FILES = {
+    b"SQLite f": "an SQLite database, as nsys export writes",
+    b"\x80\x02": _PICKLE,
+    b"\x80\x03": _PICKLE,
+    b"\x80\x04": _PICKLE,
+    b"\x80\x05": _PICKLE,
 }
 
 
@@ -122,6 +130,9 @@ class ByteSource:
         for magic, (what, remedy) in _OTHER_PACKERS.items():
             if first.startswith(magic):
                 raise InputError(f"{self.name} is {what}: {remedy} first, or save the trace as .json.gz")
+        for magic, what in _OTHER_FILES.items():
+            if first.startswith(magic):
+                raise InputError(f"{self.name} is {what}, and no trace of torch.profiler; {RECORD_ONE}")
         if first.startswith(_GZIP):
             yield from self._gunzip(first, blocks)
         elif first.startswith(_ZSTD):

@@ -315,6 +315,12 @@ class Trace:
         return self.symbols.where(lambda text: "GraphLaunch" in text)[self.launches.name]
 
     @property
+    def is_of_another_program(self) -> bool:
+        """Nothing in it is PyTorch's, whose events have a category and whose files a schemaVersion."""
+        named = any(self.categories) or "schemaVersion" in self.metadata
+        return self.events > 0 and not named and not self.partial
+
+    @property
     def partial(self) -> bool:
         """True when part of the file could not be read."""
         return self.truncated or bool(self.damage)

@@ -34,7 +34,7 @@ _NEEDS_OF_INFERENCE = {
 }
 #: What becomes of a checkpoint, from the least to the most trouble.
 STATES: tuple[Checkpoint, ...] = ("loads", "reshards", "pads", "converts", "unknown", "scratch")
-_TOKENIZER = "Unchanged: it makes tokens of text and knows nothing of {name}."
+_TOKENIZER = "Unchanged: it does not depend on {name}."
 _BACK = "{name} back to {now}"
 _SET_BACK = f"Set {_BACK}."
 
@@ -221,7 +221,7 @@ _NEW_PART = _Way(
     "scratch",
     "Starts from scratch: it is another model, also where an old file loads without an error.",
     "Go back to the model as it was, and to its checkpoint.",
-    "Unchanged: it makes tokens of text and knows nothing of the model's sizes.",
+    "Unchanged: it does not depend on the model's sizes.",
 )
 _SETTING = replace(_CODE, how="Keeps loading: {name} is not a size of the model.", undo=_SET_BACK)
 _OTHER_MODEL = replace(
