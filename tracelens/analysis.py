@@ -49,7 +49,7 @@ from tracelens.step.step_search import search_step
 from tracelens.step.whatif import StepModel, scenario
 from tracelens.step.words import search as searching
 from tracelens.step.work import tokens_of
-from tracelens.trace import Links, Trace, link, read_trace
+from tracelens.trace import Links, Trace, link, one_device, read_trace
 from tracelens.trace.metadata import device_name, device_properties
 from tracelens.trace.validity import check_rules
 from tracelens.version import __version__
@@ -188,6 +188,7 @@ def analyze(
     path: str | Path,
     *,
     gpu: str | None = None,
+    device: int | None = None,
     steps: tuple[int, int] | None = None,
     reference: str | Path | None = None,
     what_ifs: Sequence[str] = (),
@@ -198,7 +199,8 @@ def analyze(
 ) -> Analysis:
     """Analyze one trace file (``.json``, ``.json.gz``, or ``-`` for standard input).
 
-    ``gpu`` is a key of the GPU table ("h100-sxm") that overrides the device named in the trace;
+    ``gpu`` is a key of the GPU table ("h100-sxm") that overrides the device named in the trace; ``device`` is
+    the number of the GPU that the report is of, where several ran (the one with most GPU time by default);
     ``steps`` keeps the steps whose ProfilerStep number lies in (first, last). ``reference`` is another
     trace of the same job (eager, or with shapes and modules): what is known of its kernels is lent to the
     kernels here that repeat them. Each of ``what_ifs`` is a scenario, changes of hyper-parameters as
@@ -210,8 +212,8 @@ def analyze(
 
     Raises:
         InputError: one of the files cannot be used, or holds no GPU event.
-        UsageError: the GPU or the steps do not exist, both files are standard input, the price is none, or a
-            scenario names what the step does not have.
+        UsageError: the GPU, the device or the steps do not exist, both files are standard input, the price is
+            none, or a scenario names what the step does not have.
     """
     if price is not None:
         parse_price(price)  # before the trace is read
@@ -222,6 +224,7 @@ def analyze(
     analysis = analyze_trace(
         trace,
         gpu=gpu,
+        device=device,
         steps=steps,
         reference=None if reference is None else _read_reference(reference),
         what_ifs=what_ifs,
@@ -270,6 +273,7 @@ def analyze_trace(
     trace: Trace,
     *,
     gpu: str | None = None,
+    device: int | None = None,
     steps: tuple[int, int] | None = None,
     reference: Trace | None = None,
     what_ifs: Sequence[str] = (),
@@ -281,6 +285,7 @@ def analyze_trace(
     if not len(trace.kernels):
         raise InputError(_without_gpu(trace))
     _tell(progress, 1)
+    trace = one_device(trace, device)
     devices = device_properties(trace.metadata)
     hardware = find_gpu(device_name(trace.metadata), override=gpu, properties=devices[0] if devices else None)
     trace = open_functions(trace)
@@ -398,7 +403,7 @@ def _measurements(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
 
 def _known(reference: Trace) -> tuple[Trace, Links, Attribution]:
     """A reference with what is known of its own kernels."""
-    reference = open_functions(reference)
+    reference = open_functions(one_device(reference))
     links = link(reference)
     return reference, links, attribute(reference, links)
 

@@ -15,7 +15,7 @@ from tracelens.errors import InputError
 from tracelens.results import Lack
 from tracelens.results.diagnosis import SCHEMA_VERSION, Diagnosis, State, TraceCheck, Verdict
 from tracelens.results.identity import ValidityRule
-from tracelens.trace import Links, Trace, link, read_trace
+from tracelens.trace import Links, Trace, link, one_device, read_trace
 from tracelens.trace.metadata import device_name
 from tracelens.trace.validity import check_rules
 from tracelens.words import Level
@@ -61,7 +61,7 @@ def _without_gpu(trace: Trace) -> TraceCheck:
 
 
 def _checks(trace: Trace) -> list[TraceCheck]:
-    trace = open_functions(trace)
+    trace = open_functions(one_device(trace))
     links = link(trace)
     attribution = attribute(trace, links)
     lacks = find_lacks(trace, links, attribution)

@@ -66,9 +66,9 @@ def events_of(document: Any) -> list[Event]:
     return events
 
 
-def annotate(trace: Path, out: Path) -> Written:
+def annotate(trace: Path, out: Path, *, device: int | None = None) -> Written:
     """Analyze, write all of it, read back, and check what must hold of every such file."""
-    analysis = analyze(trace)
+    analysis = analyze(trace, device=device)
     result = write_perfetto(analysis, out, keep_metadata=True)
     document = load(out)
     written = Written(analysis, result, document, events_of(document))

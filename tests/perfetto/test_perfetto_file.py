@@ -93,13 +93,14 @@ def test_two_findings_on_one_product_are_nested_on_it(tmp_path: Path) -> None:
     assert one == two != []
 
 
-def test_processes_sort_before_the_gpu_and_say_which_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", [0, 1])
+def test_processes_sort_before_the_gpu_and_say_which_it_is(tmp_path: Path, device: int) -> None:
     (tmp_path / "t.json").write_text(document([op(), kernel(device=1, ts=20), kernel(device=0, ts=30)]))
-    written = annotate(tmp_path / "t.json", tmp_path / "out.json")
+    written = annotate(tmp_path / "t.json", tmp_path / "out.json", device=device)
     named = {e["pid"]: e["args"]["name"] for e in written.added if e["name"] == "process_name"}
     index = {e["pid"]: e["args"]["sort_index"] for e in written.added if e["name"] == "process_sort_index"}
-    assert sorted(named.values()) == ["tracelens: GPU 0", "tracelens: GPU 1"]
-    assert [named[pid] for pid in sorted(index, key=lambda pid: index[pid])] == sorted(named.values())
+    assert [*named.values()] == [f"tracelens: GPU {device}"]
+    assert named.keys() == index.keys()
     assert max(index.values()) < 5_000_000  # where Kineto's own GPU rows begin
 
 

@@ -222,6 +222,14 @@ def _device(r: _Recording) -> Iterator[Lack]:
         yield Lack("no-device", *words.NO_DEVICE, "medium", None)
 
 
+def _other_devices(r: _Recording) -> Iterator[Lack]:
+    if r.trace.device is not None:
+        left_out = sum(r.trace.beside.values())
+        share = left_out / (left_out + r.total_ns)
+        told = words.other_devices(r.trace.device, [*r.trace.beside], share)
+        yield Lack("several-gpus", *told, _by_share(share), share)
+
+
 def _partial(r: _Recording) -> Iterator[Lack]:
     if r.trace.truncated:
         yield Lack("cut-off", *words.CUT_OFF, "high", None)
@@ -305,6 +313,6 @@ def _skew(r: _Recording) -> Iterator[Lack]:
 
 
 _CHECKS: tuple[Callable[[_Recording], Iterator[Lack]], ...] = (
-    _gpu_only, _partial, _shapes, _names, _graphs, _launches, _other_reasons, _steps, _warm_up,
-    _synchronizations, _device, _overhead, _rank, _old_pytorch, _dropped, _skew,
+    _gpu_only, _other_devices, _partial, _shapes, _names, _graphs, _launches, _other_reasons, _steps,
+    _warm_up, _synchronizations, _device, _overhead, _rank, _old_pytorch, _dropped, _skew,
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from tracelens.numbers import listed
+from tracelens.numbers import integers, listed
 
 #: What a message is exactly as large as.
 SizeClass = Literal["weight", "activation", "both", "neither", "unknown"]
@@ -159,6 +159,16 @@ def gpu_only(*, launches: bool) -> Lacking:
         "No operators" if launches else "No CPU events",
         "nothing ties a kernel to its operator, shape, module, phase or step: kernel names alone speak",
         REASONS["no operators"][1],
+    )
+
+
+def other_devices(device: int, others: Sequence[int], share: float) -> Lacking:
+    """Of a trace of several GPUs, analyzed for one; the ``others`` have a ``share`` of its GPU time."""
+    named = f"GPU{'s' if len(others) > 1 else ''} {integers(others)}"
+    return (
+        "Several GPUs in one file",
+        f"every figure is of GPU {device}; {named} with {share:.1%} of the file's GPU time: in none",
+        f"tracelens analyze --device {others[0]}, or one file per rank",
     )
 
 

@@ -35,6 +35,7 @@ class AnalyzeOptions:
     keep_metadata: bool
     redact: bool
     gpu: str | None
+    device: int | None
     steps: str | None
     reference: str | None
     gemm: tuple[str, ...]
@@ -63,14 +64,17 @@ class AnalyzeOptions:
 
     def given(self, *names: str) -> list[str]:
         """Those of these options that were given, as they are written."""
+        unset = (None, False, ())  # 0 is a device
         return [
-            f"--{name.replace('_', '-')}" for name in names if getattr(self, name) not in (None, (), False)
+            f"--{name.replace('_', '-')}"
+            for name in names
+            if not any(getattr(self, name) is one for one in unset)
         ]
 
 
 _GROUPS = {
     "Outputs": ("output", "no_html", "json", "markdown", "kernels", "perfetto", "keep_metadata", "redact"),
-    "What is judged": ("gpu", "steps", "reference", "what_if", "gemm", "waits", "price"),
+    "What is judged": ("gpu", "device", "steps", "reference", "what_if", "gemm", "waits", "price"),
     "Many ranks": ("summary", "keep", "pages", "workers", "dask"),
     **GATES,
 }
@@ -101,6 +105,7 @@ _GROUPS = {
 @click.option(
     "--gpu", metavar="NAME", shell_complete=complete_gpu, help="Judge against this GPU, e.g. h100-sxm."
 )
+@click.option("--device", metavar="N", type=int, help="Of a trace of several GPUs the one with this number.")
 @click.option("--steps", metavar="A:B", help="Only the steps ProfilerStep#A to ProfilerStep#B.")
 @click.option(
     "--reference",
@@ -153,7 +158,7 @@ def analyze(options: AnalyzeOptions) -> None:
 def _analyze_job(asked: AnalyzeOptions) -> None:
     from tracelens.cli.job import RankOptions, analyze_ranks
 
-    given = asked.given("kernels", "perfetto", "steps", "reference", "gemm", "what_if", "price")
+    given = asked.given("kernels", "perfetto", "device", "steps", "reference", "gemm", "what_if", "price")
     if given:
         raise UsageError(f"{', '.join(given)}: of one trace only; this is a job of several ranks")
     page = None if asked.no_html else asked.output or "job.report.html"
@@ -206,7 +211,7 @@ def _check(asked: AnalyzeOptions, trace: str, *, saved: bool) -> None:
     """UsageError for what cannot be made of this file, before anything is read."""
     if asked.kernels is not None and Path(asked.kernels).suffix.lower() not in (".parquet", ".csv"):
         raise UsageError(f"cannot tell the format of {asked.kernels}: end it in .parquet or .csv")
-    given = asked.given("kernels", "perfetto", "gpu", "steps", "reference", "waits", "summary")
+    given = asked.given("kernels", "perfetto", "gpu", "device", "steps", "reference", "waits", "summary")
     if saved and given:
         raise UsageError(
             f"{trace} is a saved report: {', '.join(given)} need{'s' if len(given) == 1 else ''} the trace"
@@ -235,8 +240,8 @@ def _analyze(asked: AnalyzeOptions, trace: str) -> Analysis:
     steps = _steps(asked.steps)
     with progress("analyzing", long=is_large(trace)) as bar:
         return api.analyze(
-            trace, gpu=asked.gpu, steps=steps, reference=asked.reference, what_ifs=asked.what_if,
-            waits=asked.waits, price=asked.price, progress=bar,
+            trace, gpu=asked.gpu, device=asked.device, steps=steps, reference=asked.reference,
+            what_ifs=asked.what_if, waits=asked.waits, price=asked.price, progress=bar,
         )  # fmt: skip
 
 

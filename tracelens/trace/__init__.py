@@ -1,6 +1,7 @@
 """The trace room: Kineto JSON in, columnar tables and links out."""
 
 from tracelens.trace.added import AddedOp, innermost_ops, with_ops
+from tracelens.trace.devices import one_device
 from tracelens.trace.links import Links, Steps, link
 from tracelens.trace.nesting import distinct_rows, look_up
 from tracelens.trace.reader import read_trace
@@ -16,6 +17,7 @@ __all__ = [
     "innermost_ops",
     "link",
     "look_up",
+    "one_device",
     "read_trace",
     "with_ops",
 ]

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -148,6 +148,10 @@ class Table:
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))
+
+    def rows(self, kept: BoolArray) -> Self:
+        """The same with these rows only."""
+        return replace(self, **{one.name: getattr(self, one.name)[kept] for one in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +312,8 @@ class Trace:
     truncated: bool = False
     warnings: list[str] = field(default_factory=list)
     door: Door = field(default_factory=Door)  # what was left out of the values; more as they are asked for
+    device: int | None = None  # of the GPU whose events these are, where several ran (``one_device``)
+    beside: dict[int, int] = field(default_factory=dict)  # GPU ns of each other device
 
     @property
     def replays(self) -> npt.NDArray[np.bool_]:

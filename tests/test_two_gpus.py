@@ -1,0 +1,98 @@
+"""A file in which two GPUs ran: each is analyzed as it would be alone, and no figure is of both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.running import run_bytes as run
+from tests.synthetic import ModelSpec, Options, build
+from tracelens.analysis import Analysis, analyze
+from tracelens.diagnosis import diagnose
+from tracelens.errors import UsageError
+from tracelens.words import COMPONENTS
+
+Events = list[dict[str, Any]]
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+MODEL = ModelSpec(hidden=256, heads=4, layers=3, vocab=1003, sequence=128, micro_batch=2)
+FIRST, SECOND = (
+    json.loads(build(MODEL, Options(module_frames=False, slow_gemms=slower)).text()) for slower in (1.0, 0.5)
+)
+
+
+def _moved(event: dict[str, Any]) -> dict[str, Any]:
+    """The same event of a second model, on threads and a GPU of its own; they run at once."""
+    args = dict(event.get("args", {}))
+    moved = event | {"args": args, "ts": event["ts"] + 3.3}
+    if event.get("cat") in ON_GPU:
+        moved["pid"] = args["device"] = 1
+    elif isinstance(event.get("tid"), int):
+        moved["tid"] += 1000
+    for key in ("correlation", "External id"):
+        if key in args:
+            args[key] += 10**7
+    if args.get("Fwd thread id"):
+        args["Fwd thread id"] += 7
+    return moved | ({"id": event["id"] + 10**7} if "id" in event else {})
+
+
+def _written(folder: Path, name: str, events: Events) -> Path:
+    (folder / name).write_text(json.dumps(FIRST | {"traceEvents": events}))
+    return folder / name
+
+
+@pytest.fixture(params=["operators", "kernels alone"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> list[Path]:
+    """GPU 0 by itself, GPU 1 by itself, and both in one file."""
+    keep = ON_GPU if request.param == "kernels alone" else None
+    first, second = (
+        [e for e in made["traceEvents"] if e["ph"] != "M" and (keep is None or e.get("cat") in keep)]
+        for made in (FIRST, SECOND)
+    )
+    moved = [_moved(e) for e in second]
+    added = [e for e in moved if not e["name"].startswith("ProfilerStep")]
+    parts = {"first.json": first, "second.json": moved, "both.json": [*first, *added]}
+    return [_written(tmp_path, name, events) for name, events in parts.items()]
+
+
+def _labels(analysis: Analysis) -> list[tuple[object, ...]]:
+    trace, found = analysis.trace, analysis.attribution
+    assert trace is not None and found is not None
+    columns = (trace.kernels.ts_ns, found.component, found.phase, found.layer)
+    return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def test_each_gpu_is_labelled_and_summed_as_it_would_be_alone(files: list[Path]) -> None:
+    first, second, both = files
+    for number, alone in enumerate((first, second)):
+        one, of_both = analyze(alone), analyze(both, device=number)
+        assert _labels(of_both) == _labels(one)
+        assert of_both.report.components == one.report.components
+        wanted = ("gpu_ms_per_step", "mfu_frac", "achieved_tflops", "gemm_frac", "gpu_busy_frac", "idle_ms")
+        said, true = ({name: getattr(a.report.summary, name) for name in wanted} for a in (of_both, one))
+        known = {name: value for name, value in true.items() if value is not None}
+        assert {name: said[name] for name in known} == pytest.approx(known, rel=0.01, abs=0.005)  # 3.3 us
+    kinds = {COMPONENTS[label[1]] for label in _labels(analyze(both)) if isinstance(label[1], int)}
+    assert "mlp.gate" not in kinds  # of two models side by side one would be the other's gate
+
+
+def test_which_gpu_the_report_is_of_is_said(files: list[Path], tmp_path: Path) -> None:
+    both = files[2]
+    report = analyze(both).report
+    (lack,) = (lack for lack in report.recording if lack.code == "several-gpus")
+    assert lack.severity == "high" and lack.share is not None and 0.3 < lack.share < 0.5
+    assert "--device 1" in lack.remedy
+    assert not any(lack.code == "dropped-events" for lack in report.recording)
+    assert "several-gpus" in {check.code for check in diagnose(both).checks}
+    done = run("analyze", both, "--device", "0", "--no-html", "--json", "r.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert run("analyze", "r.json", "--device", "0", cwd=tmp_path).returncode == 2
+
+
+def test_a_gpu_that_ran_nothing_is_refused(files: list[Path]) -> None:
+    with pytest.raises(UsageError, match="GPU 2"):
+        analyze(files[2], device=2)
+    assert not any(lack.code == "several-gpus" for lack in analyze(files[0], device=0).report.recording)
