@@ -46,7 +46,8 @@ from tracelens.rules import StepFacts, advise
 from tracelens.step.explorer import explore
 from tracelens.step.saved_step import step_of
 from tracelens.step.step_search import search_step
-from tracelens.step.whatif import StepModel, scenario
+from tracelens.step.traced_step import StepModel
+from tracelens.step.whatif import scenario
 from tracelens.step.words import search as searching
 from tracelens.step.work import tokens_of
 from tracelens.trace import Links, Trace, link, one_device, read_trace
@@ -419,6 +420,3 @@ def _without_gpu(trace: Trace) -> str:
         return words.of_another_program(trace.source.name)
     fault = trace.warnings[0] if trace.partial else None
     return words.no_gpu_event(trace.source.name, trace.events, fault)
-
-
-__all__ = ["Analysis", "analyze", "analyze_trace"]

@@ -106,6 +106,3 @@ def _verdict(checks: Sequence[TraceCheck], rules: Sequence[ValidityRule]) -> Ver
     if "unusable" in states:
         return "unusable"
     return "poor" if "poor" in states or any(rule.broken for rule in rules) else "good"
-
-
-__all__ = ["diagnose", "diagnose_trace"]

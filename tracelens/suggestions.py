@@ -21,7 +21,7 @@ from tracelens.step.saved_step import step_of
 from tracelens.step.search_space import SearchLimits
 from tracelens.step.step_search import search_step
 from tracelens.step.suggestion import limits_of
-from tracelens.step.whatif import StepModel
+from tracelens.step.traced_step import StepModel
 from tracelens.step.words import search as words
 from tracelens.words import per_step
 

@@ -11,7 +11,7 @@ from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import GemmRow, ModelDims, OtherRow
 from tracelens.results.others import OtherKind
 from tracelens.rules import StepFacts
-from tracelens.step.whatif import step_model
+from tracelens.step.traced_step import step_model
 
 H100 = find_gpu(None, override="h100-sxm")
 A100 = find_gpu(None, override="a100-sxm-40gb")

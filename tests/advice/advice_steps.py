@@ -17,7 +17,7 @@ from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import CommunicationRow, ComponentRow, GemmRow, Known, ModelDims
 from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules import StepFacts
-from tracelens.step.whatif import StepModel, step_model
+from tracelens.step.traced_step import StepModel, step_model
 
 H100 = find_gpu(None, override="h100-sxm")
 A100 = find_gpu(None, override="a100-sxm-40gb")

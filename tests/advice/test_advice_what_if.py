@@ -13,7 +13,8 @@ from tests.said import Listener
 from tracelens.hardware import find_gpu
 from tracelens.results import Estimate, WhatIf
 from tracelens.results.row_sizes import AttentionDims
-from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.traced_step import StepModel
+from tracelens.step.whatif import what_if
 
 GPT = Shape(2560, 32, 10240, v=50257)
 LLAMA = Shape(4096, 32, 14336, v=128256, kv=8, gated=True, b=2)

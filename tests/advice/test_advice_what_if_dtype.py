@@ -11,7 +11,8 @@ from tests.said import Listener
 from tracelens.config.changes import parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import WhatIf
-from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.traced_step import StepModel
+from tracelens.step.whatif import what_if
 
 LLAMA = Shape(4096, 32, 14336, v=128256, kv=8, gated=True, b=2)
 

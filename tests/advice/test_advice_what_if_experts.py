@@ -14,7 +14,8 @@ from tracelens.config.changes import parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import CommunicationRow, WhatIf
 from tracelens.step.experts import mixture_of
-from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.traced_step import StepModel
+from tracelens.step.whatif import what_if
 from tracelens.step.whatif_notes import loads_of
 
 X = Shape(2048, 16, 1408, v=32000, kv=8, d=128, layers=16, b=2, s=2048)

@@ -15,7 +15,8 @@ from tracelens.errors import UsageError
 from tracelens.results import Basis, Rest, Span, WhatIf
 from tracelens.step.affected import Affected, AffectedPart
 from tracelens.step.predicted import ErrorKind, Scaled
-from tracelens.step.whatif import StepModel, _reasons, _rows, _saving, _saving_basis, what_if
+from tracelens.step.traced_step import StepModel
+from tracelens.step.whatif import _reasons, _rows, _saving, _saving_basis, what_if
 
 LLAMA = Shape(4096, 32, 14336, v=128256, kv=8, gated=True, b=2)
 TOKENS = 2 * 2048

@@ -15,7 +15,8 @@ from tracelens.errors import UsageError
 from tracelens.results import Estimate, WhatIf
 from tracelens.step.exchange import bubble, exchange_of, vocab_is_split
 from tracelens.step.explorer import explore
-from tracelens.step.whatif import StepModel, scenario, what_if
+from tracelens.step.traced_step import StepModel
+from tracelens.step.whatif import scenario, what_if
 
 LLAMA = Shape(4096, 32, 14336, v=32064, kv=8, gated=True, b=2, t=4)
 TOKENS = LLAMA.b * LLAMA.s

@@ -21,7 +21,8 @@ from tracelens.errors import UsageError
 from tracelens.results import Report
 from tracelens.results.json import from_json, to_json
 from tracelens.step.saved_step import step_of
-from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.traced_step import StepModel
+from tracelens.step.whatif import what_if
 from tracelens.step.work import Work
 
 RULES = ("TL107", "TL108", "TL109")

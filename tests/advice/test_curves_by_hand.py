@@ -11,7 +11,8 @@ from tests.advice.advice_steps import Shape, model_of, rows_of
 from tracelens.results import Curve, Estimate, Finding, Refusal, Suggested, WhatIf
 from tracelens.step import explorer
 from tracelens.step.explorer import explore
-from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.traced_step import StepModel
+from tracelens.step.whatif import what_if
 
 SMALL = Shape(1024, 16, 4096, v=50257, layers=2, b=2, s=512)
 

@@ -17,7 +17,7 @@ from tracelens.step.search_space import SEARCHED, SearchLimits, Space
 from tracelens.step.shape_search import changes, front_of, other_heads, picks_of
 from tracelens.step.step import Change, PartChange
 from tracelens.step.step_search import _closed, _others, search_step
-from tracelens.step.whatif import StepModel
+from tracelens.step.traced_step import StepModel
 
 SMALL = Shape(1024, 16, 4096, v=50257, layers=2, b=2, s=512)
 UNKNOWN = Known(None, "not seen")

@@ -24,7 +24,8 @@ from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.search import Combination, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
 from tracelens.step.step_search import search_step
-from tracelens.step.whatif import StepModel, step_model, what_if
+from tracelens.step.traced_step import StepModel, step_model
+from tracelens.step.whatif import what_if
 
 GPT = Shape(2560, 32, 10240, v=50257)
 LLAMA = Shape(4096, 32, 11008, v=32000, gated=True, b=2)

@@ -42,6 +42,3 @@ def slow_calls_of(row: CommunicationRow, gpu: str) -> SlowCalls | None:
     bus = size * factor / usual / 1e3
     waiting = row.time_ms_per_step * max(0.0, 1 - _PACE * own / best) if best * SENDING >= bus else None
     return SlowCalls(us, usual, bus, waiting)
-
-
-__all__ = ["SENDING", "SlowCalls", "slow_calls_of"]

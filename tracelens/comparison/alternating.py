@@ -67,6 +67,3 @@ def _pattern(times: Sequence[float]) -> list[bool]:
         if long[period:] == long[:-period]:
             return long[:period]
     return []
-
-
-__all__ = ["kinds_of_steps", "typical"]

@@ -71,6 +71,3 @@ def _groups(ranks: Sequence[RankSummary]) -> dict[str, list[tuple[int, ...]]]:
 
 def _apart(groups: Sequence[tuple[int, ...]]) -> bool:
     return len({rank for group in groups for rank in group}) == sum(len(group) for group in groups)
-
-
-__all__ = ["find_nodes", "job_blocks"]

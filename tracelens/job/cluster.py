@@ -32,6 +32,3 @@ def dask_executor(address: str) -> Iterator[Executor]:
         raise InputError(f"no Dask scheduler at {address}: {why}; its log names its address") from None
     with client, client.get_executor() as executor:
         yield executor
-
-
-__all__ = ["dask_executor"]

@@ -140,6 +140,3 @@ def _lateness(found: FolderComparison, read: _BothJobs) -> Lateness | LatenessUn
         sorted(said, key=lambda one: -abs(one.after_ms - one.before_ms)),
         sorted({rank for job in jobs for rank in job.missing}),
     )  # fmt: skip
-
-
-__all__ = ["compare_folders"]

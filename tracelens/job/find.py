@@ -157,6 +157,3 @@ def _said(address: str) -> Iterator[None]:
 def is_file_address(path: str) -> bool:
     """An address of one trace, not of a folder or a pattern."""
     return is_remote(path) and name_of(path).lower().endswith(TRACES) and not _MAGIC & set(path)
-
-
-__all__ = ["Files", "find_files", "is_file_address", "is_remote", "name_of", "on_this_machine", "remote_key"]

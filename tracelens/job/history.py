@@ -215,17 +215,3 @@ def _asked(query: str, files: Sequence[str]) -> list[tuple[Any, ...]]:
             return found
     except (duckdb.Error, UnicodeDecodeError) as error:  # text in a damaged file need be no UTF-8
         raise InputError(f"the store holds a file that is no run: {str(error).splitlines()[0]}") from None
-
-
-__all__ = [
-    "LEAST_RUNS",
-    "History",
-    "Moved",
-    "RecordedRun",
-    "Trend",
-    "check_installed",
-    "figures",
-    "history",
-    "place",
-    "record",
-]

@@ -242,6 +242,3 @@ class _Slopes:
     def __call__(self, values: FloatArray) -> FloatArray:
         rise = self._of_high(values[self._high]) - self._of_low(values[self._low])
         return np.divide(rise, self._run, out=np.zeros(len(rise)), where=self._run > 0)
-
-
-__all__ = ["TOGETHER", "CommonClock", "Matched", "common_clock", "match"]

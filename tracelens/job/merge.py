@@ -243,6 +243,3 @@ def _clock(clock: CommonClock, names: Sequence[str]) -> JobClock:
         groups.setdefault(number, []).append(name)
     untied = groups.pop(MISSING, [])
     return JobClock(residual, list(groups.values()), untied, bool(np.abs(clock.drift).max(initial=0) > 0))
-
-
-__all__ = ["merge"]

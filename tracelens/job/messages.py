@@ -43,6 +43,3 @@ def with_messages(model: ModelDims, trace: Trace, links: Links, communication: C
     if elements % each or elements == each or 2 * calls <= every:
         return model
     return replace(model, hidden=Known(elements // each, words.of_messages(calls, every, elements, each)))
-
-
-__all__ = ["with_messages"]

@@ -98,6 +98,3 @@ def _agreed(every: list[Known]) -> Known:
     if len(values) > 1:
         return Known(None, words.ranks_differ(sorted(values, key=str)))
     return known[0] if known else every[0]
-
-
-__all__ = ["job_degrees", "job_model"]

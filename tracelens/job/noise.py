@@ -31,6 +31,3 @@ def _within(t: float, freedom: int) -> float:
         total += term
         term *= cos(angle) ** 2 * ((2 * at + 2) / (2 * at + 3) if odd else (2 * at + 1) / (2 * at + 2))
     return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
-
-
-__all__ = ["half_interval"]

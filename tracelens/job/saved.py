@@ -115,14 +115,3 @@ def as_folder(given: str | Path) -> Iterator[RankFolder]:
             report.write_bytes(to_json(unpack_report(one)))
             found[report] = one
         yield RankFolder(folder, found)
-
-
-__all__ = [
-    "RankFolder",
-    "as_folder",
-    "has_summaries",
-    "holds_ranks",
-    "is_answer",
-    "load_answer",
-    "unpack_report",
-]

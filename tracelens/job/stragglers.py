@@ -232,6 +232,3 @@ def _experts_more(seen: JobView, at: int) -> bool:
     }
     gained = sum(value for value in more.values() if value > 0)
     return gained > 0 and sum(value for name, value in more.items() if name.startswith("moe.")) > 0.5 * gained
-
-
-__all__ = ["Doing", "JobView", "late_spans", "stand_out", "stragglers"]

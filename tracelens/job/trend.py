@@ -45,6 +45,3 @@ def probability(many: int, score: int) -> float:
         ways = longer
     pairs = len(ways) - 1
     return sum(count for at, count in enumerate(ways) if abs(pairs - 2 * at) >= score) / math.factorial(many)
-
-
-__all__ = ["MOST_RUNS", "probability", "slope"]

@@ -74,6 +74,3 @@ def _facts(rank: RankSummary) -> dict[str, object]:
         **{name: value for name, value in dims.items() if value is not None},
         "phases": words.TRAINS if "backward" in phases else words.FORWARD_ONLY,
     }
-
-
-__all__ = ["check_one_job", "of_one_time"]

@@ -227,16 +227,3 @@ class RowsByCall:
 
     def __call__(self, call: int) -> IntArray:
         return np.arange(self._bounds[call], self._bounds[call + 1])
-
-
-__all__ = [
-    "LATE_BY",
-    "PARTS",
-    "Activity",
-    "RowsByCall",
-    "Spans",
-    "JobWaits",
-    "activity",
-    "find_waits",
-    "late_parts",
-]

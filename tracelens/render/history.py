@@ -71,6 +71,3 @@ def render_history(found: History, *, console: Console) -> None:
         f"  {before}ms per step, median rank; comm. includes wait; late: wait for the latest rank",
         "dim",
     )
-
-
-__all__ = ["render_history", "verdict"]

@@ -70,6 +70,3 @@ def _band(job: Job, height: float) -> tuple[str, int]:
     spans = sorted((row[ranks[0]], len(ranks)) for ranks in nodes)
     marks = "".join(f"M0 {first * height:g}h{_BAND - 3}v{many * height:g}H0z" for first, many in spans[1::2])
     return (f'<path class="node" d="{marks}"/>' if marks else ""), len(nodes)
-
-
-__all__ = ["HeatMap", "heat_map"]

@@ -79,6 +79,3 @@ def slow_sends(job: Job) -> list[str]:
         )
     text += f", {sent / usual:.1f} times as long as NCCL takes in one node ({f.ms(usual / 1e3)}, published)"
     return [f"{text}: {f.ms(ms)} more per step, hidden time included; {where}."]
-
-
-__all__ = ["slow_calls", "slow_sends"]

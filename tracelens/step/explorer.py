@@ -17,7 +17,8 @@ from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf, main_dtype, weakest
 from tracelens.step.alignment import grid_elements
-from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.traced_step import StepModel
+from tracelens.step.whatif import what_if
 from tracelens.step.whatif_notes import Told
 from tracelens.step.words import search as words
 

@@ -20,7 +20,8 @@ from tracelens.step.predicted import scaled_product
 from tracelens.step.predicted_attention import scaled_attention
 from tracelens.step.search_space import SEARCHED
 from tracelens.step.step import Change, PartChange
-from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.traced_step import StepModel
+from tracelens.step.whatif import what_if
 from tracelens.step.words.simulation import with_bytes
 from tracelens.step.work import AttentionCall, Product, Work
 

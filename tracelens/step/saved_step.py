@@ -10,7 +10,7 @@ from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import Known, Report
 from tracelens.results.waiting import busy_frac
-from tracelens.step.whatif import StepModel, step_model
+from tracelens.step.traced_step import StepModel, step_model
 
 
 def step_of(

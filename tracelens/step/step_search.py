@@ -14,7 +14,7 @@ from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import GRID, SEARCHED, SearchLimits, Space, kept_degree
 from tracelens.step.shape_search import front_of, none_faster, nothing_faster, other_heads, picks_of
-from tracelens.step.whatif import StepModel
+from tracelens.step.traced_step import StepModel
 from tracelens.step.words import search as words
 from tracelens.step.words.simulation import gpu_work_note
 

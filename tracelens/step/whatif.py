@@ -32,15 +32,13 @@ from tracelens.step.affected import (
 from tracelens.step.casts import casts_of
 from tracelens.step.exchange import Exchange, exchange_of
 from tracelens.step.pads import pads_of
-from tracelens.step.traced_step import StepModel, step_model
+from tracelens.step.traced_step import StepModel
 from tracelens.step.traffic import rest_of
 from tracelens.step.uneven import rest_of_load
 from tracelens.step.whatif_notes import Told, loads_of, notes_of
 from tracelens.step.words import simulation as words
 from tracelens.step.words.ranks import STAGES_WAIT
 from tracelens.step.work import Work
-
-__all__ = ["Rest", "RowChange", "StepModel", "WhatIf", "scenario", "step_model", "what_if"]
 
 #: With more of the affected time without a formula than this, no saving is given.
 _GAP = 0.1

@@ -29,6 +29,3 @@ def read_head(path: str | Path) -> dict[str, Any] | None:
         if searched > _LIMIT:
             break
     return None
-
-
-__all__ = ["read_head"]

@@ -24,7 +24,7 @@ from tracelens.results import (
 )
 from tracelens.results.advice import CheckState
 from tracelens.results.waiting import saving_of
-from tracelens.step.whatif import StepModel
+from tracelens.step.traced_step import StepModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import time_of
 from tracelens.step.casts import cast_ms
 from tracelens.step.predicted import CONVERTED, LOW_PRECISION, SIXTEEN_BITS, scaled_product
-from tracelens.step.whatif import StepModel
+from tracelens.step.traced_step import StepModel
 from tracelens.step.work import Product
 
 _IN_BF16 = "in bf16, which keeps the loss stable (arXiv 2509.25149)"
