@@ -30,7 +30,7 @@ from tracelens.rules.engine.needs import (
     unseen,
 )
 from tracelens.rules.engine.predictions import minus, moving_ms, saved
-from tracelens.rules.engine.rows import enough, forward, is_packed, of_step, sizes_of, took, upper
+from tracelens.rules.engine.rows import enough, forward, is_packed, of_step, sizes_of, took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.simulated import pays, why_not
 from tracelens.rules.engine.trials import Trial, in_words, likely, nearly_best, savings, surely, took_and_lost
@@ -148,7 +148,6 @@ def test_rows_are_sized_counted_and_said(said: Listener) -> None:
     assert is_packed(facts(packed, ROW)) and not is_packed(
         facts(replace(ROW, attention=AttentionDims(batch=2)))
     )
-    assert upper("one GEMM") == "One GEMM" and upper("") == ""
 
 
 def test_a_step_trains_where_something_goes_back_or_an_optimizer_runs(said: Listener) -> None:

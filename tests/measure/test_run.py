@@ -18,7 +18,7 @@ from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import read_measurements, user_file, write_measurements
 from tracelens.measure import run as module
-from tracelens.measure.cases import AttentionCase, CaseOutcome, GemmCase
+from tracelens.measure.cases import AttentionCase, GemmCase
 from tracelens.measure.devices import CpuDevice
 from tracelens.measure.facts import DeviceFacts, parse_clocks
 from tracelens.measure.journal import Journal, key_of
@@ -54,12 +54,12 @@ ALL = sorted(str(key_of(case)) for case in [*GEMMS, *ATTENTION])  # type: ignore
 
 
 def test_everything_is_measured_and_written_once(tmp_path: Path) -> None:
-    heard: list[tuple[CaseOutcome, int, int]] = []
+    heard: list[tuple[int, int, str]] = []
     result = run(settings(tmp_path), device=CpuDevice(), progress=lambda *told: heard.append(told))
     assert measured(result) == ALL
     assert read_measurements(result.path) == result.measurements
-    assert [done for _, done, _ in heard] == list(range(1, 15))
-    assert {total for _, _, total in heard} == {14}
+    assert [done for done, _, _ in heard] == list(range(1, 15))
+    assert {total for _, total, _ in heard} == {14}
     assert (result.left, result.resumed, result.stopped) == (0, 0, None)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["cpu.journal.jsonl", "cpu.json"]
 
@@ -92,7 +92,7 @@ def test_no_time_at_all_writes_nothing(tmp_path: Path, said: Listener) -> None:
 
 
 def test_an_interrupt_keeps_what_there_is(tmp_path: Path) -> None:
-    def interrupt(outcome: CaseOutcome, done: int, total: int) -> None:
+    def interrupt(done: int, total: int, name: str) -> None:
         if done == 4:
             raise KeyboardInterrupt
 
@@ -124,7 +124,7 @@ from tests.measure.test_run import ATTENTION, GEMMS, GROUPED
 from tracelens.measure.devices import CpuDevice
 from tracelens.measure.run import Settings, run
 torch.set_num_threads(1)
-def heard(outcome, done, total):
+def heard(done, total, name):
     if done > 5:
         print("ready", flush=True)
         sys.stdin.read()  # until it is killed
@@ -146,7 +146,7 @@ def test_a_kill_loses_the_last_group_only(tmp_path: Path) -> None:
     with (tmp_path / "cpu.journal.jsonl").open("a") as journal:
         journal.write('{"gemm": {"sweep": "x", "m": 3')  # a line that the kill cut off
     heard: list[int] = []
-    result = run(settings(tmp_path), device=CpuDevice(), progress=lambda *told: heard.append(told[2]))
+    result = run(settings(tmp_path), device=CpuDevice(), progress=lambda *told: heard.append(told[1]))
     assert result.resumed == 5  # the sixth waited for the name of its kernel
     assert set(heard) == {len(ALL) - 5}
     assert measured(result) == ALL

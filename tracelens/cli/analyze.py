@@ -173,8 +173,8 @@ def _analyze_job(asked: AnalyzeOptions) -> None:
 
 
 def _analyze_one(asked: AnalyzeOptions) -> None:
-    from tracelens.gates import judge_report
-    from tracelens.gates.judge import parse_report_gate
+    from tracelens.gates import REPORT_METRICS, judge_report
+    from tracelens.gates.judge import as_gate
     from tracelens.kinds import kind_of
     from tracelens.render.gates import finding_annotations
 
@@ -183,7 +183,7 @@ def _analyze_one(asked: AnalyzeOptions) -> None:
     (trace,) = asked.traces
     saved = kind_of(trace) == "report"
     _check(asked, trace, saved=saved)
-    wanted = [parse_report_gate(text) for text in asked.ci.fail_on]
+    wanted = [as_gate(text, REPORT_METRICS) for text in asked.ci.fail_on]
     result = _reopen(asked, trace) if saved else _analyze(asked, trace)
     if asked.redact:
         from tracelens.render.redact import redact_report

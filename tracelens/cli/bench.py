@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tracelens.cli.progress import progress
 from tracelens.cli.streams import end_measuring, need_torch
 from tracelens.errors import UsageError
 from tracelens.numbers import count, mnk, ms, pct, sig
@@ -17,7 +15,6 @@ from tracelens.numbers import count, mnk, ms, pct, sig
 if TYPE_CHECKING:
     from tracelens.hardware import Gpu
     from tracelens.hardware.measurements import GemmMeasurement, Measurements
-    from tracelens.measure.cases import CaseOutcome
     from tracelens.measure.run import Result, Settings
     from tracelens.measure.timing import Device
 
@@ -69,8 +66,8 @@ def bench(
     device = open_device("cpu" if cpu_dry_run else "cuda")
     budget = minutes if minutes is not None else _QUICK_MINUTES if quick else _MINUTES
     settings = _settings(device, wanted, minutes=budget, out=path, fresh=not resume)
-    with _progress(budget) as heard:
-        result = run(settings, device=device, progress=heard)
+    with progress(f"at most {budget:g} min", long=True, first="warming up") as bar:
+        result = run(settings, device=device, progress=bar)
     for line in summarize(result):
         click.echo(line)
     end_measuring(result.stopped)
@@ -110,26 +107,6 @@ def _settings(
     gemms, attention = sweeps.dry_run()
     hasty = MeasureOptions(seconds_per_case=0.002, min_seconds=0.0, batch_us=50, max_calls=4, min_batches=3)
     return Settings(gemms, attention, minutes, out, fresh, f"{command} --cpu-dry-run", hasty)
-
-
-@contextmanager
-def _progress(minutes: float) -> Iterator[Callable[[CaseOutcome, int, int], None] | None]:
-    """A bar on a terminal, nothing elsewhere: logs stay short."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    words = TextColumn(f"of at most {minutes:g} min: {{task.description}}")
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), words)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("warming up", total=None)
-
-        def heard(outcome: CaseOutcome, done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, description=str(outcome.case))
-
-        yield heard
 
 
 def summarize(result: Result) -> list[str]:

@@ -68,13 +68,13 @@ def compare(
     the ranks of a job or several runs, which are paired by rank, else by name. Summaries ('--summary') stand
     for the ranks in them.
     """
-    from tracelens.gates import judge_comparison
-    from tracelens.gates.judge import parse_comparison_gate
+    from tracelens.gates import COMPARISON_METRICS, judge_comparison
+    from tracelens.gates.judge import as_gate
 
     check_forms(forms, ci, inputs=(before, after))
     if allow_clock_drift and not ci.fail_on:
         raise UsageError("--allow-clock-drift is about what --fail-on counts: give a --fail-on")
-    wanted = [parse_comparison_gate(text) for text in ci.fail_on]
+    wanted = [as_gate(text, COMPARISON_METRICS) for text in ci.fail_on]
     result = _compare(before, after, across=across)
     if redact:
         from tracelens.render.redact import redact as redacted

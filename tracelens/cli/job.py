@@ -131,11 +131,11 @@ def analyze_ranks(
 
     ``outputs``: "html", "json", "markdown", "summary" -> file; None: not asked for.
     """
-    from tracelens.gates import judge_job
-    from tracelens.gates.judge import parse_job_gate
+    from tracelens.gates import JOB_METRICS, judge_job
+    from tracelens.gates.judge import as_gate
 
     check_forms(outputs, ci, inputs=paths)
-    wanted = [parse_job_gate(text) for text in ci.fail_on]
+    wanted = [as_gate(text, JOB_METRICS) for text in ci.fail_on]
     how = how or RankOptions()
     own = how.checked(redacted=redacted)
     job, found = _answer(paths, how, own, summary=outputs.get("summary") is not None)

@@ -15,10 +15,11 @@ _LARGE = 8 * 1024 * 1024  # bytes of a file that takes longer
 
 
 @contextmanager
-def progress(words: str, *, long: bool = False) -> Iterator[Progressed | None]:
+def progress(words: str, *, long: bool = False, first: str = "") -> Iterator[Progressed | None]:
     """Give something to tell of the progress to; None where nobody watches. The bar goes when the work ends.
 
-    ``long``: shown from the beginning. No thread draws it, for the reader forks its helpers.
+    ``long``: shown from the beginning, ``first``: with that. No thread draws it, for the reader forks its
+    helpers.
     """
     if not sys.stderr.isatty():
         yield None
@@ -49,6 +50,8 @@ def progress(words: str, *, long: bool = False) -> Iterator[Progressed | None]:
             bar.refresh()
 
     try:
+        if first:
+            told(0, 1, first)
         yield told
     finally:
         if started:

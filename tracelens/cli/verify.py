@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tracelens.cli.progress import progress
 from tracelens.cli.streams import end_measuring, need_torch
 from tracelens.errors import UsageError
 
@@ -69,12 +67,12 @@ def verify(
         if (previous := done.write(out)) is not None:
             kept.append(previous)
 
-    with _progress() as heard:
+    with progress("verifying", long=True, first="warming up") as bar:
         device = open_device("cpu" if cpu_dry_run else "cuda")
         with open_meter(device, toy=cpu_dry_run, fresh=not resume) as meter:
             done = measure(
                 source, device=device, model=model, anyway=anyway or cpu_dry_run,
-                only=tuple(rule.upper() for rule in rules), progress=heard, kept=keep, meter=meter,
+                only=tuple(rule.upper() for rule in rules), progress=bar, kept=keep, meter=meter,
             )  # fmt: skip
     keep(done)
     _show(done, out, kept, html)
@@ -111,23 +109,3 @@ def _page(report: Path, html: str) -> None:
     from tracelens.render.html import render_html
 
     write_text(html, render_html(Analysis.load(report).report))
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
-    """The suggestion that is being measured, on a terminal; nothing elsewhere: logs stay short."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("warming up") as status:
-
-        def heard(title: str, done: int, total: int) -> None:
-            from rich.markup import escape
-
-            from tracelens.render.text import clean
-
-            status.update(f"{done + 1} of {total}: {escape(clean(title, limit=100))}")
-
-        yield heard

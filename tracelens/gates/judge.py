@@ -41,7 +41,7 @@ class Judged:
 def judge_report(report: Report, gates: Iterable[str | Gate]) -> list[Judged]:
     """Judge gates on a report. Raises UsageError where one cannot be read."""
     notes = [_PART] if report.trace.partial else []
-    return [_judge(report, _gate(one, REPORT_METRICS), notes) for one in gates]
+    return [_judge(report, as_gate(one, REPORT_METRICS), notes) for one in gates]
 
 
 def judge_comparison(
@@ -54,7 +54,7 @@ def judge_comparison(
     notes = [_PART] if result.before.partial or result.after.partial else []
     counted = without_drift(result) if allow_clock_drift else result
     found = []
-    for gate in (_gate(one, COMPARISON_METRICS) for one in gates):
+    for gate in (as_gate(one, COMPARISON_METRICS) for one in gates):
         left_out = (
             gate.metric.read(result, gate.choice).ranges != gate.metric.read(counted, gate.choice).ranges
         )
@@ -66,22 +66,11 @@ def judge_job(job: Job, gates: Iterable[str | Gate]) -> list[Judged]:
     """Judge gates on a whole job. Raises UsageError where one cannot be read."""
     notes = [_PART] if any(row.partial for row in job.ranks) else []
     notes += [remark("ranks_missing", many=len(job.missing))] if job.missing else []
-    return [_judge(job, _gate(one, JOB_METRICS), notes) for one in gates]
+    return [_judge(job, as_gate(one, JOB_METRICS), notes) for one in gates]
 
 
-def parse_job_gate(text: str) -> Gate:
-    return _gate(text, JOB_METRICS)
-
-
-def parse_report_gate(text: str) -> Gate:
-    return _gate(text, REPORT_METRICS)
-
-
-def parse_comparison_gate(text: str) -> Gate:
-    return _gate(text, COMPARISON_METRICS)
-
-
-def _gate(one: str | Gate, metrics: Mapping[str, Metric[Any]]) -> Gate:
+def as_gate(one: str | Gate, metrics: Mapping[str, Metric[Any]]) -> Gate:
+    """A gate on figures of ``metrics``. Raises UsageError where it cannot be read."""
     if isinstance(one, Gate):
         return one
     here = next(whose for whose, (_, known) in _WHOSE.items() if known is metrics)

@@ -38,21 +38,6 @@ def unpack(packed: bytes, length: int) -> IntArray:
     return np.cumsum(np.frombuffer(raw, "<i8").astype(np.int64))
 
 
-def merged(begin: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
-    """Spans that overlap or touch as one, in order of time.
-
-    >>> [one.tolist() for one in merged(np.array([0, 5, 20]), np.array([8, 10, 30]))]
-    [[0, 20], [10, 30]]
-    """
-    if not len(begin):
-        return begin, end
-    order = np.argsort(begin, kind="stable")
-    begin, end = begin[order], end[order]
-    reach = np.maximum.accumulate(end)
-    first = np.append(True, begin[1:] > reach[:-1])
-    return begin[first], np.append(reach[np.flatnonzero(first)[1:] - 1], reach[-1])
-
-
 def rank_text(ranks: Sequence[int]) -> str:
     """Ranks as runs with their stride: a group of a thousand ranks as a few characters.
 

@@ -8,12 +8,12 @@ from statistics import median
 import numpy as np
 
 from tracelens.hardware.collectives import bus_factor, one_node_us
-from tracelens.job.columns import merged
 from tracelens.job.matching import FloatArray, Matched
 from tracelens.job.summary import RankGemm, RankSummary
 from tracelens.job.waits import Activity, JobWaits, Spans
 from tracelens.results import Finding
 from tracelens.results.job import JobCollective, JobFinding, JobGemm, Parts, SlowLink
+from tracelens.trace.spans import merged
 from tracelens.trace.tables import MISSING
 
 #: A group is slower than the others from this ratio of sending times on, with so many calls of each.

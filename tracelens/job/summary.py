@@ -16,7 +16,7 @@ from tracelens.analysis import Analysis
 from tracelens.attribution.collectives import Call
 from tracelens.attribution.communication import find_communication
 from tracelens.errors import InputError, brief
-from tracelens.job.columns import IntArray, merged, pack, rank_text, unpack
+from tracelens.job.columns import IntArray, pack, rank_text, unpack
 from tracelens.job.messages import with_messages
 from tracelens.results import Finding, GemmRow, GpuInfo, ModelDims, Report, Summary, Waits
 from tracelens.results.json import to_json
@@ -24,6 +24,7 @@ from tracelens.results.step import ComponentRow, Coverage
 from tracelens.trace import Links, Trace
 from tracelens.trace.collectives import MOST_RANKS
 from tracelens.trace.metadata import rank_and_world
+from tracelens.trace.spans import merged
 from tracelens.trace.tables import MISSING
 from tracelens.version import __version__
 from tracelens.words import COMPONENTS, Purpose

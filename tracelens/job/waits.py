@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.job.columns import IntArray, merged
+from tracelens.job.columns import IntArray
 from tracelens.job.matching import CommonClock, FloatArray, Matched
 from tracelens.job.summary import RankSummary
-from tracelens.trace.spans import covered
+from tracelens.trace.spans import covered, merged
 from tracelens.trace.tables import MISSING
 
 #: A skew within so many residuals of the clocks is none that could be told. Of two ranks the residual is half

@@ -10,6 +10,7 @@ import torch
 from tracelens.measure.cases import CannotMeasure
 from tracelens.measure.devices import L2_FACTOR, guarded
 from tracelens.measure.timing import Device
+from tracelens.numbers import round_up
 
 TORCH_DTYPES = {
     "bf16": torch.bfloat16,
@@ -57,8 +58,8 @@ class Pools:
     def _grow(self, purpose: str, dtype: str, sizes: Sequence[int]) -> None:
         item = TORCH_DTYPES[dtype].itemsize
         step = ALIGNMENT_BYTES // item
-        needed = max(L2_FACTOR * self._device.l2_bytes // item, sum(_round_up(one, step) for one in sizes))
-        needed = _round_up(needed, _ROUND_BYTES // item if self._device.kind == "cuda" else step)
+        needed = max(L2_FACTOR * self._device.l2_bytes // item, sum(round_up(one, step) for one in sizes))
+        needed = round_up(needed, _ROUND_BYTES // item if self._device.kind == "cuda" else step)
         key = (purpose, dtype)
         if key in self._pools and self._pools[key].numel() >= needed:
             return
@@ -77,7 +78,7 @@ class Pools:
         if start + size > pool.numel():
             start = 0
         step = ALIGNMENT_BYTES // pool.element_size()
-        self._next[(purpose, dtype)] = start + _round_up(size, step)
+        self._next[(purpose, dtype)] = start + round_up(size, step)
         return pool[start : start + size].view(tuple(shape))
 
     def rotation(self, footprint_bytes: int, *, most: int) -> int:
@@ -108,7 +109,3 @@ def refuse_unless(condition: bool, why: str) -> None:
     """Raise ``CannotMeasure`` with the reason."""
     if not condition:
         raise CannotMeasure(why)
-
-
-def _round_up(value: int, step: int) -> int:
-    return -(-value // step) * step

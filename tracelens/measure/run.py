@@ -37,8 +37,8 @@ from tracelens.measure.timing import Device
 #: Products and attention take turns, so that a run that is cut off has some of both.
 _TURNS = 4
 _T = TypeVar("_T", GemmCase, AttentionCase)
-#: Hears of each case at once: what became of it, how many are done, and of how many.
-Progress = Callable[[CaseOutcome, int, int], None]
+#: Hears of each case at once: how many are done, of how many, and which it was.
+Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class _Sweep:
         if outcome.time_us is None:
             self.journal.refuse(outcome)
         if self.progress is not None:
-            self.progress(outcome, self.done, self.total)
+            self.progress(self.done, self.total, str(outcome.case))
 
 
 def _part(cases: Sequence[_T], turn: int) -> Sequence[_T]:

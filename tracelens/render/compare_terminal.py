@@ -51,8 +51,7 @@ def render_compare(found: Found, *, console: Console, outputs: Sequence[tuple[st
     if found.caveats:
         out.line("Caveats", "bold")
         _bullets(out, found.caveats, mark="!", style="dim")
-    for path, size in outputs:
-        out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
+    out.wrote(outputs)
 
 
 def _causes(out: Out, found: Found) -> None:

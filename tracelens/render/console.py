@@ -12,6 +12,7 @@ from rich.console import Console, OverflowMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tracelens.numbers import nbytes
 from tracelens.render.actions import Disarmed, on_actions
 from tracelens.render.text import clean
 
@@ -83,6 +84,12 @@ class Out:
                 self.line(_listed([column.header for column in what.columns], cells))
             return
         self.console.print(what, width=self.width, highlight=False, markup=False, emoji=False)
+
+    def wrote(self, outputs: Sequence[tuple[str, int]]) -> None:
+        """Name the files that were written, (path, bytes) each."""
+        for path, size in outputs:
+            written = self.text(f" ({nbytes(size)})", "dim")
+            self.line(self.text("wrote ", "dim") + self.text(path, "bold") + written)
 
     def rows(self, heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[Text]]) -> None:
         """Print a table with heads as of ``table``."""

@@ -12,6 +12,7 @@ from tracelens.accounting.lost import call_facts, split_row
 from tracelens.accounting.words.figures import NO_MNK
 from tracelens.gemm import bytes_per_element, usable_sms
 from tracelens.gemm.lost import FACTORS, PARTS, CallFacts, LossSplit
+from tracelens.numbers import listed
 from tracelens.results import GemmRow, GpuInfo, Term
 
 _OPERANDS = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
@@ -340,7 +341,7 @@ def _rest(row: GemmRow, facts: CallFacts, split: LossSplit) -> Iterator[Term]:
     names = [name for name in added(row, split) if name != "other"]
     parts = " - ".join(us(getattr(split, name)) for name in names)
     unsaid = [name for name in (*FACTORS, "memory") if getattr(split, name) is None]
-    said = "what is left" + (f", with what {_listed(unsaid)} cost" if unsaid else "")
+    said = "what is left" + (f", with what {listed(unsaid)} cost" if unsaid else "")
     yield Term("other", f"{us(facts.time_us)} - {parts}", split.other, "µs", said)
     if facts.stall_us:
         yield Term(
@@ -362,10 +363,6 @@ def _rest(row: GemmRow, facts: CallFacts, split: LossSplit) -> Iterator[Term]:
         said = ", ".join(f"{name} {value:.4f}" for name, value in shares if value)
         formula = f"{row.calls_per_step:g} call" + "s" * (row.calls_per_step != 1)
         yield Term("of the row", formula, row.time_ms_per_step, "ms", f"the same shares of it, in ms: {said}")
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
 def us(value: float) -> str:

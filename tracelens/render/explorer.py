@@ -23,6 +23,7 @@ _BAND = 0.6  # of the times' range: a wider band is cut, or it would flatten the
 _ABOVE = 15.0  # where marks stand whose time is off the axis
 _UPON = 4.0  # from one line through the figure to another: nearer ones are one
 _ROWS = 10  # values in a table
+_TICKS = 4  # at most about so many
 _CROWDED = 12  # more labels than this do not fit below an axis
 #: Values spread by their place in the list: divisors are far apart.
 _BY_PLACE = frozenset({"heads", "kv_heads"})
@@ -186,7 +187,7 @@ def _figure(curve: Curve, at: int, common: Sequence[str]) -> CurveFigure:
         title=curve.parameter,
         spoken="; ".join([spoken, *(one.title for one in suggested)]),
         x_ticks=_x_ticks(curve, scale),
-        y_ticks=[Tick(scale.y(one / factor), text) for one, text in _nice(low * factor, high * factor, 4)],
+        y_ticks=[Tick(scale.y(one / factor), text) for one, text in _nice(low * factor, high * factor)],
         unit=unit,
         band=_band(curve, kinds, scale),
         series=series,
@@ -292,15 +293,15 @@ def _x_ticks(curve: Curve, scale: _Scale) -> list[Tick]:
         shown = curve.values if len(curve.values) <= _CROWDED else curve.values[::2]
         return [Tick(scale.x(value), str(value)) for value in shown]
     first, last = curve.values[0], curve.values[-1]
-    ticks = [(scale.x(round(at)), str(round(at))) for at, _ in _nice(first, last, 4) if at == round(at)]
+    ticks = [(scale.x(round(at)), str(round(at))) for at, _ in _nice(first, last) if at == round(at)]
     return [Tick(min(x, WIDTH - 3.5 * len(text)), text) for x, text in ticks]
 
 
-def _nice(low: float, high: float, count: int) -> list[tuple[float, str]]:
+def _nice(low: float, high: float) -> list[tuple[float, str]]:
     """Round numbers between two ends, with the decimals they need."""
     if high <= low:
         return [(low, f"{low:g}")]
-    step, decimals = round_step(high - low, count)
+    step, decimals = round_step(high - low, _TICKS)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [(at * step, f"{at * step:.{decimals}f}") for at in range(first, last + 1)]
 

@@ -358,9 +358,3 @@ def tile(row: GemmRow) -> str:
         return f.DASH
     text = f"{row.tile_m}×{row.tile_n}" + (f"×{row.tile_k}" if row.tile_k is not None else "")
     return text + (f" k/{row.split_k}" if row.split_k is not None and row.split_k > 1 else "")
-
-
-def alignment(row: GemmRow) -> int | None:
-    """Return the alignment of the worst known operand in bytes."""
-    known = [value for value in row.alignment_bytes.values() if value is not None]
-    return min(known) if known else None

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from tracelens import numbers as f
 from tracelens import words
+from tracelens.accounting.lost import worst_alignment
 from tracelens.render import costs, facts, groups, limits, losses, step_times, verified, waits
 from tracelens.render.five_numbers import five_numbers
 from tracelens.render.section import Content, Page, Section
@@ -147,7 +148,7 @@ def _environment() -> jinja2.Environment:
     env.globals.update(
         saving=facts.claim, bounded=facts.bounded, shape=facts.shape,
         shape_detail=facts.shape_detail, role=facts.role, tile=facts.tile,
-        alignment=facts.alignment, message=facts.message, group=facts.group, bus=facts.bus,
+        alignment=worst_alignment, message=facts.message, group=facts.group, bus=facts.bus,
         group_of=groups.group_of,
         lost_ms=losses.lost_ms, main_cause=losses.main_cause, split_bar=losses.split_bar,
         fall_bar=losses.fall_bar,

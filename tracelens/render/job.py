@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from tracelens import numbers as f
 from tracelens.gates import Judged
 from tracelens.render.console import Out
 from tracelens.render.gates import gates_markdown
@@ -85,9 +84,7 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
         out.line(f"  {line}")
     out.line(" ".join(caveats(job)), "dim")
     out.line(f"Check a fix: {CHECK} (folders of all ranks' traces)")
-    for path, written in outputs:
-        size = f" ({f.nbytes(written)})"
-        out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(size, "dim"))
+    out.wrote(outputs)
 
 
 def job_markdown(job: Job, *, gates: Sequence[Judged] = ()) -> str:

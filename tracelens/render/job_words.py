@@ -100,9 +100,8 @@ def verdict(job: Job) -> str:
     if job.limit == "slow_link":
         one = job.slow_links[0]
         return (
-            f"The group of {_numbered(one.ranks)} sends "
-            f"{one.send_us / one.others_us:.1f} times as long as the other groups: "
-            f"{f.ms(one.more_ms)} of the {step} step."
+            f"The group of {_numbered(one.ranks)} sends {one.send_us / one.others_us:.1f} times as long as"
+            f" the other groups: {f.ms(one.more_ms)} of the {step} step."
         )
     middle = _middle(job)
     if job.limit == "pipeline":

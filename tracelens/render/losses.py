@@ -114,17 +114,11 @@ def time_line(time: GemmTime, *, per: str) -> str:
     return f"{head}: {', '.join([said('useful', time.useful), *parts])}."
 
 
-def detail_lines(time: GemmTime, *, parts: bool = True) -> list[str]:
-    """Say what is in ``other`` and what is not judged; without ``parts``, not what the waterfall draws."""
+def detail_lines(time: GemmTime) -> list[str]:
+    """Say what is in ``other`` beside what the waterfall draws, and what is not judged."""
     if not _any_judged(time):
         return []
     known = []
-    if time.ceiling and parts:
-        known.append(f"{f.ms(time.ceiling)}, {_CEILING}")
-    if time.helpers and parts:
-        known.append(f"{f.ms(time.helpers)} in {_HELPERS}")
-    if time.small and parts:
-        known.append(f"{f.ms(time.small)} in {_SMALL}")
     untold = [
         f"{cause} in {f.ms(missing)}"
         for cause, missing in time.untold.items()
@@ -259,7 +253,7 @@ def _content(page: Page) -> Content | None:
         "note": _summary(falls),
         "open": report.summary.limited_by == "shapes" and bool(report.findings),
         "falls": falls,
-        "lost_lines": detail_lines(time, parts=False),
+        "lost_lines": detail_lines(time),
     }
 
 

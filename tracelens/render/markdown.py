@@ -92,7 +92,7 @@ def _diff(one: Finding, report: Report) -> list[str]:
         title,
         "",
         *saw,
-        *fenced(one.fix[:_DIFF_LINES], language="diff"),
+        *fenced(one.fix[:_DIFF_LINES]),
         "",
         *more,
         *([""] if more else []),

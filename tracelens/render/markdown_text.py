@@ -34,9 +34,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [line(heads), line(["---"] * len(heads)), *(line(escape(cell) for cell in row) for row in rows)]
 
 
-def fenced(lines: Iterable[str], *, language: str = "") -> list[str]:
-    """Lines of a code block that none of them can end."""
+def fenced(lines: Iterable[str]) -> list[str]:
+    """Lines of a diff in a code block that none of them can end."""
     body = [_COMMAND.sub(r"\1: :", clean(line, limit=_LIMIT)) for line in lines]
     longest = max((len(run) for line in body for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
-    return [f"{fence}{language}", *body, fence]
+    return [f"{fence}diff", *body, fence]

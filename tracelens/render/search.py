@@ -17,6 +17,7 @@ POINTS = 6
 #: Changes below half of the last digit shown.
 _ROUND = 0.00005
 _TICKS = 4
+_NEAR = 12.0  # from one dot to another: nearer ones have one name
 #: An axis shows no less than this: what is below it is nothing to see.
 _NARROWEST = 0.002
 #: Parameters that a finding names as a configuration does.
@@ -196,13 +197,13 @@ def figure(found: ShapeSearch, *, width: int = WIDTH, left: int = LEFT) -> Front
     return FrontFigure(width, left, line, _named_together(dots), across.ticks(), up.ticks())
 
 
-def _named_together(dots: Sequence[Dot], near: float = 12.0) -> list[Dot]:
+def _named_together(dots: Sequence[Dot]) -> list[Dot]:
     """Dots so near one another that their names would lie on one another have one name together."""
     found: list[Dot] = []
     for dot in dots:
         upon = next(
             (at for at, one in enumerate(found)
-             if dot.label and one.label and abs(one.x - dot.x) < 2 * near and abs(one.y - dot.y) < near),
+             if dot.label and one.label and abs(one.x - dot.x) < 2 * _NEAR and abs(one.y - dot.y) < _NEAR),
             None,
         )  # fmt: skip
         if upon is not None:

@@ -31,11 +31,10 @@ def _slow(report: Report, row: CommunicationRow) -> Iterator[str]:
         return
     ranks, best = row.group_size, row.best_bus_gbps
     text = (
-        f"{row.kind}, {f.nbytes(round(row.bytes_per_call))} among {ranks} ranks: "
-        f"{f.sig(row.bus_gbps)} GB/s of bus bandwidth, {f.ms(slow.us / 1e3)} a call, "
-        f"{slow.us / slow.usual_us:.1f} times the {f.ms(slow.usual_us / 1e3)} "
-        f"({f.sig(slow.usual_gbps)} GB/s) that NCCL was published to take among {ranks} "
-        f"{report.gpu.title} of one node. "
+        f"{row.kind}, {f.nbytes(round(row.bytes_per_call))} among {ranks} ranks: {f.sig(row.bus_gbps)} GB/s"
+        f" of bus bandwidth, {f.ms(slow.us / 1e3)} a call, {slow.us / slow.usual_us:.1f} times the"
+        f" {f.ms(slow.usual_us / 1e3)} ({f.sig(slow.usual_gbps)} GB/s) that NCCL was published to take among"
+        f" {ranks} {report.gpu.title} of one node. "
     )
     if slow.waiting_ms is not None:
         yield text + (

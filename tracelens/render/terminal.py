@@ -348,8 +348,7 @@ def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]], *, verb
     for warning in warnings if verbose else warnings[:1]:
         more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 and not verbose else ""
         out.line(_cut(out, f"warning: {clean(warning, limit=200)}", verbose, room=len(more)) + more, "yellow")
-    for path, size in outputs:
-        out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
+    out.wrote(outputs)
     if verbose:
         more_lines = _more(report)
         if more_lines:

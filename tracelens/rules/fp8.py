@@ -109,9 +109,8 @@ def _candidate(facts: StepFacts, rows: Sequence[GemmRow]) -> Candidate:
         effort="retrain" if names else "code",
         bounds=[_gain(facts, row) for row in rows],
         bound_of=(
-            "the time in the trace minus the operations at the fp8 peak,"
-            f" {sig(facts.gpu.peak_tflops['fp8'])} TFLOP/s, and {_CAST_BYTES} bytes per element for the casts"
-            " of both operands"
+            f"the time in the trace minus the operations at the fp8 peak, {sig(facts.gpu.peak_tflops['fp8'])}"
+            f" TFLOP/s, and {_CAST_BYTES} bytes per element for the casts of both operands"
         ),
         evidence={"sizes": sizes},
     )

@@ -93,8 +93,7 @@ def _make(slowed: Sequence[_Slowed], facts: StepFacts, *, carve: bool) -> Candid
         saw=(
             f"{plural(len(slowed), 'GEMM row')}: calls beside {names} take {ms(excess)} longer"
             f" {facts.per_step} ({of_step(excess, facts)}) than as many beside nothing. Most: {name(row)},"
-            f" {sig(found.alone_us)} µs alone and {sig(found.disturbed_us)} µs beside the collective"
-            f"{which}."
+            f" {sig(found.alone_us)} µs alone and {sig(found.disturbed_us)} µs beside the collective{which}."
         ),
         change={"sm_carveout": [0, ctas]} if carve else {},
         fix=fix,

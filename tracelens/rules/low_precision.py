@@ -95,17 +95,20 @@ def _back(facts: StepFacts, sure: Sequence[TypeGain]) -> Candidate:
         },
         bound_of="the time of these GEMMs and casts above what they take in bf16",
         saving=total([gain.saving for gain in sure]),
-        how=_how(sure, "with the casts to fp8 that the trace shows in these components"),
+        how=_how(sure),
         evidence={"types": {"bf16": table(sure)}},
         parameter_delta=0,
         flops_delta=0.0,
     )
 
 
-def _how(found: Sequence[TypeGain], casts: str) -> str:
+def _how(found: Sequence[TypeGain]) -> str:
     ranges = [ms_range(gain.saving.low, gain.saving.high) for gain in found]
     parts = [
         f"{gain.component} ({plural(len(gain.bounds), 'shape')}): {text}"
         for gain, text in zip(found, ranges, strict=True)
     ]
-    return f"{'; '.join(parts)}: measured time times the ratio of predictions, {casts}."
+    return (
+        f"{'; '.join(parts)}: measured time times the ratio of predictions, with the casts to fp8 that the"
+        " trace shows in these components."
+    )

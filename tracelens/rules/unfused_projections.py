@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.numbers import count, listed, ms
+from tracelens.numbers import capital, count, listed, ms
 from tracelens.results import total
 from tracelens.rules.engine.bounds import bound_of_row
 from tracelens.rules.engine.candidate import Candidate, absent, could_not_run
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes, need_model
 from tracelens.rules.engine.predictions import minus
-from tracelens.rules.engine.rows import gemms_of, took, upper
+from tracelens.rules.engine.rows import gemms_of, took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.projections import (
     FAMILIES,
@@ -58,7 +58,7 @@ class UnfusedProjections(Rule):
             off_grid = groups[0].off_grid if groups else []
             if off_grid:
                 said.append(
-                    f"{upper(family.words)} are {listed([str(size) for size in off_grid])} wide, off the"
+                    f"{capital(family.words)} are {listed([str(size) for size in off_grid])} wide, off the"
                     " 16-byte grid: their own width comes first (TL102)."
                 )
             elif groups:
@@ -87,9 +87,8 @@ def _candidate(facts: StepFacts, family: SharedInput, groups: Sequence[Group]) -
         title=f"Compute {words} in one GEMM of {forward.width} columns instead of {many} GEMMs",
         components=sorted({row.component for row in rows.values()}),
         saw=(
-            f"{upper(words)} are {many} GEMMs of one input in {calls}: {forward.apart}."
-            f" {took(list(rows.values()), facts)}"
-            f"{', gradients included' if len(groups) > 1 else ''}."
+            f"{capital(words)} are {many} GEMMs of one input in {calls}: {forward.apart}."
+            f" {took(list(rows.values()), facts)}{', gradients included' if len(groups) > 1 else ''}."
         ),
         change={"projections": [many, 1]},
         fix=_FIX[words],

@@ -159,7 +159,7 @@ class _Reader:
             self._futile = self._end - self._start
             if self._end - self._start > _EVENT_LIMIT:
                 self._futile = 0
-                self._read_rest(final=True)
+                self._read_rest()
             return
 
     def read_slices(self) -> bool:
@@ -306,7 +306,7 @@ class _Reader:
         if careful.ended:
             self.ended, self._tail, self._left = True, self._left, b""
 
-    def _read_rest(self, *, final: bool) -> None:
+    def _read_rest(self) -> None:
         """Read all that lies in the buffer, event by event."""
         while self._waiting:
             self._settle_next()
@@ -315,7 +315,7 @@ class _Reader:
         if self.ended:
             self._tail += stretch
         else:
-            self._read_carefully(offset - len(self._left), self._left + stretch, final=final)
+            self._read_carefully(offset - len(self._left), self._left + stretch, final=True)
 
     def _add_values(self, values: list[Any], offset: int, length: int) -> None:
         events = [coerce_event(value) for value in values]
@@ -337,7 +337,7 @@ class _Reader:
         comma = 0 if self.ended else cut(self._buffer, self._start + 1, self._end)
         if comma > 0:
             self._decode(comma)  # all but the last event and what stands behind it
-        self._read_rest(final=True)
+        self._read_rest()
         self.truncated = not self.ended
 
     def _no_events(self) -> None:

@@ -377,7 +377,7 @@ def test_an_interrupt_keeps_what_was_measured(source: Source, verify_on: Verify,
 
 def test_the_largest_saving_is_measured_first(source: Source, verify_on: Verify) -> None:
     heard: list[str] = []
-    verify_on(source, progress=lambda title, done, total: heard.append(title))
+    verify_on(source, progress=lambda done, total, title: heard.append(title))
     predicted = {one.title: one.predicted_ms.mid or 0.0 for one in source.asked}
     assert [predicted[title] for title in heard] == sorted(predicted.values(), reverse=True)
 

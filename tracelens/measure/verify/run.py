@@ -31,7 +31,7 @@ NOISY_FRAC = 0.02
 #: Boards of one name whose memories differ by more are two, with other bandwidths. ECC takes a sixteenth.
 _OTHER_BOARD = 0.1
 #: Hears of each suggestion before it is measured: which, how many are done, of how many.
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class _Run:
             self._begin()
             for done, at in enumerate(_by_saving(self.trials)):
                 if progress is not None:
-                    progress(self.trials[at].asked.title, done, len(self.trials))
+                    progress(done, len(self.trials), self.trials[at].asked.title)
                 self.verified[at] = self._one(self.trials[at])
                 if self.stopped:
                     break

@@ -106,7 +106,7 @@ def stand_in(source: Source) -> StandIn | Reason:
     unfused = [row for row in rows if row.component == "attention.scores" and row.kind == "gemm"]
     if not fused and not unfused:
         return Reason("no_attention")
-    family = _most(fused, "kernel_family") if fused else ""
+    family = _most_family(fused) if fused else ""
     if fused and family not in BACKENDS:
         return Reason("other_attention", {"family": family})
     causal = causal_of(fused)
@@ -193,8 +193,8 @@ def _qkv_fused(rows: Sequence[GemmRow], now: ModelConfig) -> bool:
     return not found or any(width in (row.m, row.n) for row in found)
 
 
-def _most(rows: Sequence[GemmRow], name: str) -> str:
+def _most_family(rows: Sequence[GemmRow]) -> str:
     times: Counter[str] = Counter()
     for row in rows:
-        times[str(getattr(row, name))] += round(1e6 * row.time_ms)
+        times[row.kernel_family] += round(1e6 * row.time_ms)
     return times.most_common(1)[0][0]

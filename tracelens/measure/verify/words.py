@@ -33,9 +33,8 @@ def no_finding(name: str, step_ms: float | None) -> str:
     """A report in which nothing is to be changed."""
     step = f" of {ms(step_ms)}" if step_ms is not None else ""
     return (
-        f"{name} has no finding to verify: its checks found nothing to change in the step{step}."
-        " To have a change of your own measured:"
-        " `tracelens analyze TRACE --what-if NAME=NUMBER --json REPORT.json`"
+        f"{name} has no finding to verify: its checks found nothing to change in the step{step}. To have a"
+        " change of your own measured: `tracelens analyze TRACE --what-if NAME=NUMBER --json REPORT.json`"
     )
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tracelens.numbers import listed, ms, ms_range, percent, plural
+from tracelens.numbers import capital, listed, ms, ms_range, percent, plural
 from tracelens.results import Estimate, Finding, Span, WhatIf
 from tracelens.rules.engine.candidate import Candidate, Named
 from tracelens.rules.engine.effects import completed
 from tracelens.rules.engine.facts import Outcome, StepFacts
 from tracelens.rules.engine.pages import why
-from tracelens.rules.engine.rows import upper
 from tracelens.rules.engine.simulated import derivation, pays, simulate, why_not
 from tracelens.rules.engine.trials import GAIN_FRAC
 from tracelens.words import Level, severity
@@ -127,7 +126,7 @@ def _left(judged: _Judged, facts: StepFacts, step_ms: float) -> str:
     """Why a candidate is no finding, as a sentence."""
     if judged.refused:
         return f"Not advised: {judged.refused}."
-    what = upper(judged.one.name) or "The change"
+    what = capital(judged.one.name) or "The change"
     saves = "is predicted to save" if judged.predicted else "would save at most"
     share, least = percent(judged.size_ms / step_ms), percent(judged.least)
     return (

@@ -69,9 +69,8 @@ _SHARDED = _Kind(
 _PRECISION = _Kind(
     _Way(
         "loads",
-        "Keeps loading: the same weights. GEMMs round differently, so results differ from the first"
-        " step on:"
-        " compare them over a short run.",
+        "Keeps loading: the same weights. GEMMs round differently, so results differ from the first step"
+        " on: compare them over a short run.",
         "Set {name} back to {now}; the weights trained in between stay good.",
     )
 )
@@ -84,9 +83,8 @@ _FP8 = _Way(
 _HEADS = _Kind(
     _Way(
         "scratch",
-        "Starts from scratch. Where heads × head_dim stays, every matrix keeps its shape and an old"
-        " file loads"
-        " without an error, but its heads are cut at other places: it is another model.",
+        "Starts from scratch. Where heads × head_dim stays, every matrix keeps its shape and an old file"
+        " loads without an error, but its heads are cut at other places: it is another model.",
         _NEW_MODEL,
     )
 )
@@ -133,12 +131,10 @@ _TABLE: Mapping[str, _Kind] = {
     "ffn": _Kind(
         _Way(
             "pads",
-            "An old one can be padded: with the new columns of the down projection zero its output"
-            " stays as it"
-            " is; the new rows of up (and gate) begin as in a new model, so that they learn.",
-            "Set {name} back to {now} and load the old checkpoint: the added units cannot be cut once"
-            " they are"
-            " trained.",
+            "An old one can be padded: with the new columns of the down projection zero its output stays as"
+            " it is; the new rows of up (and gate) begin as in a new model, so that they learn.",
+            "Set {name} back to {now} and load the old checkpoint: the added units cannot be cut once they"
+            " are trained.",
         ),
         _Way(
             "scratch",
@@ -166,9 +162,8 @@ _TABLE: Mapping[str, _Kind] = {
     "sequence": _Kind(
         _Way(
             "loads",
-            "Keeps loading with rotary or relative positions; a learned table of positions with {now}"
-            " rows needs"
-            " {more} more, which then have to be trained.",
+            "Keeps loading with rotary or relative positions; a learned table of positions with {now} rows"
+            " needs {more} more, which then have to be trained.",
         ),
         _Way("loads", "Keeps loading; of a learned table of positions the first {then} rows are used."),
     ),
@@ -176,8 +171,7 @@ _TABLE: Mapping[str, _Kind] = {
         _Way(
             "loads",
             "Keeps loading, optimizer and all. Change gradient accumulation the other way round and the"
-            " global"
-            " batch, and with it the training, stays the same.",
+            " global batch, and with it the training, stays the same.",
             "Set {name} back to {now}, and gradient accumulation with it.",
         )
     ),

@@ -82,8 +82,3 @@ def took(rows: Sequence[GemmRow], facts: StepFacts, noun: str = "") -> str:
 def of_step(time_ms: float, facts: StepFacts) -> str:
     """A share of the step: "3.1% of the step"; raises ``Answer`` where no step time is known."""
     return f"{percent(time_ms / need_step_ms(facts))} of the {facts.whole}"
-
-
-def upper(text: str) -> str:
-    """With a capital, as a sentence begins."""
-    return text[:1].upper() + text[1:]

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tracelens.numbers import count, listed, ms, nbytes, percent, plural
+from tracelens.numbers import capital, count, listed, ms, nbytes, percent, plural
 from tracelens.results import Amount, MemoryEffect, Span, weakest
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.candidate import absent, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes, need_kernels, need_model, need_nvidia, need_others
-from tracelens.rules.engine.rows import of_step, time_of, took, upper
+from tracelens.rules.engine.rows import of_step, time_of, took
 from tracelens.rules.engine.simulated import pays
 from tracelens.rules.evidence.attention_chain import (
     PRODUCTS,
@@ -107,11 +107,11 @@ def need_fusing(facts: StepFacts) -> Fusing:
     found = {mask: fused_time(facts, many, mask) for mask in masks_of(chain)}
     for one in found.values():
         if isinstance(one, str):
-            raise could_not_run(f"{seen} {upper(one)}.")
+            raise could_not_run(f"{seen} {capital(one)}.")
     fused = {mask: one for mask, one in found.items() if isinstance(one, FusedCalls)}
     fits = {mask: _with_few(one, chain, cores) for mask, one in fused.items() if not one.unfit}
     if not fits:
-        raise passed(f"{seen} {upper(next(iter(fused.values())).unfit)}.")
+        raise passed(f"{seen} {capital(next(iter(fused.values())).unfit)}.")
     unusual, whole = unusual_of(chain), sum(chain.times.values())
     saving, bound = _saving(chain, list(fits.values()))
     if unusual:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from tracelens.gemm import bytes_per_element
 from tracelens.gemm.gain import ratio_error
-from tracelens.numbers import count, listed, sig, times
+from tracelens.numbers import capital, count, listed, sig, times
 from tracelens.results import Estimate, GemmRow
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.predictions import moving_ms, predicted
-from tracelens.rules.engine.rows import calls_of, forward, sizes_of, time_of, took, upper
+from tracelens.rules.engine.rows import calls_of, forward, sizes_of, time_of, took
 from tracelens.step.alignment import grid_elements
 from tracelens.step.stalls import call_us_of
 
@@ -166,11 +166,11 @@ def why_none(facts: StepFacts, family: SharedInput) -> tuple[str, bool]:
     if ends > 0 and math.isclose(calls, ends, rel_tol=1e-6):
         if "mlp.gate" in family.components and not _has_gate(facts, rows):
             return "The MLP has no gate.", True
-        return f"{upper(family.words)} come from one GEMM ({took(rows, facts)}).", True
+        return f"{capital(family.words)} come from one GEMM ({took(rows, facts)}).", True
     if _crosses(facts, family, "forward", ends):
         return (
             "More attention outputs than MLPs: some attention takes keys and values from another input, and"
-            f" which GEMMs read one tensor is not known. {upper(family.words)} are not judged."
+            f" which GEMMs read one tensor is not known. {capital(family.words)} are not judged."
         ), False
     return (
         f"The {count(calls)} forward GEMMs for {family.words} and the {count(ends)} that end their"
