@@ -30,7 +30,9 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
         if target.exists() and not target.is_file():
             yield target
             return
-        temporary = _beside(target)
+        # Not tempfile: its files are readable by their owner only, and a report is meant to be shared.
+        # The suffix is kept because writers choose a format by it.
+        temporary = target.with_name(f".{target.stem[:80]}.{secrets.token_hex(6)}{target.suffix}")
         try:
             yield temporary
             os.replace(temporary, target)
@@ -78,12 +80,6 @@ def _target(path: str | os.PathLike[str]) -> Path:
     if not target.parent.is_dir():
         raise UsageError(f"cannot write {path}: there is no folder {target.parent}; make it first")
     return target
-
-
-def _beside(target: Path) -> Path:
-    # Not tempfile: its files are readable by their owner only, and a report is meant to be shared.
-    # The suffix is kept because writers choose a format by it.
-    return target.with_name(f".{target.stem[:80]}.{secrets.token_hex(6)}{target.suffix}")
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

@@ -27,7 +27,7 @@ def communication_rows(
     """One row per (collective, group, purpose, type, size class, phase), longest in the ``steps`` first."""
     if not len(communication):
         return []
-    in_line = _in_line(trace, attribution, communication)
+    in_line = _in_line(trace, communication)
     groups: dict[tuple[object, ...], list[int]] = {}
     phase = attribution.phase[communication.kernel]
     cells = np.stack([communication.call, communication.purpose, phase], axis=1)
@@ -108,7 +108,7 @@ def _unaligned_share(call: Call) -> int:
     return share if size % ranks == 0 and share % SHARE_BYTES else 0
 
 
-def _in_line(trace: Trace, attribution: Attribution, communication: Communication) -> npt.NDArray[np.bool_]:
+def _in_line(trace: Trace, communication: Communication) -> npt.NDArray[np.bool_]:
     """Per communication event: is it on the stream of its device that computes most?"""
     kernels = trace.kernels
     busy = kernels.dur_ns.copy()

@@ -190,12 +190,9 @@ def rows_frame(
 
     Integers that can be missing stay integers, <NA> where they are not known.
     """
-    frame = pd.DataFrame([_fields(row) for row in rows], columns=list(kind.__dataclass_fields__))
+    names = list(kind.__dataclass_fields__)
+    frame = pd.DataFrame([{name: getattr(row, name) for name in names} for row in rows], columns=names)
     for name, said in get_type_hints(kind).items():
         if said == int | None:  # pandas would make them floats
             frame[name] = pd.array([getattr(row, name) for row in rows], dtype="Int64")
     return frame
-
-
-def _fields(row: Any) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in row.__dataclass_fields__}

@@ -73,7 +73,7 @@ def match_folders(before: Path, after: Path) -> MatchedFolders:
             raise InputError(_nothing(folder, others))
         sides.append(files)
     by_rank = all(_distinct(file.rank for file in files) for files in sides)
-    keys = [{_key(file, by_rank): file for file in files} for files in sides]
+    keys = [{file.rank if by_rank else file.stem: file for file in files} for files in sides]
     if not by_rank:
         for side, files, found in zip(SIDES, sides, keys, strict=True):
             twice = {stem for stem, many in Counter(file.stem for file in files).items() if many > 1}
@@ -92,10 +92,6 @@ def match_folders(before: Path, after: Path) -> MatchedFolders:
         raise InputError(_strangers(sides, by_rank=by_rank))
     names = [(f"rank {key}" if by_rank else str(key), keys[0][key], keys[1][key]) for key in common]
     return MatchedFolders("rank" if by_rank else "name", names, left)
-
-
-def _key(file: File, by_rank: bool) -> int | str:
-    return file.rank if by_rank and file.rank is not None else file.stem
 
 
 def _distinct(ranks: Iterable[int | None]) -> bool:

@@ -32,7 +32,6 @@ from tracelens.results.job import (
     JOB_VERSION,
     Job,
     JobClock,
-    JobCollective,
     JobRank,
     Left,
     Limit,
@@ -84,7 +83,7 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
         steps=steps,
         steps_marked=all(one.summary.steps_marked for one in ranks),
         step_ms=step_ms,
-        limit=_limit(rows, late, links, stages, table, step_ms),
+        limit=_limit(rows, late, links, stages, step_ms),
         stragglers=late,
         slow_links=links,
         stages=stages,
@@ -209,7 +208,6 @@ def _limit(
     late: Sequence[Straggler],
     links: Sequence[SlowLink],
     stages: Sequence[str],
-    table: Sequence[JobCollective],
     step_ms: float,
 ) -> Limit:
     if len(rows) < 2:

@@ -167,7 +167,11 @@ def summarize_each(
     ``workers``: processes, None: as many as cores; ``executor`` in place of them.
     """
     if executor is not None:
-        asked = {executor.submit(summarize_file, _absolute(path), work): path for path in paths}
+        # workers elsewhere have another working directory
+        places = [path if is_remote(path) else os.path.abspath(path) for path in paths]
+        asked = {
+            executor.submit(summarize_file, at, work): path for at, path in zip(places, paths, strict=True)
+        }
         for one in as_completed(asked):
             try:
                 yield asked[one], one.result()
@@ -186,11 +190,6 @@ def summarize_each(
     while waiting:
         for path in (yield from _until_broken(waiting, work, 1)):
             yield path, Summarized(None, words.KILLED_TWICE)
-
-
-def _absolute(path: str) -> str:
-    """Workers elsewhere have another working directory."""
-    return path if is_remote(path) else os.path.abspath(path)
 
 
 def _until_broken(

@@ -18,7 +18,7 @@ from tracelens.attribution.communication import find_communication
 from tracelens.errors import InputError, brief
 from tracelens.job.columns import IntArray, pack, rank_text, unpack
 from tracelens.job.messages import with_messages
-from tracelens.results import Finding, GemmRow, GpuInfo, ModelDims, Report, Summary, Waits
+from tracelens.results import Finding, GpuInfo, ModelDims, Report, Summary, Waits
 from tracelens.results.json import to_json
 from tracelens.results.step import ComponentRow, Coverage
 from tracelens.trace import Links, Trace
@@ -179,7 +179,9 @@ def summarize(analysis: Analysis) -> RankSummary:
         coverage=report.coverage,
         steps=_steps(report),
         components=report.components,
-        gemms=[_gemm(row) for row in report.gemms],
+        gemms=[
+            RankGemm(*(getattr(row, name) for name in RankGemm.__struct_fields__)) for row in report.gemms
+        ],
         findings=report.findings,
         waits=report.waits if report.waits.tool else None,
         degrees=_degrees(report),
@@ -308,10 +310,6 @@ def _launched(trace: Trace, links: Links, rows: IntArray) -> IntArray:
     launch = links.kernel_launch[rows]
     known = np.append(trace.launches.ts_ns, MISSING)
     return known[launch]
-
-
-def _gemm(row: GemmRow) -> RankGemm:
-    return RankGemm(*(getattr(row, name) for name in RankGemm.__struct_fields__))
 
 
 def _steps(report: Report) -> list[RankStep]:

@@ -7,7 +7,14 @@ from tracelens.comparison.moves import with_moves
 from tracelens.comparison.spelling import VARIATION, arrow_ms, place_name, signed_pct
 from tracelens.render.compare_figures import Found, signed
 from tracelens.render.compare_words import against
-from tracelens.results.comparison import Comparison, ComponentChange, FindingOutcome, GemmChange, GemmSide
+from tracelens.results.comparison import (
+    Comparison,
+    ComponentChange,
+    FindingOutcome,
+    GemmChange,
+    GemmSide,
+    GemmState,
+)
 
 UNCHANGED = "Model dimensions, GEMM shapes and collectives are the same, as far as both traces show them."
 OUTCOMES = {
@@ -30,31 +37,23 @@ def identity(result: Comparison) -> str:
 
 def changes_lines(result: Comparison) -> list[str]:
     """What changed, a line each; says so where nothing did."""
-    reshaped = [one for one in result.gemms if one.state == "shape_changed"]
-    hidden = [one for one in result.gemms if one.state == "shape_unknown" and one.differs]
-    other = [one for one in result.gemms if one.state == "regrouped"]
-    moved = [one for one in result.gemms if one.state == "moved"]
-    lone = [one for one in result.gemms if one.state.startswith("only")]
+
+    def of(state: GemmState) -> list[GemmChange]:
+        return [one for one in result.gemms if one.state == state]
+
+    found = {
+        "{} of another shape": of("shape_changed"),
+        "{} whose shape is not known on both sides": [one for one in of("shape_unknown") if one.differs],
+        "{} in another type": [one for one in of("same_shape") if "dtype" in one.differs],
+        "{} only before": of("only_before"),
+        "{} only after": of("only_after"),
+        "GEMMs replaced by other GEMMs": of("regrouped"),
+        "{} of the same shape, now in another component": of("moved"),
+    }
     lines = [change.said for change in result.changes]
-    if reshaped:
-        lines.append(f"{f.plural(len(reshaped), 'GEMM')} of another shape: {_places(reshaped)}")
-    if hidden:
-        lines.append(
-            f"{f.plural(len(hidden), 'GEMM')} whose shape is not known on both sides: {_places(hidden)}"
-        )
-    retyped = [one for one in result.gemms if one.state == "same_shape" and "dtype" in one.differs]
-    if retyped:
-        lines.append(f"{f.plural(len(retyped), 'GEMM')} in another type: {_places(retyped)}")
-    for state, word in (("only_before", "before"), ("only_after", "after")):
-        there = [one for one in lone if one.state == state]
-        if there:
-            lines.append(f"{f.plural(len(there), 'GEMM')} only {word}: {_places(there)}")
-    if other:
-        lines.append(f"GEMMs replaced by other GEMMs: {_places(other)}")
-    if moved:
-        lines.append(
-            f"{f.plural(len(moved), 'GEMM')} of the same shape, now in another component: {_places(moved)}"
-        )
+    for said, rows in found.items():
+        if rows:
+            lines.append(f"{said.format(f.plural(len(rows), 'GEMM'))}: {_places(rows)}")
     return lines or [UNCHANGED]
 
 

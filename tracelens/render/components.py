@@ -14,7 +14,7 @@ def _content(page: Page) -> Content | None:
     if not report.components:
         return None
     return {
-        "note": _largest(page),
+        "note": ", ".join(f"{one.short} {f.pct(one.frac)}" for one in groups.largest(report, _NAMED)),
         "ice": layers.icicle(report),
         "layer_words": layers.layer_words(report),
         "layer_phases": layers.layer_phases(report),
@@ -23,10 +23,6 @@ def _content(page: Page) -> Content | None:
         "phases": groups.phase_shares(report),
         "tree": groups.tree(report),
     }
-
-
-def _largest(page: Page) -> str:
-    return ", ".join(f"{one.short} {f.pct(one.frac)}" for one in groups.largest(page.report, _NAMED))
 
 
 SECTION = Section("components", "Components and layers", _content, leads=("memory",))

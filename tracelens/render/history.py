@@ -6,7 +6,7 @@ from rich.console import Console
 
 from tracelens import numbers as f
 from tracelens.comparison.spelling import arrow_ms
-from tracelens.job.history import LEAST_RUNS, History, Moved, RecordedRun
+from tracelens.job.history import LEAST_RUNS, History, Moved
 from tracelens.render.console import Out
 from tracelens.words import GENERATED
 
@@ -38,11 +38,6 @@ def _said(one: Moved) -> str:
     )
 
 
-def _other(run: RecordedRun) -> str:
-    """Why a run is not compared with the last one."""
-    return GENERATED if GENERATED in run.job else "another job"
-
-
 def render_history(found: History, *, console: Console) -> None:
     """Print the last runs, and what moved in the last one."""
     out = Out(console)
@@ -61,7 +56,8 @@ def render_history(found: History, *, console: Console) -> None:
     shown = found.runs[-_RUNS:]
     rows = []
     for run in shown:
-        other = "" if run.job == found.runs[-1].job else f" ({_other(run)})"
+        other = "" if run.job == found.runs[-1].job else " (another job)"
+        other = f" ({GENERATED})" if other and GENERATED in run.job else other
         cells = [f.sig(run.figures[name]) if name in run.figures else f.DASH for name in _SHOWN]
         rows.append([out.text(f"  {run.run}{other}"), *map(out.text, cells)])
     out.rows([("", "l"), *((name, "r") for name in _SHOWN.values())], rows)

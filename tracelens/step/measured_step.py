@@ -192,7 +192,8 @@ def _groups(step: StepModel) -> Iterator[_SameSizes]:
         yield _group(_ATTENTION, some[0].row.id if inside else None, now, partial(_attention_ms, step, some))
     components: dict[tuple[str, ...], list[_Component]] = {}
     for one in step.components:
-        components.setdefault(_component_names(step, one), []).append(one)
+        sizes_moved = tuple(name for name in _known(now) if _goes_with(step, one, name))
+        components.setdefault(sizes_moved, []).append(one)
     for names, parts in components.items():
         if names:  # layers are among them where they count
             yield _group(names, None, now, partial(_bytes_ms, step, parts))
@@ -208,11 +209,6 @@ def _product_names(product: Product, now: ModelConfig) -> tuple[str, ...]:
     """The sizes that enter its own: those whose double gives another product."""
     present = product.sizes(now)
     return tuple(name for name in _known(now) if product.sizes(_doubled(now, name)) != present)
-
-
-def _component_names(step: StepModel, part: _Component) -> tuple[str, ...]:
-    """The sizes that the component's bytes go with."""
-    return tuple(name for name in _known(step.now) if _goes_with(step, part, name))
 
 
 def _goes_with(step: StepModel, part: _Component, name: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
-from tracelens.gemm.predict.experts import ROW_ALIGNMENT, ExpertsPrediction, predict_experts
+from tracelens.gemm.predict.experts import ROW_ALIGNMENT, predict_experts
 from tracelens.hardware import Gpu
 from tracelens.step.planned_kernels import RankSizes, expert_layer
 from tracelens.step.reasons import PlannedPart, in_ms
@@ -45,9 +45,5 @@ def expert_parts(config: ModelConfig, layout: Layout, *, gpu: Gpu, dtype: str) -
             layers,
             time_ms,
             flops=(found.tflops or 0.0) * (found.time_us.mid or 0.0) * 1e6 * layers,
-            note=_tiles(found),
+            note=", ".join(words.expert_tiles(gemm.name, gemm.waves, gemm.tile) for gemm in found.gemms),
         )
-
-
-def _tiles(found: ExpertsPrediction) -> str:
-    return ", ".join(words.expert_tiles(gemm.name, gemm.waves, gemm.tile) for gemm in found.gemms)

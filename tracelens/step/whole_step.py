@@ -95,7 +95,8 @@ def whole_step(
     parts["optimizer"] = _optimizer(planner, stage, training, data)
     parts = {name: _within(time, pace.error) for name, time in parts.items()}
     parts |= _as_fast_as_kernels(parts, present, training)
-    parts |= _waits(parts, _launches(present, training), nodes=_nodes(planner.gpu.name, training))
+    nodes = math.ceil((training.gpus or 1) / node_size(planner.gpu.name))
+    parts |= _waits(parts, _launches(present, training), nodes=nodes)
     fitted = _has_fit(planner, config, training) and not unlike
     step_ms = replace(total(parts.values()), basis="model" if fitted else "heuristic")
     tokens = training.batches * (config.token_count or 0) / config.batch_ranks
@@ -263,10 +264,6 @@ def _waits(parts: dict[str, Span], launches: float, *, nodes: int) -> dict[str, 
     if nodes > 1:
         found["waiting for other nodes"] = Span.exactly(NODES_FRAC * math.log2(nodes) * busy, "model")
     return found
-
-
-def _nodes(gpu: str, training: Training) -> int:
-    return math.ceil((training.gpus or 1) / node_size(gpu))
 
 
 def _within(time: Span, error: float) -> Span:

@@ -67,8 +67,10 @@ def conclude(rule: Named, *, facts: StepFacts, candidates: Sequence[Candidate], 
         return Outcome("passed", " ".join(text for text in said if text))
     bounds: dict[str, float] = {}
     for one in (each.one for each in worth):
-        elsewhere = {f"{rule.id} outside of rows": one.elsewhere_ms} if one.elsewhere_ms else {}
-        for row, bound in (*_bounds(one).items(), *elsewhere.items()):
+        can_go = {bound.row.id: bound.ms for bound in one.bounds} | dict(one.kernels)
+        if one.elsewhere_ms:
+            can_go[f"{rule.id} outside of rows"] = one.elsewhere_ms
+        for row, bound in can_go.items():
             bounds[row] = max(bounds.get(row, 0.0), bound)
     findings = tuple(_finding(rule, one, facts=facts, step_ms=step_ms) for one in worth)
     changes = tuple(one.one.simulate if one.simulated is not None else None for one in worth)
@@ -93,11 +95,6 @@ def _judge(facts: StepFacts, one: Candidate, step_ms: float) -> _Judged:
 def heuristic(high: float) -> Estimate:
     """A bound: nothing between 0 and ``high`` is claimed."""
     return Estimate(low=0.0, mid=None, high=high, basis="heuristic")
-
-
-def _bounds(one: Candidate) -> dict[str, float]:
-    """Row -> what of it can go, ms per step."""
-    return {bound.row.id: bound.ms for bound in one.bounds} | dict(one.kernels)
 
 
 # --- the check ---------------------------------------------------------------------------------------

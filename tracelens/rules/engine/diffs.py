@@ -97,18 +97,14 @@ def _settings(now: ModelConfig, then: ModelConfig, names: Sequence[str]) -> list
     return [name for name in names if name not in left]
 
 
-def _pair(line: str, key: str, before: object, after: object) -> list[str]:
-    return [f"-{line.format(key=key, value=before)}", f"+{line.format(key=key, value=after)}"]
-
-
 def _lines(
     now: ModelConfig, then: ModelConfig, names: Sequence[str], keys: Mapping[str, str], line: str
 ) -> list[str]:
     return [
-        text
+        sign + line.format(key=keys[name], value=config.get(name))
         for name in names
         if name in keys
-        for text in _pair(line, keys[name], now.get(name), then.get(name))
+        for sign, config in (("-", now), ("+", then))
     ]
 
 

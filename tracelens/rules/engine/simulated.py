@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracelens.errors import UsageError
-from tracelens.numbers import ms, ms_range, sig
+from tracelens.numbers import ms, ms_range, plural, sig
 from tracelens.results import Estimate, Span, WhatIf
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.step.per_token import affected_ms, growth_frac, moved_then_ms, per_token
@@ -70,7 +70,7 @@ def derivation(found: WhatIf, bound_ms: float, *, rows_in_full: int) -> list[str
     others = found.rows[rows_in_full:]
     if others:
         change = sum(row.time_ms - row.then_ms.mid for row in others)
-        parts.append(f"{_more(len(others))} in the same way: {_signed(change)}.")
+        parts.append(f"{plural(len(others), 'more row')} in the same way: {_signed(change)}.")
     bytes_ms = sum(one.time_ms - one.then_ms.mid for one in found.rest)
     if found.rest:
         parts.append(f"Kernels that move bytes scale with them: {_signed(bytes_ms)}.")
@@ -85,10 +85,6 @@ def derivation(found: WhatIf, bound_ms: float, *, rows_in_full: int) -> list[str
     if saving.high is not None and saving.high > bound_ms:
         parts.append(f"No more than {ms(bound_ms)} counts: the most that these rows can give back.")
     return parts
-
-
-def _more(count: int) -> str:
-    return "1 more row" if count == 1 else f"{count} more rows"
 
 
 def _signed(saving_ms: float) -> str:

@@ -33,7 +33,8 @@ class HeadsRun:
     @property
     def compiled(self) -> int | None:
         """Head size in the fused kernels' names; the largest where they differ, None where none says."""
-        sizes = [size for row in self.fused if (size := _template(row)) is not None]
+        named = (row.kernel_head_dim for row in self.fused if row.kernel_kind == "attention")
+        sizes = [size for size in named if size is not None]
         return max(sizes) if sizes else None
 
     @property
@@ -128,10 +129,6 @@ def _heads(row: GemmRow, head_dim: int, facts: StepFacts) -> int | None:
         return row.attention.heads
     model = facts.model
     return model.heads.value if model.head_dim.value == head_dim else None
-
-
-def _template(row: GemmRow) -> int | None:
-    return row.kernel_head_dim if row.kernel_kind == "attention" else None
 
 
 @dataclass(frozen=True, slots=True)
