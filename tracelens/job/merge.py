@@ -58,11 +58,8 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     steps = common_steps(ranks)
     if not steps:
         raise InputError("the ranks have no step in common: record the same steps on all of them")
-    doing = Doing(ranks)
-    matched = match(ranks)
-    clock = common_clock(matched, len(ranks))
-    waits = find_waits(matched, clock, doing)
-    seen = JobView(ranks, doing, matched, waits, _names(ranks), steps)
+    seen, clock = _view(ranks, steps)
+    matched, waits = seen.matched, seen.waits
     spans = late_spans(seen)
     rows = _rank_rows(seen, spans)
     step_ms = median(max(times) for times in zip(*(row.steps_ms for row in rows), strict=True))
@@ -166,8 +163,13 @@ def _calls_at(rank: RankSummary) -> Counter[int]:
     return Counter(rank.calls.column("step").tolist())
 
 
-def _names(ranks: Sequence[RankSummary]) -> list[str]:
-    return [f"rank {one.rank}" if one.rank is not None else one.file for one in ranks]
+def _view(ranks: list[RankSummary], steps: list[int]) -> tuple[JobView, CommonClock]:
+    """What the ranks do side by side, and the clock that tells so."""
+    doing = Doing(ranks)
+    matched = match(ranks)
+    clock = common_clock(matched, len(ranks))
+    names = [f"rank {one.rank}" if one.rank is not None else one.file for one in ranks]
+    return JobView(ranks, doing, matched, find_waits(matched, clock, doing), names, steps), clock
 
 
 def _rank_rows(seen: JobView, spans: Sequence[tuple[float, float, float]]) -> list[JobRank]:
