@@ -19,11 +19,7 @@ SMALL = 0.001
 
 
 def noise(changes: Iterable[GemmChange], gpu_ms: float) -> Noise | None:
-    """The spread of GEMMs that did the same work with the same kernels, or None where too few did.
-
-    median ± 3 scaled median absolute deviations (1.4826 makes it the standard deviation of a normal
-    distribution; Rousseeuw and Croux, JASA 88, 1993), so that one row that truly changed widens it little.
-    """
+    """The spread of GEMMs that did the same work with the same kernels, or None where too few did."""
     same = [
         (one.before, frac)
         for one in changes
@@ -34,9 +30,17 @@ def noise(changes: Iterable[GemmChange], gpu_ms: float) -> Noise | None:
         return None
     fracs = [frac for _, frac in same]
     middle = median(fracs)
-    spread = 3 * 1.4826 * median(abs(frac - middle) for frac in fracs)
+    spread = spread_around(middle, fracs)
     share = sum(side_ms(side) for side, _ in same) / gpu_ms
     return Noise(len(same), share, middle, middle - spread, middle + spread)
+
+
+def spread_around(middle: float, values: Iterable[float]) -> float:
+    """Three scaled median absolute deviations, which one value far off widens little.
+
+    1.4826 makes it the standard deviation of a normal distribution (Rousseeuw and Croux, JASA 88, 1993).
+    """
+    return 3 * 1.4826 * median(abs(one - middle) for one in values)
 
 
 def side_ms(side: GemmSide | None) -> float:

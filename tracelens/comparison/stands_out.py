@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from tracelens.comparison.same_work import spread_around
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.results.folders import FilePair, PairTime, RankPart, Side, StandsOut
 
-#: Beyond the others' median by so many scaled median absolute deviations (as in ``same_work.noise``).
-_FAR = 3 * 1.4826
 _PARTS: dict[RankPart, Callable[[PairTime], float]] = {
     "idle": lambda time: time.idle_ms,
     "computing": lambda time: time.computing_ms,
@@ -48,6 +47,5 @@ def above(values: Sequence[float], least: float) -> int:
     at = max(splits, key=lambda split: values[split - 1] - values[split])
     others = values[at:]
     middle = median(others)
-    spread = median(abs(one - middle) for one in others)
-    apart = values[at - 1] - others[0] > least and values[at - 1] - middle > _FAR * spread
-    return at if apart else 0
+    beyond = values[at - 1] - middle > spread_around(middle, others)
+    return at if beyond and values[at - 1] - others[0] > least else 0

@@ -17,7 +17,6 @@ from tracelens.attribution.collectives import Call
 from tracelens.attribution.communication import find_communication
 from tracelens.errors import InputError, brief
 from tracelens.job.columns import IntArray, pack, rank_text, unpack
-from tracelens.job.messages import with_messages
 from tracelens.results import Finding, GpuInfo, ModelDims, Report, Summary, Waits
 from tracelens.results.json import to_json
 from tracelens.results.step import ComponentRow, Coverage
@@ -119,7 +118,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     warnings: list[str]
     gpu: GpuInfo
     device: int | None  # the GPU's number on its node, of most of its kernels
-    model: ModelDims  # with what messages state of it (``job.messages``)
+    model: ModelDims
     report: bytes  # the rank's own (``job.saved``)
     summary: Summary
     coverage: Coverage
@@ -173,7 +172,7 @@ def summarize(analysis: Analysis) -> RankSummary:
         warnings=list(report.trace.warnings),
         gpu=report.gpu,
         device=_device(trace),
-        model=with_messages(report.model, trace, links, communication),
+        model=report.model,
         report=packed_report(report),
         summary=report.summary,
         coverage=report.coverage,

@@ -83,8 +83,3 @@ def on_stages(layers: Sequence[int]) -> str:
 def ranks_differ(values: Sequence[object]) -> str:
     """A size that is not the same on all ranks."""
     return f"ranks differ: {', '.join(str(value) for value in values)}"
-
-
-def of_messages(calls: int, every: int, elements: int, tokens: int) -> str:
-    """A hidden size that messages show."""
-    return f"{calls} of {every} tensor-parallel messages: {elements} elements of {tokens} tokens"
