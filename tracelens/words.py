@@ -12,7 +12,7 @@ from tracelens.errors import RECORD_ONE
 #: Of a finding: how much it is of the step, and how sure it is.
 Level = Literal["high", "medium", "low"]
 #: Shares of the step from which a finding is of high and of medium severity.
-SEVERITY_FROM: dict[Level, float] = {"high": 0.03, "medium": 0.01}
+_SEVERITY_FROM: dict[Level, float] = {"high": 0.03, "medium": 0.01}
 #: How the sentence of the verdict begins that says what helps where shapes are not the problem.
 TO_TRY = "What to try:"
 
@@ -21,7 +21,7 @@ def severity(share: float, of: str = "step") -> Level:
     """high | medium | low, by the share of the step that a finding saves; low where that is not known."""
     if of != "step":
         return "low"
-    return next((name for name, least in SEVERITY_FROM.items() if share >= least), "low")
+    return next((name for name, least in _SEVERITY_FROM.items() if share >= least), "low")
 
 
 def per_step(marked: bool) -> str:

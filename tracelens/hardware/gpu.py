@@ -33,7 +33,6 @@ class Gpu:
     name: str  # key in gpus.toml: "h100-sxm"; "unknown" when not in the table
     title: str
     vendor: Vendor
-    device_name: str | None  # as the trace states it
     sms: int | None  # streaming multiprocessors; compute units on AMD
     sms_source: SmsSource
     compute_capability: tuple[int, int] | None
@@ -104,7 +103,7 @@ def list_gpus() -> list[Gpu]:
     >>> [gpu.name for gpu in list_gpus()][:3]
     ['v100-sxm', 'v100-pcie', 'v100-dgxs']
     """
-    return [_from_row(row, device_name=None, matched_by="none", traced=_Traced()) for row in load_rows()]
+    return [_from_row(row, matched_by="none", traced=_Traced()) for row in load_rows()]
 
 
 def find_gpu(
@@ -134,18 +133,17 @@ def find_gpu(
     name = device_name if isinstance(device_name, str) and device_name.strip() else traced.name
     name = name.strip() if name is not None else None
     if override is not None:
-        found = _from_row(_row_by_key(override), device_name=name, matched_by="--gpu", traced=traced)
+        found = _from_row(_row_by_key(override), matched_by="--gpu", traced=traced)
         told = taken_as(override)
         return replace(found, notes=(*found.notes, f"{found.name} {told}")) if told else found
     if name is not None:
         for row in load_rows():
             if row.matches(name):
-                return _from_row(row, device_name=name, matched_by="device name", traced=traced)
+                return _from_row(row, matched_by="device name", traced=traced)
     return Gpu(
         name="unknown",
         title=name or "unknown GPU",
         vendor=_vendor(name),
-        device_name=name,
         sms=traced.sms,
         sms_source="trace" if traced.sms is not None else "unknown",
         compute_capability=traced.compute_capability,
@@ -212,7 +210,7 @@ class _Traced:
         )
 
 
-def _from_row(row: TablePart, *, device_name: str | None, matched_by: GpuMatch, traced: _Traced) -> Gpu:
+def _from_row(row: TablePart, *, matched_by: GpuMatch, traced: _Traced) -> Gpu:
     """The row, with what the trace says in place of it; another variant keeps no figure that hangs on SMs."""
     notes = [*row.notes, *_unknown_notes(row, traced)]
     table_sms = int(row.sms.value) if row.sms is not None else None
@@ -244,7 +242,6 @@ def _from_row(row: TablePart, *, device_name: str | None, matched_by: GpuMatch, 
         name=row.key,
         title=row.title,
         vendor=row.vendor,
-        device_name=device_name,
         sms=sms,
         sms_source="trace" if traced.sms is not None else "table" if sms is not None else "unknown",
         compute_capability=row.compute_capability,

@@ -13,7 +13,6 @@ from tracelens.results import Basis, Estimate, Finding, GemmRow, Report
 from tracelens.results.advice import SavingCounts
 from tracelens.results.waiting import busy_frac
 from tracelens.step.words.simulation import gpu_work_note
-from tracelens.words import SEVERITY_FROM
 
 _PREDICTED: Mapping[Basis, str] = {
     "model": "A prediction without measurements of this GPU.",
@@ -86,7 +85,6 @@ def _content(page: Page) -> Content | None:
         "whole": len(whole),
         "more": listed[limit.whole :],
         "unlisted": len(report.findings) - len(listed),
-        "severity_from": SEVERITY_FROM,
     }
 
 

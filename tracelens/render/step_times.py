@@ -8,7 +8,7 @@ from tracelens import numbers as f
 from tracelens.results import Report, StepTime
 
 #: Step times that differ by less are taken for the same.
-_A_FEW_PER_CENT = 0.03
+SAME = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def _cost(report: Report) -> list[str]:
     """How much of the profiled step is the profiler's, as far as the run's own changes let it be told."""
     step, found = report.summary.step_ms.median, report.summary.unprofiled
     frac = found.profiler_frac
-    if frac is None or abs(frac) <= _A_FEW_PER_CENT:
+    if frac is None or abs(frac) <= SAME:
         return []
     shares = [1 - time.median / step for time in (found.before_ms, found.after_ms) if time]
     low, high = min(shares), max(shares)
@@ -74,7 +74,7 @@ def _other_work(report: Report) -> list[str]:
     if without is None or not report.steps:
         return []
     busy = sum(step.duration_ms * step.gpu_busy_frac for step in report.steps) / len(report.steps)
-    if busy <= (1 + _A_FEW_PER_CENT) * without:
+    if busy <= (1 + SAME) * without:
         return []
     more = f"The GPU works {f.ms(busy)} of a profiled step, more than a whole step without"
     return [f"{more}: its kernels were slower or did other work, so the cost of the profiler is not known."]
@@ -83,7 +83,7 @@ def _other_work(report: Report) -> list[str]:
 def _drift(report: Report) -> list[str]:
     found = report.summary.unprofiled
     drift, before, after = found.drift_frac, found.before_ms, found.after_ms
-    if drift is None or before is None or after is None or abs(drift) <= _A_FEW_PER_CENT:
+    if drift is None or before is None or after is None or abs(drift) <= SAME:
         return []
     how = f"{f.pct(abs(drift))} {'longer' if drift > 0 else 'shorter'} than before it"
     times = f"{f.ms(before.median)}, then {f.ms(after.median)}"

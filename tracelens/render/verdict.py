@@ -21,6 +21,7 @@ from tracelens.numbers import capital, listed, ms, ms_range, pct
 from tracelens.render.costs import new_model
 from tracelens.render.groups import outside_parts
 from tracelens.render.remedies import FIND_CPU, FIND_RANK, LAUNCH_LESS, fusing
+from tracelens.render.step_times import SAME
 from tracelens.results import Coverage, Estimate, Finding, Report, Unattributed
 from tracelens.results.waiting import step_bound
 from tracelens.rules.engine.needs import unseen
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 #: Idle for this share of the step, the step is called CPU-bound.
 _HOST = 0.30
-#: Step times that differ by less are taken for the same.
-_SAME = 0.03
 #: Steps that differ by this factor are not told by their median alone.
 _UNEVEN = 2.0
 _WAITED = {
@@ -302,7 +301,7 @@ def _profiler(seen: StepPicture) -> str | None:
         return None
     work_ms = busy * summary.step_ms.median
     idle = f"The GPU is idle {pct(1 - busy)} of the profiled step"
-    if work_ms > (1 + _SAME) * unprofiled_ms:
+    if work_ms > (1 + SAME) * unprofiled_ms:
         return f"{idle}, but the steps without the profiler did other work: {_without(seen)}."
     if work_ms > (1 - LARGE) * unprofiled_ms:
         return f"{idle}, and the profiler causes it: {_without(seen)}."

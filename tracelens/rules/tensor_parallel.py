@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tracelens.numbers import listed, ms, plural, round_up
 from tracelens.results import GemmRow, WhatIf
+from tracelens.rules.engine.amounts import TRAINING_BYTES
 from tracelens.rules.engine.bounds import Bound, bound_of_row
 from tracelens.rules.engine.candidate import Candidate, could_not_run
 from tracelens.rules.engine.facts import StepFacts
@@ -14,10 +15,6 @@ from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.simulated import pays, simulate
 from tracelens.rules.evidence.dimensions import TARGET
 from tracelens.rules.evidence.slices import Slices, copied_ms, need_slices
-
-#: Bytes a weight takes in training: weights and gradients in 16 bits, master weights and Adam's two moments
-#: in fp32 (ZeRO, arXiv 1910.02054).
-_BYTES_A_WEIGHT = 16
 
 
 class TensorParallel(Rule):
@@ -81,9 +78,9 @@ def _memory(facts: StepFacts, present: int, ranks: int) -> str:
     if now is None or not now.parameters:
         return text
     stages = now.pp
-    was, then = (now.parameters * _BYTES_A_WEIGHT / count / stages / 1e9 for count in (present, ranks))
+    was, then = (now.parameters * TRAINING_BYTES / count / stages / 1e9 for count in (present, ranks))
     return (
-        f"{text} At {_BYTES_A_WEIGHT} bytes a weight (Adam, not sharded over copies; arXiv 1910.02054) they"
+        f"{text} At {TRAINING_BYTES} bytes a weight (Adam, not sharded over copies; arXiv 1910.02054) they"
         f" take {then:.3g} GB and not {was:.3g} GB, and activations grow as well."
     )
 

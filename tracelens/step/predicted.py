@@ -297,6 +297,11 @@ def _spread_of(old: Prediction, new: Prediction) -> tuple[float, float]:
     return 0.5 * faster, 0.5 * max(math.log(then.high / then.mid), math.log(now.mid / now.low))
 
 
+def layout_of(row: GemmRow) -> str:
+    """How its operands lie, cuBLAS's opA and opB; by its role where the trace does not say."""
+    return row.layout if row.layout in ("TN", "NN", "NT", "TT") else _LAYOUTS.get(row.role or "", "TN")
+
+
 def predict_row(
     sizes: tuple[int, int, int, int],
     row: GemmRow,
@@ -312,7 +317,7 @@ def predict_row(
     accumulates gradients in fp32.
     """
     m, n, k, batch = sizes
-    layout = row.layout if row.layout in ("TN", "NN", "NT", "TT") else _LAYOUTS.get(row.role or "", "TN")
+    layout = layout_of(row)
     out = row.out_dtype
     if dtype is not None and dtype != _math(row):
         if not peak_of(gpu, dtype):

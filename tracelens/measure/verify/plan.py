@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.hardware.measurements import MeasuredBackend
-from tracelens.measure.cases import DTYPES, LAYOUTS, AttentionCase, GemmCase
+from tracelens.measure.cases import DTYPES, AttentionCase, GemmCase
 from tracelens.measure.journal import Case
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.verify.source import Asked, Source
@@ -26,7 +26,7 @@ from tracelens.results.verified import Reason, WholeKind, Why
 from tracelens.step.affected import changed_names, concerns, grown_calls, vocab_untold
 from tracelens.step.per_token import growth_frac
 from tracelens.step.planned_kernels import memory_of_trace
-from tracelens.step.predicted import dtype_then
+from tracelens.step.predicted import dtype_then, layout_of
 from tracelens.step.predicted_attention import AttentionSizes, attention_sizes
 from tracelens.step.stalls import call_us_of
 from tracelens.step.traffic import repeats
@@ -38,7 +38,6 @@ from tracelens.words import Direction
 STEP_LAYERS = 4
 #: The stand-in's products have to be those of the trace, by their time.
 _SAME_PRODUCTS = 0.9
-_LAYOUT = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
 _LAYER_SIZES = (
     "hidden",
     "heads",
@@ -195,7 +194,7 @@ def _changed_row(row: GemmRow, asked: Asked) -> CallPair | None:
                     row.calls_per_step, _call_us(row), row.time_ms_per_step)  # fmt: skip
     if dtype not in DTYPES:
         return replace(pair, why=Reason("dtype", {"dtype": dtype}))
-    now = GemmCase("verify", m, n, k, row.batch or 1, dtype, _layout(row))
+    now = GemmCase("verify", m, n, k, row.batch or 1, dtype, layout_of(row))
     if asked.precision is not None:
         target = asked.precision[1]
         if target not in DTYPES:
@@ -209,10 +208,6 @@ def _changed_row(row: GemmRow, asked: Asked) -> CallPair | None:
         return None
     m, n, k = (after if side == before else side for side in (m, n, k))
     return replace(pair, now=now, then=replace(now, m=m, n=n, k=k))
-
-
-def _layout(row: GemmRow) -> str:
-    return row.layout if row.layout in LAYOUTS else _LAYOUT.get(row.role or "", "TN")
 
 
 def _product(product: Product, now: ModelConfig, then: ModelConfig) -> CallPair | None:
@@ -236,7 +231,7 @@ def _product(product: Product, now: ModelConfig, then: ModelConfig) -> CallPair 
     sides = []
     for (m, n, k, batch), kind in ((before, dtype), (after, dtype_after)):
         # fp8 products are TN alone: frameworks transpose first
-        layout = "TN" if kind == "fp8" != dtype else _layout(row)
+        layout = "TN" if kind == "fp8" != dtype else layout_of(row)
         case = GemmCase("verify", m, n, k, batch, kind, layout)
         other = row.out_dtype if row.out_dtype not in (None, case.result_dtype) else None
         sides.append(replace(case, out_dtype=other if kind == dtype else None))
