@@ -197,12 +197,16 @@ def test_a_product_added_to_the_stream_is_no_transform_before_the_head(name: str
     assert (run.labels[6].component if 6 in run.labels else None) == found
 
 
-@pytest.mark.parametrize(("wgrad", "found"), [(DOWN, DOWN), (OUTPUT, QUERIES)])
-def test_a_sum_behind_the_gradient_of_a_weight_is_of_that_product(wgrad: str, found: str) -> None:
+@pytest.mark.parametrize(
+    ("wgrad", "rows", "found"),
+    [(DOWN, TOKENS, DOWN), (OUTPUT, TOKENS, OUTPUT), (OUTPUT, 2 * TOKENS, QUERIES)],
+)
+def test_a_sum_behind_the_gradient_of_a_weight_is_of_that_product(wgrad: str, rows: int, found: str) -> None:
+    """It is of as many rows: of another sequence's it is not."""
     kernel = _fused("red_fused_sum_view", STREAM, SUMS[0])
     norm = _fused("per_fused_native_layer_norm_native_layer_norm_backward", STREAM, STREAM, (4, 64, 1))
     queries = DGRADS | {QUERIES: _gemm(TOKENS, HIDDEN, HIDDEN)}
-    run = _run("backward", queries[QUERIES], norm, _gemm(HIDDEN, INNER, TOKENS), kernel, DGRADS[DOWN])
+    run = _run("backward", queries[QUERIES], norm, _gemm(HIDDEN, INNER, rows), kernel, DGRADS[DOWN])
     names = {0: (QUERIES, "dgrad"), 2: (wgrad, "wgrad"), 4: (DOWN, "dgrad")}
     run.labels = {at: Label(name, 0, role=role) for at, (name, role) in names.items()}  # type: ignore[arg-type]
     label_gradients(run, _forward(), {HIDDEN}, None)

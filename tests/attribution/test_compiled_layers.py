@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.attribution.test_compiled_gradients import (
+    DGRADS,
     DOWN,
     HIDDEN,
     INNER,
@@ -217,3 +218,26 @@ def test_what_bends_a_map_behind_its_convolution_is_no_second_stage_of_that(ops:
     run.labels = {2: Label(DOWN, 0, role="dgrad")}
     label_gradients(run, _forward(), {HIDDEN}, None)
     assert _named(run, 1) == [found]
+
+
+def test_a_sum_right_behind_the_gradient_of_a_weight_is_of_its_bias() -> None:
+    """Scaled layers and weights put off: the gradient of the queries' input stands before, too."""
+    sums = _fused("red_fused_mul_sum_view", STREAM, (1, HIDDEN, 2))
+    run = _run("backward", DGRADS[OUTPUT], DGRADS[QUERIES], _gemm(HIDDEN, HIDDEN, TOKENS), sums, DGRADS[DOWN])
+    roles = {0: (OUTPUT, "dgrad"), 1: (QUERIES, "dgrad"), 2: (OUTPUT, "wgrad"), 4: (DOWN, "dgrad")}
+    run.labels = {at: Label(name, 0, role=role) for at, (name, role) in roles.items()}  # type: ignore[arg-type]
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert run.labels[3].component == OUTPUT
+
+
+def test_a_norms_kernel_sums_the_gradient_of_the_block_before_and_not_of_the_next() -> None:
+    """BERT's order: the norm behind an MLP, whose gradient the bias of the way back waits for."""
+    rows, partial = (TOKENS, HIDDEN), (1, HIDDEN, 2)
+    of_norm = (STREAM, rows, STREAM, (4, 64, 1), (4, 64, 1), partial, (HIDDEN, 2), (HIDDEN, 2))
+    norm = _fused("red_fused_add_native_layer_norm_native_layer_norm_backward_sum_view", *of_norm)
+    kinds = (DGRADS[UP], norm, _fused("per_fused_sum_view", partial, (1, HIDDEN)))
+    run = _run("backward", DGRADS[DOWN], *kinds, DGRADS[OUTPUT])
+    names = {0: DOWN, 1: UP, 4: OUTPUT}
+    run.labels = {at: Label(component, 0, role="dgrad") for at, component in names.items()}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert [run.labels[at].component for at in (2, 3)] == ["norm", DOWN]

@@ -279,6 +279,65 @@ def test_products_of_a_bias_beside_fused_attention_have_gradients_too() -> None:
     assert {back.labels[at].component for at in (2, 3)} == {"attention.scores"}
 
 
+def _cross_attention(one: int, other: int, *back: tuple[int, int, int]) -> list[str]:
+    """What products are behind the gradient of the weights that ``one`` tokens give ``other`` ones."""
+    softmax = _fused("per_fused__softmax_view", (16, one, other), (16, one, other))
+    forward = _run("forward", _unfused(16, one, other, 16), softmax, _unfused(16, one, 16, other))
+    forward.labels = {at: Label(part, 0) for at, part in forward.cores[0].parts.items()}
+    ahead = [_unfused(16, one, other, 16), _fused("per_fused__softmax_backward_data_view", (16, one, other))]
+    run = _run("backward", *ahead, *(_unfused(16, *sizes) for sizes in back))
+    run.cores = find_backward_cores(run, [forward])
+    label_products(run, forward, {})
+    return [run.labels[at].component for at in range(2, len(run))]
+
+
+def test_gradients_of_queries_keys_and_values_are_told_by_their_sizes() -> None:
+    of_queries, of_keys, of_values = (64, 16, 32), (16, 32, 64), (32, 16, 64)
+    found = _cross_attention(64, 32, of_queries, of_values, of_keys)
+    assert found == ["attention.scores", "attention.values", "attention.scores"]
+
+
+def test_beside_the_gradient_of_keys_stands_that_of_queries_which_can_be_of_the_size_of_values() -> None:
+    of_keys, either = (16, 64, 64), (64, 16, 64)
+    assert _cross_attention(64, 64, of_keys, either) == 2 * ["attention.scores"]
+    found = _cross_attention(64, 64, of_keys, either, either)  # the last is put off, as that of values can be
+    assert found == ["attention.scores", "attention.scores", "attention.values"]
+
+
+def test_what_is_left_of_a_size_is_of_what_has_not_all_its_gradients_yet() -> None:
+    """Products with positions of another width beside the scores (LiLT), whose softmax has one gradient."""
+    softmax = _fused("per_fused__softmax_add_view", (16, 64, 64), (16, 64, 64))
+    products = [_unfused(16, 64, 64, 8), _unfused(16, 64, 64, 16), softmax, _unfused(16, 64, 16, 64)]
+    forward = _run("forward", *products)
+    forward.labels = {at: Label(part, 0) for at, part in forward.cores[0].parts.items()}
+    back = _fused("per_fused__softmax_backward_data_view", (16, 64, 64), (16, 64, 64))
+    ahead = [_unfused(16, 64, 16, 64), _unfused(16, 64, 64, 16), back]
+    gradients = [(8, 64, 64), (64, 8, 64), (16, 64, 64), (64, 16, 64)]
+    run = _run("backward", *ahead, *(_unfused(16, *sizes) for sizes in gradients))
+    run.cores = find_backward_cores(run, [forward])
+    label_products(run, forward, {})
+    assert [run.labels[at].component for at in range(3, 7)] == 4 * ["attention.scores"]
+
+
+@pytest.mark.parametrize(("ahead", "found"), [(True, QUERIES), (False, OUTPUT)])
+def test_of_two_products_of_one_size_that_is_of_queries_which_takes_what_heads_gave(
+    ahead: bool, found: str
+) -> None:
+    """Two models' kernels are mixed, so that their order says nothing."""
+    product, cores = _gemm(256, NARROW, NARROW), (_core(64, NARROW), _core(128, NARROW))
+    forward = _run("forward", product, cores[0], product, cores[1])
+    names = (QUERIES, "attention.core", OUTPUT, "attention.core")
+    forward.labels = {at: Label(component, 0) for at, component in enumerate(names)}
+    heads, flat = (4, 64, 4, 16), (256, NARROW)
+    layout = _fused("poi_fused_clone_transpose_view", *((heads, flat) if ahead else (flat, heads)))
+    kinds = [layout, product] if ahead else [product, layout]
+    core = _core(64, NARROW, backward=True)
+    run = _run("backward", *kinds, core) if ahead else _run("backward", core, *kinds)
+    run.cores = find_backward_cores(run, [forward])
+    label_products(run, forward, {})
+    assert run.labels[run.kinds.index(product)].component == found
+
+
 def test_keys_made_ahead_have_their_gradients_behind_the_first_core_of_their_layer() -> None:
     """The second attention of a layer is to another sequence, whose keys and values are made before both."""
     one, keys = _gemm(256, NARROW, NARROW), _gemm(512, NARROW, NARROW)

@@ -12,15 +12,20 @@ their rows along m (NT in cuBLAS's letters), however the weight is stored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
+from math import prod
 
 from tracelens.attribution.structure.ahead import key_rows
-from tracelens.attribution.structure.backward_cores import gradient_of, scores_of
+from tracelens.attribution.structure.backward_cores import gradient_of, label_inside, scores_of
 from tracelens.attribution.structure.products import NamedProduct, Size, is_product, products_of, size_of
 from tracelens.attribution.structure.runs import Core, Label, Run
+from tracelens.attribution.structure.units import Kind
 from tracelens.attribution.structure.weight_gradients import label_weights
 
 _MOST_PAIRS = 4_000_000  # a second or two
+_NEAR = 14  # units: how far ahead of a product what it takes is laid out
+_SQUARE = ("attention.qkv", "attention.output")  # can have weights of one size
 _BRANCHES = frozenset({"attention.qkv", "mlp.up", "mlp.gate", "moe.experts"})
 
 
@@ -47,6 +52,7 @@ def label_products(run: Run, forward: Run, layouts: Mapping[int, str | None]) ->
             {},
         )
     taken = {*path, *recomputed}
+    path = {at: _by_operand(run, forward, at, product) for at, product in path.items()}
     for at, product in path.items():
         run.labels[at] = product.named("dgrad")
     for at, product in recomputed.items():
@@ -54,25 +60,37 @@ def label_products(run: Run, forward: Run, layouts: Mapping[int, str | None]) ->
     for core in again:
         run.labels.update({at: Label(component, role="forward") for at, component in core.parts.items()})
     label_weights(run, products_of(forward), taken, path)
-    unfused = [forward.shape(core.first) for core in forward.cores if core.first != core.last]
-    batches = {shape.batch for shape in unfused if shape is not None}
-    biases = _of_biases(forward)
-    for at in range(len(run)):
-        shape = run.shape(at)
-        is_open = at not in run.labels and run.kinds[at].what == "bmm"
-        if is_open and size_of(run, at) in biases:
-            run.labels[at] = Label("attention.scores")
-        elif is_open and shape is not None and shape.batch in batches:
-            run.labels[at] = Label("unattributed", candidates=("attention.scores", "attention.values"))
+    label_inside(run, forward, recomputes=bool(again))
 
 
-def _of_biases(forward: Run) -> set[Size]:
-    """The sizes of the gradients of what is added to the scores of fused attention, where products of its
-    queries make that (relative positions)."""
-    fused = [core for core in forward.cores if core.first == core.last]
-    shapes = [forward.shape(at) for core in fused for at in core.parts]
-    made = [(s.batch, s.m, s.n, s.k) for s in shapes if s is not None]
-    return {size for b, m, n, k in made for size in ((b, m, k, n), (b, k, n, m), (b, n, k, m))}
+def _by_operand(run: Run, forward: Run, at: int, product: NamedProduct) -> NamedProduct:
+    """The product whose gradient it is. Where sequences of several lengths attend, whose order a compiler
+    mixes, of one that is square that is of the queries, keys or values which takes what was laid out from
+    heads before it, and that of the output whose result is laid out for them right behind."""
+    own, shape = product.label.component, product.shape
+    lengths, widths = ({getattr(core, name) for core in forward.cores} for name in ("tokens", "key_dim"))
+    if own not in _SQUARE or shape.n != shape.k or len(lengths) < 2:
+        return product
+    size = shape.m * shape.n
+    near = (run.kinds[max(0, at - _NEAR) : at][::-1], run.kinds[at + 1 : at + 2])
+    laid_out = [
+        next((tuple(dims[-1] for dims in kind.tensors) for kind in kinds if _moves(kind, size)), ())
+        for kinds in near
+    ]
+    gives, takes = (
+        len(pair) == 2 and pair[heads] in widths and pair[1 - heads] == shape.n
+        for pair, heads in zip(laid_out, (0, 1), strict=True)
+    )
+    others = (other.label for other in products_of(forward) if other.dgrad == product.dgrad)
+    found = next((label for label in others if label.component == _SQUARE[takes]), None)
+    if gives == takes or own == _SQUARE[takes] or found is None:
+        return product
+    return NamedProduct(replace(found, layer=None), shape)
+
+
+def _moves(kind: Kind, size: int) -> bool:
+    """Is it fused, and are two of its tensors, what it takes and what it gives, of so many elements?"""
+    return kind.what == "fused" and [*map(prod, kind.tensors)].count(size) > 1
 
 
 def _of_weights(run: Run, forward: Run, layouts: Mapping[int, str | None]) -> set[int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from tracelens.attribution.structure.attention_grammars import KERNELS_BACK
 from tracelens.attribution.structure.cores import fused_core, in_one
 from tracelens.attribution.structure.grammar import matches
-from tracelens.attribution.structure.runs import Core, Run
+from tracelens.attribution.structure.products import OPEN, Size, size_of
+from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import GemmShape
 
@@ -41,6 +43,32 @@ def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
         elif kind.what == "bmm" and shape is not None and _size(shape) in scores:
             cores.append(_unfused_backward(run, at, turned))
     return in_one(run, cores)
+
+
+def label_inside(run: Run, forward: Run, *, recomputes: bool) -> None:
+    """Name the products of two activations that have no name yet by the part of attention that has as many
+    gradients of their size and not all of them yet, also of what is added to the scores of a fused one."""
+    parts = {at: part for core in forward.cores for at, part in core.parts.items()}
+    plain, turned = dict[Size, Counter[str]](), dict[Size, Counter[str]]()
+    for at, kind in enumerate(forward.kinds):
+        size = size_of(forward, at) if kind.what == "bmm" else None
+        if size is not None:
+            (b, m, n, k), part = size, parts.get(at, forward.labels.get(at, OPEN).component)
+            for of, made in ((plain, (b, m, k, n)), (plain, (b, k, n, m)), (turned, (b, n, k, m))):
+                of.setdefault(made, Counter())[part] += 1
+    found = {
+        at: size for at, kind in enumerate(run.kinds) if kind.what == "bmm" and (size := size_of(run, at))
+    }
+    known = Counter((size, run.labels[at].component) for at, size in found.items() if at in run.labels)
+    for at, size in found.items():
+        if at in run.labels:
+            continue
+        made_of = next((of[size] for of in (plain, turned) if size in of), Counter[str]())
+        left = {part for part, times in made_of.items() if times > known[size, part]}
+        if len(left) == 1 and not recomputes:
+            run.labels[at] = Label(min(left))
+        elif left and all(part.startswith("attention.") for part in left):
+            run.labels[at] = Label("unattributed", candidates=tuple(sorted(left)))
 
 
 def gradient_of(run: Run, core: Core, scores: Collection[object]) -> tuple[int, int, int, int] | None:
@@ -100,7 +128,7 @@ def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]])
     before = _gradient_of_values(run, at)
     if before is not None:
         parts[before] = "attention.values"
-    softmax, found = None, 0
+    softmax, found, either = None, 0, list[int]()
     for place in range(at + 1, min(len(run), at + 24)):
         kind, shape = run.kinds[place], run.shape(place)
         if kind.what == "softmax" or kind.tags & {"softmax_backward"} or kind.name.startswith("_softmax"):
@@ -115,11 +143,15 @@ def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]])
                 break
             if _size(shape) in turned or before in parts:
                 parts[place] = "attention.scores"  # dQ, dK
+            elif own and (shape.batch, shape.m, shape.n) == (own.batch, own.m, own.k):
+                either.append(place)
         elif kind.what == "bmm" and before is None and own and shape and _size(shape) == _of_values(own):
             parts[place] = "attention.values"
             before = place
         elif kind.what == "bmm" or (kind.what == "gemm" and found == _GRADIENTS):
             break
+    if len(either) == 1 and "attention.scores" in parts.values():
+        parts[either[0]] = "attention.scores"  # of the size of dV, which stands elsewhere: beside dK it is dQ
     apart = before is not None and any(kind.what == "gemm" for kind in run.kinds[before:at])
     return Core(at if apart else min(parts), max(parts), parts, backward=True)
 

@@ -47,6 +47,7 @@ from tracelens.attribution.structure.local import (
     without_mixers,
 )
 from tracelens.attribution.structure.maps import label_maps, linear_convolutions, open_convolutions
+from tracelens.attribution.structure.maps_back import label_maps_back
 from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import label_by_order
 from tracelens.attribution.structure.passes import Weight, passes
@@ -201,6 +202,7 @@ def infer(
         label_adapters(rest.whole)
     for run, forward in _with_forward(twins):
         label_late(run, forward)
+        label_maps_back(run, forward, {width for width in (hidden_size([forward]), hidden) if width})
     label_repeats(units, distinct)
     for run in distinct:
         for core in run.cores:  # product, softmax, product is attention in any model

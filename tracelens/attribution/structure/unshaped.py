@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise, takewhile
 
-from tracelens.attribution.structure.gradients import BIASES, in_experts, station
+from tracelens.attribution.structure.gradients import in_experts, station
 from tracelens.attribution.structure.readings import EXPERTS
 from tracelens.attribution.structure.returns import may_unbend, unbends
 from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.sums import BIASES
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import LAYOUT, NORM_BACKWARD
