@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import inspect
 import json
 import math
 import re
@@ -60,6 +61,15 @@ def test_figures_are_one_flat_mapping_of_numbers(analysis: Analysis) -> None:
 
 def test_what_completion_offers_is_there() -> None:
     assert set(tracelens.__all__) <= set(dir(tracelens))
+
+
+def test_what_can_be_called_shows_its_arguments_and_stands_in_the_help() -> None:
+    for name in {*tracelens.__all__} - {"__version__"}:
+        called = getattr(tracelens, name)
+        if isinstance(called, type):
+            continue
+        assert not any(one.name == "options" for one in inspect.signature(called).parameters.values()), name
+        assert re.search(rf"\b{name}\b", tracelens.__doc__ or ""), name
 
 
 def test_an_unknown_argument_names_the_one_that_was_meant() -> None:

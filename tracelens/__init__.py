@@ -1,9 +1,20 @@
 """tracelens: from a trace of a real training step to the shape change that makes it faster.
 
-import tracelens
-analysis = tracelens.analyze("trace.json.gz")
-analysis.report.summary.verdict
-analysis.gemms, analysis.components, analysis.kernels, analysis.ops   # pandas DataFrames
+    import tracelens
+
+    analysis = tracelens.analyze("trace.json.gz")
+    analysis.report.summary.verdict
+    analysis.findings, analysis.gemms, analysis.components, analysis.kernels  # pandas DataFrames
+
+What there is besides; ``help(tracelens.NAME)`` says more:
+
+    compare            did a change make the step faster, and where did the time go
+    compare_folders    the same of two jobs, or of several runs
+    suggest            a faster shape of the same size, from a trace or a model's configuration
+    gemm, experts      the predicted time of one GEMM, of one layer of experts
+    doctor             is a trace good enough, and what does it lack
+    capture            record steps of your own training loop
+    load               a trace as tables, without an analysis
 """
 
 from __future__ import annotations

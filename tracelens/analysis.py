@@ -203,8 +203,8 @@ def analyze(
     ``gpu`` is a key of the GPU table ("h100-sxm") that overrides the device named in the trace; ``device`` is
     the number of the GPU that the report is of, where several ran (the one with most GPU time by default);
     ``steps`` keeps the steps whose ProfilerStep number lies in (first, last). ``reference`` is another
-    trace of the same job (eager, or with shapes and modules): what is known of its kernels is lent to the
-    kernels here that repeat them. Each of ``what_ifs`` is a scenario, changes of hyper-parameters as
+    trace of the same job (eager, or with shapes and modules): what is known of its kernels holds for
+    the kernels here that repeat them. Each of ``what_ifs`` is a scenario, changes of hyper-parameters as
     "vocab=50304,heads=20", that the report then predicts. ``waits`` adds where the step waits, by
     holistic-trace-analysis (the extra ``hta``): some seconds. ``price`` of one GPU-hour, "2.50" or
     "2.50 EUR", adds money to the GPU-hours. ``progress(done, in_all, next)`` is

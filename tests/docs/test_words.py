@@ -55,7 +55,7 @@ def test_a_page_is_short(page: Path) -> None:
 
 
 def test_the_guides_are_short_together() -> None:
-    assert sum(len(prose(page).split()) for page in GUIDES) <= 15_000
+    assert sum(len(prose(page).split()) for page in GUIDES) <= 12_500
 
 
 def shown_text(page: Path) -> str:

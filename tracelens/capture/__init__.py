@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import sys
+from inspect import Signature, signature
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +23,12 @@ class _CaptureRoom(ModuleType):
         from tracelens.capture.manual import capture
 
         return capture(*models, **options)
+
+    @property
+    def __signature__(self) -> Signature:
+        from tracelens.capture.manual import capture
+
+        return signature(capture)
 
 
 sys.modules[__name__].__class__ = _CaptureRoom

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from inspect import Signature, signature
 from types import ModuleType
 from typing import Any
 
@@ -101,6 +102,12 @@ class _GemmRoom(ModuleType):
         from tracelens.gemm.predict import gemm_time
 
         return gemm_time(m, n, k, **options)
+
+    @property
+    def __signature__(self) -> Signature:
+        from tracelens.gemm.predict import gemm_time
+
+        return signature(gemm_time)
 
 
 sys.modules[__name__].__class__ = _GemmRoom
