@@ -52,6 +52,7 @@ from tracelens.step.words import search as searching
 from tracelens.step.work import tokens_of
 from tracelens.trace import Links, Trace, link, one_device, read_trace
 from tracelens.trace.metadata import device_name, device_properties
+from tracelens.trace.once import each_once
 from tracelens.trace.validity import check_rules
 from tracelens.version import __version__
 
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 Progress = Callable[[float, int, str], None]
 _KNOWN = 0.05  # of the file read: from here on it is known how long the rest takes
 _PARTS = ("reading", "attributing", "GEMMs", "rules", "where it waits")
+_STRAY = 0.01  # of GPU time on other GPUs: a fill or two, and no layers
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,7 @@ def analyze_trace(
     trace = one_device(trace, device)
     devices = device_properties(trace.metadata)
     hardware = find_gpu(device_name(trace.metadata), override=gpu, properties=devices[0] if devices else None)
-    trace = open_functions(trace)
+    trace = open_functions(each_once(trace))
     links = link(trace)
     attribution = attribute(trace, links, reference=None if reference is None else _known(reference))
     times = step_times(trace, links, attribution, wanted=steps)
@@ -349,8 +351,9 @@ def _measured_report(
         operands=operands_of(trace),
     )
     dims = with_messages(dims, trace, attribution, communication)
-    if times.cut and dims.layers.value is not None:
-        dims = replace(dims, layers=Known(None, layers_of_a_part(dims.layers.value)))
+    elsewhere = sum(trace.beside.values()) > _STRAY * int(trace.kernels.dur_ns.sum())
+    if (times.cut or elsewhere) and dims.layers.value is not None:
+        dims = replace(dims, layers=Known(None, layers_of_a_part(dims.layers.value, cut=times.cut)))
     dims = with_captured(dims, trace, shapes=shows_shapes(attribution, calls))
     around = surroundings(trace, attribution, calls)
     gemms, calls = gemm_rows(
@@ -404,7 +407,7 @@ def _measurements(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
 
 def _known(reference: Trace) -> tuple[Trace, Links, Attribution]:
     """A reference with what is known of its own kernels."""
-    reference = open_functions(one_device(reference))
+    reference = open_functions(each_once(one_device(reference)))
     links = link(reference)
     return reference, links, attribute(reference, links)
 

@@ -17,6 +17,7 @@ from tracelens.results.diagnosis import SCHEMA_VERSION, Diagnosis, State, TraceC
 from tracelens.results.identity import ValidityRule
 from tracelens.trace import Links, Trace, link, one_device, read_trace
 from tracelens.trace.metadata import device_name
+from tracelens.trace.once import each_once
 from tracelens.trace.validity import check_rules
 from tracelens.words import Level
 
@@ -61,7 +62,7 @@ def _without_gpu(trace: Trace) -> TraceCheck:
 
 
 def _checks(trace: Trace) -> list[TraceCheck]:
-    trace = open_functions(one_device(trace))
+    trace = open_functions(each_once(one_device(trace)))
     links = link(trace)
     attribution = attribute(trace, links)
     lacks = find_lacks(trace, links, attribution)

@@ -35,7 +35,7 @@ def test_a_packed_sea_of_spaces(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_depth_costs_no_neighbour(tmp_path: Path, event: bytes) -> None:
-    data = b'{"traceEvents":[%b,%b,%b]}' % (KERNEL, event, KERNEL)
+    data = b'{"traceEvents":[%b,%b,%b]}' % (KERNEL, event, json.dumps(kernel(ts=20)).encode())
     trace = read(tmp_path, data)
     assert len(trace.kernels) == 2
     assert tracelens.analyze(tmp_path / "trace.json").report.trace.kernels == 2

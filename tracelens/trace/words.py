@@ -66,6 +66,11 @@ def damaged(places: Sequence[str], more: int) -> str:
     return f"damaged, left out: {', '.join(places)}{f' and {more} more places' if more else ''}"
 
 
+def listed_twice(again: int, events: int) -> str:
+    """Of GPU events that the file holds more than once."""
+    return f"{again:,} of {events:,} GPU events are in the file twice, each was counted once"
+
+
 def mended(dropped: Mapping[str, int], longest: int) -> str:
     """Of values that are left out, by kind; the ``longest`` text in letters."""
     kinds = {

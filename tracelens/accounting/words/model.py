@@ -100,9 +100,10 @@ def layers_behind_others(layers: int) -> str:
     return f"{layers} layers are counted, behind GEMMs that are in none"
 
 
-def layers_of_a_part(layers: int) -> str:
-    """Of a step that is not whole."""
-    return f"{layers} layers are counted, in the part of a step that is in the trace"
+def layers_of_a_part(layers: int, *, cut: bool) -> str:
+    """Of a step that is not whole, or of one of several GPUs."""
+    where = "in the part of a step that is in the trace" if cut else "on one of several GPUs"
+    return f"{layers} layers are counted, {where}"
 
 
 def layers_of_several(each: Sequence[int]) -> str:
