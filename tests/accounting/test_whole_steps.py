@@ -19,6 +19,7 @@ from tests.said import Listener
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import analyze
 from tracelens.errors import UsageError
+from tracelens.render.facts import left_out
 from tracelens.render.html import render_html
 from tracelens.render.markdown import render_report_markdown
 from tracelens.render.terminal import render_terminal
@@ -192,6 +193,43 @@ def test_a_step_of_a_file_that_ends_early_is_whole_where_it_is_as_in_the_whole_f
         assert (step.lacks is None) == (_busy_ms(step) == pytest.approx(_busy_ms(true[step.index])))
     assert all(one.reason in ("cut_at_end", "not_in_file") for one in report.left_out)
     assert len(report.steps) + len(report.left_out) == len(true)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_of_a_file_that_ends_early_no_step_is_whole_whose_launches_are_lost_with_the_kernels(
+    tmp_path: Path, share: float
+) -> None:
+    """CUPTI's buffers are in no order of time: launches and kernels of every step stand behind the cut."""
+    events = _events()
+    gpu = [one for one in events if "correlation" in one.get("args", {})]
+    rest = [one for one in events if "correlation" not in one.get("args", {})]
+    gpu.sort(key=lambda one: (one["args"]["correlation"] * 7919 % 1009, one["args"]["correlation"]))
+    kept = json.dumps({"traceEvents": [*rest, *gpu[: int(share * len(gpu))]]})
+    path = tmp_path / "t.json"
+    path.write_text(kept[: kept.rindex("]")])
+    report = analyze(path, gpu="h100-sxm", shape_search=False).report
+    assert report.trace.partial
+    assert {step.lacks for step in report.steps} == {"cut_at_end"}
+    assert report.summary.limited_by == ""
+
+
+def test_a_step_whose_launches_have_lost_kernels_is_not_whole(tmp_path: Path, said: Listener) -> None:
+    """CUPTI drops records where its buffers run full; the gaps that they leave are no idle time."""
+    events = _events()
+    kernels = [one for one in events if one.get("cat") == "kernel"]
+    every_tenth = {id(one) for one in kernels[::10]}
+    report = _report(tmp_path, [one for one in events if id(one) not in every_tenth])
+    assert {step.lacks for step in report.steps} == {"events_lost"}
+    assert report.summary.mfu_is_bound and report.summary.limited_by == ""
+    told = with_verdict(report).summary
+    said(told.verdict, told.verdict_to_try)
+
+    start = _ranges(events)[5]["ts"]
+    late = {id(one) for one in kernels if one["ts"] >= start}
+    report = _report(tmp_path, [one for one in events if id(one) not in every_tenth & late])
+    assert [step.index for step in report.steps] == [3, 4]
+    assert _left_out(report) == [(5, "events_lost"), (6, "events_lost")]
+    said(left_out(report))
 
 
 def test_a_micro_batch_before_the_one_with_the_optimizer_is_whole(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ is mostly the step before that still runs (in the nanoGPT traces that the README
 the first step launches exactly the kernels of a later one, beside up to 1,041 of those). What proves a cut
 is the step's own launches, in order, beside those of the other steps: a step that lacks the first of them,
 and does the rest alike, lost its beginning; one that lacks the last lost its end. Where steps differ
-otherwise, or there is nothing to compare with, a step counts as whole. Of a file that ends early nothing is
-behind what its last events hold: the last step with GPU work is cut, and so is each whose launches have lost
-a kernel.
+otherwise, or there is nothing to compare with, a step counts as whole. A step that launches kernels which are
+not in the trace has lost them (the profiler's buffers ran full), unless a graph was captured. Of a file that
+ends early nothing is behind what its last events hold: the last step with GPU work is cut, and so is each of
+which launches have lost a kernel, or GEMMs their launch: a file is not ordered by time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.gemm import ATTENTION_OPS, GEMM_OPS
 from tracelens.results import NotWhole
 from tracelens.trace import Links, Trace
 
@@ -62,20 +64,67 @@ def not_whole(trace: Trace, links: Links, *, owned: BoolArray, early: IntArray) 
         trace, own[-1][::-1], [one[::-1] for one in own[:-1]]
     ):
         reasons[-1] = "cut_at_end"
+    for at in _with_lost_kernels(trace, links):
+        reasons[at] = reasons[at] or "events_lost"
     if trace.truncated:
         last = max((at for at in range(count) if reasons[at] != "no_gpu_work"), default=-1)
         reasons[last + 1 :] = ["not_in_file"] * (count - last - 1)
-        for at in {last, *_without_some_kernel(trace, links)} & set(range(last + 1)):
+        lost = {last, *_without_some_kernel(trace, links), *_without_some_launch(trace, links)}
+        for at in lost & set(range(last + 1)):
             reasons[at] = "cut_at_end"
     return reasons
 
 
-def _without_some_kernel(trace: Trace, links: Links) -> list[int]:
-    """Steps with a launch whose kernel is not in the trace; in whole files only captured graphs have."""
-    lost = trace.symbols.where(lambda name: "LaunchKernel" in name)[trace.launches.name]
+def _with_lost_kernels(trace: Trace, links: Links) -> list[int]:
+    """Steps of which too many launches have lost their kernel; none where a graph was captured."""
+    launches = trace.launches
+    if trace.symbols.where(lambda name: "BeginCapture" in name or "GraphLaunch" in name)[launches.name].any():
+        return []
+    size = len(links.steps.index)
+    every, lost = (
+        np.bincount(_step_of(links, launches.ts_ns[rows]) + 1, minlength=size + 1)[1:]
+        for rows in (_kernel_launches(trace), _lost_launches(trace, links))
+    )
+    return np.flatnonzero(lost > _MISSING * every).tolist()
+
+
+def _kernel_launches(trace: Trace) -> BoolArray:
+    return trace.symbols.where(lambda name: "LaunchKernel" in name)[trace.launches.name]
+
+
+def _lost_launches(trace: Trace, links: Links) -> BoolArray:
+    """Per launch of a kernel: is that not in the trace? In whole files only captured graphs have such."""
+    lost = _kernel_launches(trace)
     lost[links.kernel_launch[links.kernel_launch >= 0]] = False
-    of = np.searchsorted(links.steps.start_ns, trace.launches.ts_ns[lost], side="right") - 1
-    return sorted(set(of[of >= 0].tolist()))
+    return lost
+
+
+def _without_some_kernel(trace: Trace, links: Links) -> list[int]:
+    """Steps with a launch whose kernel is not in the trace."""
+    return _steps_of(links, trace.launches.ts_ns[_lost_launches(trace, links)])
+
+
+def _without_some_launch(trace: Trace, links: Links) -> list[int]:
+    """Steps with a GEMM or an attention that launches nothing, as none does in a whole file."""
+    ops, launches = trace.ops, trace.launches
+    wanted = trace.symbols.where(lambda name: name.partition(".")[0] in GEMM_OPS | ATTENTION_OPS)[ops.name]
+    lost = np.zeros(len(ops), np.bool_)
+    for thread in np.unique(ops.thread[wanted]).tolist():
+        made = np.sort(launches.ts_ns[launches.thread == thread])
+        mine = np.flatnonzero(wanted & (ops.thread == thread))
+        first = np.searchsorted(made, ops.ts_ns[mine])
+        lost[mine] = first == np.searchsorted(made, ops.ts_ns[mine] + ops.dur_ns[mine], side="right")
+    return _steps_of(links, ops.ts_ns[lost])
+
+
+def _steps_of(links: Links, when_ns: IntArray) -> list[int]:
+    """Steps in which, or behind which, something of these times is."""
+    return sorted(set(_step_of(links, when_ns).tolist()) - {-1})
+
+
+def _step_of(links: Links, when_ns: IntArray) -> IntArray:
+    """Of each time the step that began last; -1 before the first."""
+    return np.searchsorted(links.steps.start_ns, when_ns, side="right") - 1
 
 
 def _cut(trace: Trace, own: IntArray, others: Sequence[IntArray], early: IntArray | None = None) -> bool:

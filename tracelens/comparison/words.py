@@ -132,7 +132,7 @@ def unmarked(side: str) -> str:
 
 def cut(side: str, steps: Sequence[int]) -> str:
     """Steps that the trace holds a part of."""
-    return f"{side}: step {f.integers(steps)} is not whole: the trace cuts it"
+    return f"{side}: step {f.integers(steps)} is not whole in the trace"
 
 
 def long_step(side: str, step: int, took_ms: float, times_median: float) -> str:

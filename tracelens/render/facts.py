@@ -113,6 +113,7 @@ _NOT_WHOLE: dict[NotWhole, str] = {
     "not_in_file": "behind the end of the file",
     "cut_at_start": "cut by the start of the trace",
     "cut_at_end": "cut by the end of the trace",
+    "events_lost": "GPU events are missing",
 }
 
 

@@ -51,7 +51,7 @@ _MORE = ", more than any shape change would save."
 #: Said once: a card that stands below the verdict leaves it out.
 PROFILED = "The profiler slows the CPU: tracelens capture also times steps without it."
 _MARK = f"{TO_TRY} call prof.step() after each step, or record with tracelens capture."
-_WHOLE = f"{TO_TRY} the whole file, or a recording that ends after the step."
+_WHOLE = f"{TO_TRY} the whole file, or a new recording of fewer, whole steps."
 
 
 def with_verdict(report: Report) -> Report:

@@ -11,7 +11,7 @@ from tracelens.results.estimates import Estimate, SavingOf, StepBound
 from tracelens.words import Collective, Evidence, Level, Purpose
 
 #: Why a ProfilerStep range is no step to measure.
-NotWhole = Literal["no_gpu_work", "not_in_file", "cut_at_start", "cut_at_end"]
+NotWhole = Literal["no_gpu_work", "not_in_file", "cut_at_start", "cut_at_end", "events_lost"]
 #: What unprofiled steps were timed with.
 StepClock = Literal["cuda_events", "perf_counter"]
 STEP_CLOCKS: tuple[StepClock, ...] = get_args(StepClock)
@@ -87,7 +87,7 @@ class Summary:
     mfu_frac: float | None
     mfu_dtype: Annotated[str | None, says("the type whose dense peak it is measured against")]
     mfu_why: Annotated[
-        str | None, says("why mfu_frac is not known, or what is missing where it is a lower bound")
+        str | None, says("why mfu_frac is not known, what it leaves out, or what it counts too much of")
     ]
     achieved_tflops: Annotated[
         float | None, says("GEMM + attention FLOPs of the model, nothing counted twice / step time")
