@@ -15,6 +15,7 @@ from tests.kept import analyzed
 from tests.said import Listener
 from tracelens.accounting.report import summarize
 from tracelens.accounting.steps import StepTimes
+from tracelens.accounting.words.figures import BUFFER_IN_FULL
 from tracelens.gemm import AttentionShape, GemmShape
 from tracelens.hardware import find_gpu
 from tracelens.results import Coverage, Report, Summary
@@ -104,6 +105,19 @@ def test_a_utilization_that_leaves_something_out_is_a_lower_bound_and_says_what(
     found = summary(ONE, call, **given)
     assert (found.mfu_why, found.mfu_is_bound) == (why, why is not None)
     assert found.achieved_tflops == pytest.approx(8.0)
+
+
+def test_rows_of_a_buffer_that_may_be_empty_make_no_lower_bound() -> None:
+    """8 experts get 1000 rows between them at most: how many of them are filled no trace tells."""
+    experts = GemmShape(1000, 1000, 1000, 1, "bf16", "bf16", "TN", groups=8, grouped="m")
+    most = summary((experts, "forward", 1, 50_000, "aten::_grouped_mm"), work=("at_most",))
+    assert (most.mfu_is_bound, most.mfu_why) == (False, BUFFER_IN_FULL)
+    both = summary(
+        (experts, "forward", 1, 50_000, "aten::_grouped_mm"), (PACKED, "forward", 1, 150_000, "aten::x")
+    )
+    assert not both.mfu_is_bound and BUFFER_IN_FULL in (both.mfu_why or "") != BUFFER_IN_FULL
+    little = summary(ONE, (experts, "forward", 1, 1_000, "aten::_grouped_mm"))
+    assert (little.mfu_is_bound, little.mfu_why) == (False, None)
 
 
 def test_without_work_or_peak_there_is_no_utilization(said: Listener) -> None:

@@ -8,7 +8,7 @@ from tracelens.accounting.limits import limits, picture_of
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.words import figures as words
 from tracelens.attribution import Attribution, Calls, Loan
-from tracelens.gemm import AttentionShape, Shape, math_dtype, model_flops, shows_sizes
+from tracelens.gemm import AttentionShape, GemmShape, Shape, math_dtype, model_flops, shows_sizes
 from tracelens.hardware import Gpu
 from tracelens.results import Coverage, GemmRow, Report, Summary, TraceInfo
 from tracelens.results.waiting import busy_frac, saving_of, step_bound
@@ -76,7 +76,9 @@ def summarize(
     work, dtype, why = _work(trace, calls, attribution, covered)
     if times.cut and work is not None:
         why = words.joined(words.CUT, why)
-    bound = work is not None and why is not None
+    buffers = words.BUFFER_IN_FULL if _counts_buffers(calls, attribution) else None
+    bound = work is not None and why is not None and buffers is None
+    why = words.joined(buffers, why) or None
     peak = gpu.peak(dtype)
     achieved = work / length / 1e3 if work is not None and length else None
     if achieved is not None and peak is None:
@@ -146,6 +148,15 @@ def _work(
     if not by_type:
         return None, None, (missing_ns and why) or words.NO_GEMM
     return sum(by_type.values()), max(by_type, key=lambda dtype: by_type[dtype]), why
+
+
+def _counts_buffers(calls: Calls, attribution: Attribution) -> bool:
+    """Is much of the GEMM time in buffers of experts' rows? What is counted of them is no lower bound."""
+    times = [0, 0]
+    for at, shape in enumerate(calls.shape):
+        if shape is not None and attribution.step[calls.main[at]] >= 0:
+            times[isinstance(shape, GemmShape) and shape.grouped is not None] += int(calls.dur_ns[at])
+    return times[1] > _NEGLIGIBLE * sum(times)
 
 
 def _no_work(shape: Shape | None, operator: str | None, graphs: bool) -> str:

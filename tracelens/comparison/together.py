@@ -230,7 +230,7 @@ def _side(folder: Path, sides: list[Side], times: list[float]) -> FolderSide:
         gpu_busy_frac=median(one.gpu_busy_frac for one in sides),
         gemm_frac=median(one.gemm_frac for one in sides),
         mfu_frac=None if why else median(mfu),
-        mfu_why=why[0] if why else next((one.mfu_why for one in sides if one.mfu_is_bound), None),
+        mfu_why=why[0] if why else next((one.mfu_why for one in sides if one.mfu_why), None),
         gemm_frac_is_bound=any(one.gemm_frac_is_bound for one in sides),
         communication_is_bound=any(one.communication_is_bound for one in sides),
         mfu_is_bound=any(one.mfu_is_bound for one in sides),

@@ -97,9 +97,9 @@ def _mfu_unknown(report: Report) -> Reading:
 
 
 def _left_out(report: Report) -> list[Remark]:
-    """What a lower bound of the utilization leaves out."""
+    """What the utilization leaves out, or counts too much of."""
     why = report.summary.mfu_why
-    return [remark("report", why=why)] if why and report.summary.mfu_is_bound else []
+    return [remark("report", why=why)] if why else []
 
 
 def _achieved(report: Report, _: str) -> Reading:

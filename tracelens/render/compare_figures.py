@@ -97,22 +97,20 @@ def shares_line(found: Found) -> str:
     """GPU busy and MFU before and after, in a line; says why where MFU is not known."""
     busy, mfu = _busy(found), _mfu(found)
     sides = found.before, found.after
-    exact = all(one.mfu_frac is not None and not one.mfu_is_bound for one in sides)
+    exact = all(one.mfu_frac is not None and not one.mfu_why for one in sides)
     return f"GPU busy {busy.value}, MFU {mfu.value}{'' if exact else f' ({mfu.note})'}"
 
 
 def _mfu(found: Found) -> Number:
     a, b = found.before, found.after
     share = arrow_pct(a.mfu_frac, b.mfu_frac, least=(a.mfu_is_bound, b.mfu_is_bound))
-    if a.mfu_frac is not None and b.mfu_frac is not None and not (a.mfu_is_bound or b.mfu_is_bound):
+    if a.mfu_frac is not None and b.mfu_frac is not None and not (a.mfu_why or b.mfu_why):
         points = 100 * (b.mfu_frac - a.mfu_frac)
         sign = "+" if points > 0 else "−"
         note = "the same" if abs(points) < 0.05 else f"{sign}{abs(points):.1f} percentage points"
         return Number("mfu", share, "MFU", note)
     both = (("before", a), ("after", b))
-    whys = {
-        name: one.mfu_why or "not judged" for name, one in both if one.mfu_frac is None or one.mfu_is_bound
-    }
+    whys = {name: one.mfu_why or "not judged" for name, one in both if one.mfu_frac is None or one.mfu_why}
     alike = len(whys) == 2 and len(set(whys.values())) == 1
     said = next(iter(whys.values())) if alike else ""
     value = f.UNKNOWN if a.mfu_frac is None and b.mfu_frac is None else share

@@ -72,11 +72,11 @@ def _mfu(report: Report) -> Number:
             note = f"{f.sig(achieved)} {note}"
         if _apart(report):
             note += ", of the mean step"
-        if report.summary.mfu_is_bound:
+        if report.summary.mfu_why:
             rate = f"{f.sig(achieved)} TFLOP/s; " if achieved is not None else ""
             note = f"{rate}{report.summary.mfu_why}"
-            return Number("mfu", at_least(mfu), "MFU", note, mfu)
-        return Number("mfu", f.pct(mfu), "MFU", note, mfu)
+        said = at_least(mfu) if report.summary.mfu_is_bound else f.pct(mfu)
+        return Number("mfu", said, "MFU", note, mfu)
     why = report.summary.mfu_why or "not judged"
     if achieved is not None:
         why = f"{_LEAST if report.summary.mfu_is_bound else ''}{f.sig(achieved)} TFLOP/s; {why}"
