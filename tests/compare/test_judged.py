@@ -29,6 +29,7 @@ from tracelens.comparison.same_work import (
 )
 from tracelens.comparison.stands_out import above
 from tracelens.comparison.step_change import spread, step_change
+from tracelens.render.compare import peak_change
 from tracelens.render.compare_words import control
 from tracelens.results import ComponentRow, GemmRow, Report, Step
 from tracelens.results.comparison import GemmChange, GemmSide, Noise
@@ -49,6 +50,14 @@ def change(before: GemmSide | None, after: GemmSide | None, **given: Any) -> Gem
 
 def shifted(mid: float, spread_frac: float = 0.01) -> Noise:
     return Noise(9, 0.5, mid, mid - spread_frac, mid + spread_frac)
+
+
+def test_a_share_of_peak_that_counts_too_much_work_is_a_bound_on_its_side_alone() -> None:
+    one = gemm("mlp.up", "forward", (4096, 4096, 1024), ms=5.0)
+    most = replace(one, work_known="at_most", peak_frac=0.574)
+    exact = replace(one, work_known="exact", peak_frac=0.75)
+    (found,) = states(of(most), of(exact))
+    assert peak_change(found) == "≤ 57.4% → 75.0%"
 
 
 def test_the_pace_of_the_gpu_explains_a_step_only_where_the_gpu_computes(said: Listener) -> None:

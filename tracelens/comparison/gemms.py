@@ -246,6 +246,7 @@ def _side(rows: list[GemmRow]) -> GemmSide:
         taken_ms_per_step=None
         if any(untold_alone(row) for row in rows)
         else sum(row.overlap_ms_per_step for row in rows),
+        peak_is_bound=any(row.work_known == "at_most" for row in rows),
     )
 
 

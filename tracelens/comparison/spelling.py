@@ -18,15 +18,19 @@ def arrow_ms(before: float | None, after: float | None) -> str:
 
 
 def arrow_pct(before: float | None, after: float | None, *, least: tuple[bool, bool] = (False, False)) -> str:
-    """Write two shares; ``least`` says which are lower bounds.
+    """Write two shares; ``least`` says which are lower bounds. One that rounds to nothing bounds nothing.
 
-    >>> arrow_pct(0.31, 0.4, least=(True, False))
-    '≥ 31.0% → 40.0%'
+    >>> arrow_pct(0.31, 0.4, least=(True, False)), arrow_pct(0.0001, 0.0001, least=(True, False))
+    ('≥ 31.0% → 40.0%', 'unknown → <0.1%')
     """
-    return " → ".join(
-        ("≥ " if bound and one is not None else "") + f.pct(one)
-        for one, bound in zip((before, after), least, strict=True)
-    )
+
+    def said(one: float | None, bound: bool) -> str:
+        text = f.pct(one)
+        if not bound or one is None:
+            return text
+        return f.UNKNOWN if text.startswith("<") or not one else f"≥ {text}"
+
+    return " → ".join(said(one, bound) for one, bound in zip((before, after), least, strict=True))
 
 
 def signed_pct(frac: float | None) -> str:

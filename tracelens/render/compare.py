@@ -179,9 +179,13 @@ def nothing_moved(result: Comparison) -> str:
 
 
 def peak_change(one: GemmChange) -> str:
-    """The share of peak before and after, a dash where it is unknown."""
-    known = [side.peak_frac if side else None for side in (one.before, one.after)]
-    return " → ".join(f.DASH if frac is None else f.pct(frac) for frac in known)
+    """The share of peak before and after, a dash where it is unknown, a bound where the work is one."""
+    return " → ".join(
+        f.DASH
+        if side is None or side.peak_frac is None
+        else f"{'≤ ' * side.peak_is_bound}{f.pct(side.peak_frac)}"
+        for side in (one.before, one.after)
+    )
 
 
 def _places(rows: list[GemmChange]) -> str:

@@ -178,6 +178,7 @@ class GemmSide:
     taken_ms_per_step: Annotated[
         float | None, says("of the time, what other streams took; None = not known")
     ] = 0.0
+    peak_is_bound: Annotated[bool, says("no more than that: more work is counted than was done")] = False
 
 
 @dataclass(frozen=True, slots=True)
