@@ -45,7 +45,7 @@ from tracelens.render.compare_folder_words import told_folders
 from tracelens.render.job import job_markdown, render_job
 from tracelens.render.job_cells import collective_cells
 from tracelens.render.job_html import render_job_html
-from tracelens.render.job_words import evidence, verdict
+from tracelens.render.job_words import details, evidence, verdict
 from tracelens.render.redact import redact_summary
 from tracelens.results import Known
 from tracelens.results.job import Job as Answer
@@ -408,7 +408,7 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(
     said(str(refused.exception))
 
 
-def test_a_late_rank_is_counted_at_its_own_calls(summaries: list[RankSummary]) -> None:
+def test_a_late_rank_is_counted_at_its_own_calls(summaries: list[RankSummary], said: Listener) -> None:
     (alone,) = merge(summaries).stragglers
     two = [
         msgspec.structs.replace(
@@ -421,6 +421,11 @@ def test_a_late_rank_is_counted_at_its_own_calls(summaries: list[RankSummary]) -
     for one in (found := merge(two)).stragglers:
         assert (one.calls, one.of_calls, one.close_calls) == (alone.calls, alone.of_calls, alone.close_calls)
     assert [one.name for one in found.stragglers] == ["rank 3", "rank 7"]
+    assert verdict(found).endswith("for rank 3.") and "for rank" not in verdict(merge(summaries))
+    for waiting_ms in (0.2, 1000.0):  # of one rank; the others wait 7.64 ms, as long as either late one costs
+        parts = msgspec.structs.replace(found.ranks[0].parts, waiting_ms=waiting_ms)
+        ranks = [msgspec.structs.replace(found.ranks[0], parts=parts), *found.ranks[1:]]
+        said([line for line in details(msgspec.structs.replace(found, ranks=ranks)) if "Next" in line])
     assert {row.groups for row in found.collectives} == {2}
     assert [collective_cells(row)[2] for row in found.collectives] == [
         collective_cells(row)[2] for row in merge(summaries).collectives

@@ -96,7 +96,8 @@ def verdict(job: Job) -> str:
             others = "the other comes" if len(job.ranks) == 2 else "the others come"
             late_by = f"{f.ms(late)} earlier in the {step} step ({share})"
             return f"Of the ranks with a trace, {names} {verb} late: {others} {late_by}."
-        return f"{names} {verb} late: {_others(job)} {f.ms(late)} of the {step} step ({share})."
+        whom = f" for {job.stragglers[0].name}" * (len(job.stragglers) > 1)
+        return f"{names} {verb} late: {_others(job)} {f.ms(late)} of the {step} step ({share}){whom}."
     if job.limit == "slow_link":
         one = job.slow_links[0]
         return (
@@ -171,8 +172,7 @@ def details(job: Job) -> list[str]:
         said.append(
             " ".join([*of_many, _WHY[cause](one), *_beside(one), f"{f.capital(of)}.", *too * bool(others)])
         )
-        saves = max(each.most_ms or each.late_ms for each in (one, *others))
-        said.append(f"Next: {_NEXT[cause]} Saves at most {f.ms(saves)} per step.")
+        said.append(f"Next: {_NEXT[cause]} Saves at most {f.ms(_saves(job, [one, *others]))} per step.")
     if job.limit == "slow_link":
         said.append("Next: look at the links and switches between those ranks (nccl-tests on them alone).")
     if job.limit == "pipeline":
@@ -189,6 +189,12 @@ def details(job: Job) -> list[str]:
     if experts := _experts(job):
         said.append(experts)
     return said
+
+
+def _saves(job: Job, late: Sequence[Straggler]) -> float:
+    """What these ranks cost at most: waits for one go on as waits for another, as long as a rank waits."""
+    each = sum(one.most_ms or one.late_ms for one in late)
+    return each if len(late) == 1 else min(each, max(row.parts.waiting_ms for row in job.ranks))
 
 
 def _path(job: Job) -> str:
