@@ -167,18 +167,15 @@ def test_where_another_matmul_runs_as_tf32_the_flag_is_on(said: Listener) -> Non
     assert check(odd, convolution).findings[0].change == {"precision": ["fp32", "tf32"]}
 
 
-@pytest.mark.parametrize(
-    ("gpu", "target", "share"),
-    [(H100, "tf32", 1 - 66.9 / 494.5), (RTX3060, "bf16", 0.5), (V100, "fp16", 0.874)],
-)
-def test_without_shapes_the_names_tell_fp32_on_cuda_cores(
-    gpu: Any, target: str, share: float, said: Listener
-) -> None:
-    """What as large a share of the target's peak saves is the bound."""
+@pytest.mark.parametrize(("gpu", "target"), [(H100, "tf32"), (RTX3060, "bf16"), (V100, "fp16")])
+def test_without_shapes_the_names_tell_fp32_on_cuda_cores(gpu: Any, target: str, said: Listener) -> None:
+    """How much they compute is not known, so all of their time but what a kernel takes at least is the bound:
+    with the shapes of a real trace (RTX 3060) 63 % of it is predicted to go, more than the ratio of the peaks.
+    """
     row = gemm(1, None, None, None, kernel=SGEMM, dtype=None, math_dtype="fp32", time_us=2000.0)
     (finding,) = check(row, gpu=gpu).findings
     assert finding.change == {"precision": ["fp32", target]}
-    assert finding.saving_ms.mid is None and finding.saving_ms.high == pytest.approx(2.0 * share, rel=0.01)
+    assert finding.saving_ms.mid is None and 1.98 < (finding.saving_ms.high or 0) <= 2.0
     said(finding.title, finding.saw)
     tensor = gemm(2, None, None, None, kernel=NVJET, dtype=None, math_dtype=None, time_us=9000.0)
     assert check(row, tensor, gpu=gpu).findings == ()  # most of the time is not in such kernels

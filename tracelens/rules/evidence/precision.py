@@ -96,9 +96,8 @@ class Precision:
             now, then = bytes_per_element(row.dtype), bytes_per_element(target)
             moved = row.bytes * then / now if row.bytes is not None and now and then else None
             cap, why = None, ""
-            if row.flops is None and peaks.get(self.now):
-                cap = max(0.0, 1 - peaks[self.now] / peaks[target])
-                why = f"(as much of the peak in {target} as in {self.now}; its shape is not recorded)"
+            if row.flops is None and peaks.get(self.now, 0.0) >= peaks[target]:
+                cap, why = 0.0, f"(this GPU is no faster in {target} than in {self.now})"
             bound = bound_of_row(
                 replace(row, math_dtype=target, bytes=moved), gpu=facts.gpu, cap_frac=cap, cap_why=why
             )
