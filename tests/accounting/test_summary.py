@@ -130,6 +130,9 @@ def test_without_work_or_peak_there_is_no_utilization(said: Listener) -> None:
     odd = summary((GemmShape(1000, 1000, 1000, 1, "int4", "int4", "TN"), "forward", 0, 50_000, "aten::mm"))
     assert odd.mfu_frac is None
     said(odd.mfu_why)
+    untold = summary((GemmShape(1000, 1000, 1000, 1, None, None, "TN"), "forward", 0, 50_000, "aten::mm"))
+    assert (untold.mfu_frac, untold.mfu_dtype) == (None, None) and untold.achieved_tflops is not None
+    said(untold.mfu_why)
 
 
 def test_what_was_not_told_apart_makes_shares_and_communication_bounds() -> None:
