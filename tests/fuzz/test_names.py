@@ -10,7 +10,7 @@ import pytest
 
 from tracelens.attribution import kernels, names
 from tracelens.gemm import attention_rules, gemm_rules
-from tracelens.trace import links
+from tracelens.trace import links, steps
 
 LETTERS = 100_000
 #: CPU time for all names of a table. Linear patterns take a tenth; a quadratic one takes ten for one name.
@@ -29,7 +29,8 @@ TABLES = {
     "operators": [pattern for _, pattern in names._COMPILED_OPS],
     "elements": [pattern for _, pattern in names._COMPILED_ELEMENTS],
     "kernels": [pattern for _, pattern in kernels._COMPILED_KERNELS],
-    "texts": [names._COUNTER, names._LAYER_TEXT, links._TELLING_FRAME, links._STEP],
+    "texts": [names._COUNTER, names._LAYER_TEXT, links._TELLING_FRAME],
+    "steps": [steps._STEP, steps._SERVED, steps._NAMED, steps._WITHIN],
     "gemm": [rule.pattern for rule in gemm_rules.GEMM_RULES],
     "other": [gemm_rules.NOT_GEMM, gemm_rules.CONVOLUTION],
     "functions": [kernels._FUNCTION, kernels._TRITON_SUFFIX],

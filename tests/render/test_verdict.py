@@ -13,6 +13,7 @@ from tests.said import Listener
 from tracelens.accounting.limits import LARGE, WORTH, Limits, StepPicture, limits, picture_of
 from tracelens.numbers import ms, ms_range
 from tracelens.render import verdict as words
+from tracelens.render.facts import model_line
 from tracelens.render.verdict import with_verdict
 from tracelens.results import (
     Check,
@@ -302,6 +303,7 @@ def test_a_trace_without_marked_steps_is_not_called_idle(said: Listener) -> None
     text, detail = verdict(picture(busy=0.01, marked=False))
     assert "prof.step()" in detail
     said(text)
+    assert "start_profile" in verdict(picture(busy=0.01, marked=False, served=True))[1]
     busy = verdict(picture(gain=GAIN, marked=False))
     said(busy[0], busy[1])
 
@@ -415,6 +417,18 @@ def test_only_what_can_be_attention_keeps_it_from_being_absent() -> None:
         for frac in (0.0, 0.76, None)
     }
     assert seen[0.0] not in (seen[0.76], seen[None])
+
+
+def test_an_optimizer_alone_is_not_said_to_be_no_transformer(said: Listener) -> None:
+    """A trace of optimizer.step() by itself, as when a custom optimizer is looked at."""
+    rows = [replace(REPORT.components[0], component=one) for one in ("optimizer", "memory")]
+    none = replace(REPORT.model, found="none")
+    alone, mixed = (
+        verdict(picture(model=none, components=[*rows, *more]))[0] for more in ([], REPORT.components[:1])
+    )
+    assert alone != mixed
+    said(alone)
+    assert model_line(replace(REPORT, model=none, components=rows)) != ["No transformer"]
 
 
 @pytest.mark.parametrize(("colon", "brackets"), [(": its copies take 1 ms", 1), ("", 1)])

@@ -127,6 +127,7 @@ class StepPicture:
     open_ms: float = 0.0  # beside a prediction: what the findings without one save at most
     graph_frac: float = 0.0  # of GPU time, in kernels that CUDA graphs launch
     cut: bool = False  # steps are marked, and none of them is whole
+    served: bool = False  # by an engine whose batches are not marked
 
     @property
     def padding(self) -> Sequence[Finding]:
@@ -201,6 +202,12 @@ def _is_small(row: CommunicationRow) -> bool:
     return row.bytes_per_call is not None and row.bytes_per_call < _SENDING_FROM
 
 
+def updates_only(components: Sequence[ComponentRow]) -> bool:
+    """Is an optimizer all the work there is, beside copies and communication?"""
+    found = {row.component for row in components}
+    return "optimizer" in found and found <= {"optimizer", "grad_clip", "memory", "communication"}
+
+
 def picture_of(report: Report) -> StepPicture:
     """What the verdict of this report is made of."""
     return StepPicture(
@@ -209,6 +216,7 @@ def picture_of(report: Report) -> StepPicture:
         coverage=report.coverage,
         gpu=report.gpu,
         cut=any(step.lacks is not None for step in report.steps),
+        served=any(one.code == "no-batches" for one in report.recording),
         components=report.components,
         gemms=report.gemms,
         communication=report.communication,

@@ -133,7 +133,7 @@ def _marked(trace: Trace, links: Links, attribution: Attribution) -> _Cut:
     owned = np.isin(np.arange(len(steps.index)), owner[outside & unlinked])
     early = np.flatnonzero(before & unlinked)
     lacks = not_whole(trace, links, owned=owned, early=early[np.argsort(kernels.ts_ns[early])])
-    return _Cut(start, stop, words.MARKED_STEPS, lacks)
+    return _Cut(start, stop, words.marked_steps(steps.by), lacks)
 
 
 def _left_out(

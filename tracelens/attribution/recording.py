@@ -5,6 +5,7 @@ Each check looks at one thing and says nothing where nothing is lost.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,7 @@ _SKEWED = 0.01  # of the kernels: fewer that begin before their launch are CUPTI
 _DROPPED = 0.01  # of the launches
 _ALLOCATING = 0.02  # of the steps' host time inside cudaMalloc and cudaFree
 _SYNCHRONIZING = 5  # device-wide waits a step
+_SERVES = re.compile(r"(vllm|_C|_moe_C|_C_cache_ops|sgl_kernel|sglang)::")  # operators of engines that serve
 _FREES = frozenset({"cudaFree", "hipFree"})  # in a step: memory ran out, or torch.cuda.empty_cache()
 _ALLOCATIONS = _FREES | {"cudaMalloc", "cudaMallocAsync", "hipMalloc"}
 _SYNCHRONIZATIONS = frozenset({"cudaDeviceSynchronize", "hipDeviceSynchronize"})
@@ -171,10 +173,12 @@ def _other_reasons(r: _Recording) -> Iterator[Lack]:
 
 def _steps(r: _Recording) -> Iterator[Lack]:
     steps = r.links.steps
-    if not steps.marked:
+    if not steps.marked and r.trace.symbols.where(_SERVES.match)[r.trace.ops.name].any():
+        yield Lack("no-batches", *words.NO_BATCHES, "medium", None)
+    elif not steps.marked:
         yield Lack("no-steps", *words.NO_STEPS, "medium", None)
     elif len(r.steps) == 1:
-        yield Lack("one-step", *words.ONE_STEP, "low", None)
+        yield Lack("one-step", *(words.ONE_RANGE if steps.by else words.ONE_STEP), "low", None)
 
 
 def _warm_up(r: _Recording) -> Iterator[Lack]:

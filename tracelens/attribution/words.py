@@ -126,11 +126,17 @@ NO_STEPS: Lacking = (
     "the whole trace counts as one step, with what came before and after the loop in it",
     "call prof.step() at the end of each iteration",
 )
+NO_BATCHES: Lacking = (
+    "No batch of the server is marked",
+    NO_STEPS[1],
+    "profile through start_profile of a current vLLM or SGLang, which marks each batch",
+)
 ONE_STEP: Lacking = (
     "Only one step",
     "how much step times differ is not known",
     "record several: schedule(wait=1, warmup=1, active=3)",
 )
+ONE_RANGE: Lacking = (*ONE_STEP[:2], "record several of them in one profile")
 NO_DEVICE: Lacking = (
     "The GPU is not named",
     "without its SMs and peaks there is no MFU, no share of peak and no wave count",

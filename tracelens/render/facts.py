@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tracelens import numbers as f
 from tracelens import words
+from tracelens.accounting.limits import updates_only
 from tracelens.hardware import find_gpu
 from tracelens.render.verdict import main_unattributed
 from tracelens.results import (
@@ -64,6 +65,8 @@ def model_line(report: Report) -> list[str]:
     """Name the model by the dimensions that are known."""
     if report.model.found == "parts":
         return ["Parts of a transformer only", *known_dims(report.model)]
+    if report.model.found == "none" and updates_only(report.components):
+        return ["An optimizer alone"]
     if report.model.found == "none":
         return ["No transformer" if report.coverage.complete else "No attention recognised"]
     known = known_dims(report.model)

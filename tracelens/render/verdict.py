@@ -16,6 +16,7 @@ from tracelens.accounting.limits import (
     byte_times,
     limits,
     picture_of,
+    updates_only,
 )
 from tracelens.numbers import capital, listed, ms, ms_range, pct
 from tracelens.render.costs import new_model
@@ -51,6 +52,7 @@ _MORE = ", more than any shape change would save."
 #: Said once: a card that stands below the verdict leaves it out.
 PROFILED = "The profiler slows the CPU: tracelens capture also times steps without it."
 _MARK = f"{TO_TRY} call prof.step() after each step, or record with tracelens capture."
+_SERVED = f"{TO_TRY} profile through start_profile of a current vLLM or SGLang, which marks each batch."
 _WHOLE = f"{TO_TRY} the whole file, or a new recording of fewer, whole steps."
 
 
@@ -102,7 +104,8 @@ def _verdict(seen: StepPicture) -> Verdict:
         shapes = shapes if seen.findings else ""
     idle = seen.summary.gpu_busy_frac < 1 - LARGE
     if idle and not seen.marked:
-        return Verdict(_unmarked(seen), _WHOLE if seen.cut else _MARK, _joined(remark, shapes))
+        to_try = _WHOLE if seen.cut else _SERVED if seen.served else _MARK
+        return Verdict(_unmarked(seen), to_try, _joined(remark, shapes))
     if idle and (why := _profiler(seen)) is not None:
         return Verdict(why, "", _joined(remark, shapes, others))
     first = _first(seen, found, alone=bool(remark))
@@ -143,6 +146,8 @@ def _not_judged(seen: StepPicture) -> tuple[str, str]:
         said = "Parts of a transformer were recognised, but not the whole of one."
         open_ = open_ and unseen(covered, what="the rest")
         return said, _joined(open_, "Checks that need the whole model are left out.")
+    if found == "none" and updates_only(seen.components):
+        return "Only the work of an optimizer was recorded: no forward and no backward.", ""
     if found == "none":
         open_ = "" if covered.no_attention else unseen(covered, frac=covered.attention_open_frac)
         said = (

@@ -23,7 +23,7 @@ _SEEN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    index: Annotated[int, says("the N of ProfilerStep#N, or 0 when the whole trace is taken as one step")]
+    index: Annotated[int, says("the N of ProfilerStep#N; where other ranges or none mark steps, from 0 on")]
     start_ns: int
     duration_ms: float
     gpu_busy_frac: float

@@ -2,9 +2,10 @@
 
 from tracelens.trace.added import AddedOp, innermost_ops, with_ops
 from tracelens.trace.devices import one_device
-from tracelens.trace.links import Links, Steps, link
+from tracelens.trace.links import Links, link
 from tracelens.trace.nesting import distinct_rows, look_up
 from tracelens.trace.reader import read_trace
+from tracelens.trace.steps import Steps
 from tracelens.trace.tables import Damage, Trace
 
 __all__ = [

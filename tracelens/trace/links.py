@@ -27,22 +27,12 @@ from tracelens.trace.nesting import (
     look_up,
     match,
 )
+from tracelens.trace.steps import Steps, find_steps
 from tracelens.trace.tables import Ops, Table, Trace
 
 #: The Python frames that name a part of the work; all others would only slow the nesting down. They would
 #: also mislead it: a named range begins inside the short frame of its own ``__enter__``.
 _TELLING_FRAME = re.compile(r"^nn\.Module: |torch/optim/|clip_grad|rotary|rope\b|apply_rot", re.IGNORECASE)
-_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Steps of the recording, in order. One pseudo-step over everything when none is marked."""
-
-    index: list[int]
-    start_ns: IntArray
-    end_ns: IntArray
-    marked: bool
 
 
 @dataclass(frozen=True)
@@ -111,7 +101,7 @@ def link(trace: Trace) -> Links:
     is_op = np.zeros(len(name), np.bool_)
     is_op[ops_at] = True
     kernel_op = look_up(forest.nearest(is_op), kernel_node)
-    steps = _steps(trace, host)
+    steps = find_steps(trace, host, trace.launches.ts_ns[kernel_launch[kernel_launch >= 0]])
     numbered = numbered_ops(trace, forest)
     return Links(
         forest=forest,
@@ -205,29 +195,6 @@ def _share_inside(trace: Trace, thread: int, modules: BoolArray) -> float:
     return (
         float((np.searchsorted(starts, end) > np.searchsorted(starts, begin)).mean()) if len(starts) else 0.0
     )
-
-
-def _steps(trace: Trace, host: NodeArray | IntArray) -> Steps:
-    ranges = trace.ranges
-    found: dict[int, tuple[int, int]] = {}
-    for row in host:
-        match = _STEP.match(trace.symbols[int(ranges.name[row])])
-        if match:
-            start = int(ranges.ts_ns[row])
-            found[int(match[1])] = (start, start + int(ranges.dur_ns[row]))
-    if found:
-        ordered = sorted(found.items(), key=lambda item: item[1])
-        return Steps(
-            [index for index, _ in ordered],
-            np.array([start for _, (start, _) in ordered], np.int64),
-            np.array([end for _, (_, end) in ordered], np.int64),
-            True,
-        )
-    starts = [table.ts_ns for table in (trace.kernels, trace.ops, trace.launches) if len(table)]
-    ends = [table.ts_ns + table.dur_ns for table in (trace.kernels, trace.ops, trace.launches) if len(table)]
-    start = min((int(column.min()) for column in starts), default=0)
-    end = max((int(column.max()) for column in ends), default=0)
-    return Steps([0], np.array([start], np.int64), np.array([end], np.int64), False)
 
 
 def _kernel_steps(trace: Trace, kernel_node: NodeArray, node_ts: IntArray, steps: Steps) -> NodeArray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tracelens.numbers import plural, sig
 
 WHOLE_TRACE = "whole trace taken as one step: no ProfilerStep range"
-MARKED_STEPS = "ProfilerStep ranges, on the GPU's clock"
 NO_TRAINING_STEP = "no ProfilerStep range: the whole trace is no training step"
 NO_LAYER = "no kernel is tied to one: module names (with_stack=True) or a transformer's order tell them"
 
@@ -47,6 +46,11 @@ NO_SMS = "the number of SMs is not known"
 NO_CLUSTER = "the kernel's name does not say how many CTAs form a cluster"
 
 _NO_AMD_PEAKS = "no peaks of AMD GPUs are known here"
+
+
+def marked_steps(by: str) -> str:
+    """Which ranges the steps are; ``by``: the first, where it is not PyTorch's own."""
+    return f"{f'ranges such as {by}' if by else 'ProfilerStep ranges'}, on the GPU's clock"
 
 
 def joined(*said: str | None) -> str:

@@ -1,0 +1,83 @@
+"""Which ranges mark the steps where PyTorch's profiler was not told of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.trace.test_links import range_, read_and_link
+from tests.trace.tools import kernel, launch
+
+PREFILL, DECODE = "execute_context_1(512)_generation_0(0)", "execute_context_0(0)_generation_2(2)"
+
+
+def _loop(folder: Path, *names: str, held: int = 3, behind: int = 0) -> tuple[list[int] | None, list[int]]:
+    """Ranges of 100 us, 100 us apart; launches in each, and ``behind`` it.
+
+    Returns the numbers of the steps, if any, and which of them each kernel belongs to.
+    """
+    events, at = [], 0
+    for place, name in enumerate(names):
+        begin = 1000 + 200 * place
+        events.append(range_(name, ts=begin, dur=100))
+        for ts in [*(begin + 1 + n for n in range(held)), *(begin + 150 + n for n in range(behind))]:
+            at += 1
+            events += [launch(at, ts=ts), kernel(ts=ts + 5, dur=2, correlation=at)]
+    _, links = read_and_link(folder, events)
+    return links.steps.index if links.steps.marked else None, links.kernel_step.tolist()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("training_step",),
+        ("train_step 7", "train_step 8"),
+        ("iteration_0", "iteration_1", "iteration_2"),
+        ("step[EXTEND bs=1 toks=107]", "step[DECODE bs=1]"),
+        (PREFILL, DECODE, DECODE),
+    ],
+)
+def test_ranges_that_hold_the_work_of_a_loop_are_its_steps(tmp_path: Path, names: tuple[str, ...]) -> None:
+    index = [*range(len(names))]
+    assert _loop(tmp_path, *names) == (index, sorted(3 * index))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("optimizer_step", "optimizer_step"),  # as Lightning and transformers name it
+        ("CustomAdam.step",),
+        ("attention", "attention"),
+        ("model_inference",),
+        ("timestep_embedding", "timestep_embedding"),
+    ],
+)
+def test_a_range_of_another_name_is_no_step(tmp_path: Path, names: tuple[str, ...]) -> None:
+    assert _loop(tmp_path, *names)[0] is None
+
+
+def test_a_range_that_holds_a_part_of_the_work_is_no_step(tmp_path: Path) -> None:
+    """Lightning's training_step is the forward alone."""
+    assert _loop(tmp_path, "training_step", "training_step", behind=1)[0] is None
+
+
+def test_what_a_server_samples_behind_a_batch_is_of_it(tmp_path: Path) -> None:
+    """vllm v1/worker/gpu_worker.py: sample_tokens runs outside the range of execute_model."""
+    assert _loop(tmp_path, PREFILL, DECODE, behind=1)[1] == [0, 0, 0, 0, 1, 1, 1, -1]
+
+
+def test_a_batch_of_no_request_is_no_step(tmp_path: Path) -> None:
+    """vllm calls execute_model with nothing scheduled, too."""
+    idle = range_("execute_context_0(0)_generation_0(0)", ts=1500, dur=50)
+    events = [range_(DECODE, ts=1000, dur=400), launch(1, ts=1100), kernel(ts=1200, correlation=1), idle]
+    _, links = read_and_link(tmp_path, events)
+    assert links.steps.marked and links.steps.index == [0]
+
+
+def test_the_profilers_own_steps_come_first(tmp_path: Path) -> None:
+    steps = [range_(f"ProfilerStep#{n}", ts=1000 * n, dur=900) for n in (4, 5)]
+    inside = [range_("train_step", ts=1000 * n + 10, dur=800) for n in (4, 5)]
+    work = [launch(1, ts=4100), kernel(ts=4200, correlation=1)]
+    _, links = read_and_link(tmp_path, [*steps, *inside, *work])
+    assert links.steps.index == [4, 5] and links.steps.by == ""

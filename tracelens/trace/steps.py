@@ -1,0 +1,86 @@
+"""The steps of a recording: by PyTorch's profiler, by the engine that serves, or by a range that says so."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.trace.tables import Trace
+
+IntArray = npt.NDArray[np.int64]
+
+_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
+#: One batch: vllm v1/worker/gpu_worker.py, annotate_profile; sglang managers/scheduler_profiler_mixin.py.
+_SERVED = re.compile(r"^(execute(_\d+)?_context_\d+\(|step\[\w+ bs=\d)")
+#: ``train_step``, ``training_step 3``, ``iteration_7``; no step of an optimizer (``CustomAdam.step``).
+_NAMED = re.compile(r"(?i)^(?!.*optim)(\w{1,60}[ _-])?(step|iter(ation)?)([ _.:#-]*\d+)?$")
+_WITHIN = re.compile(r"\(.*?\)|\[.*?\]|\d+")
+_ALL = 0.95  # of the launches: what holds fewer is a part of a step
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps of the recording, in order. One pseudo-step over everything when none is marked."""
+
+    index: list[int]
+    start_ns: IntArray
+    end_ns: IntArray
+    marked: bool
+    by: str = ""  # the range that marks the first one, where it is not the profiler's own
+
+
+def find_steps(trace: Trace, host: npt.NDArray[np.integer], launched_ns: IntArray) -> Steps:
+    """The steps that ranges of ``host`` mark; ``launched_ns``: when the kernels were launched."""
+    ranges = trace.ranges
+    names = [trace.symbols[int(ranges.name[row])] for row in host]
+    begin = ranges.ts_ns[host].astype(np.int64)
+    end = begin + ranges.dur_ns[host]
+    own = {int(match[1]): at for at, name in enumerate(names) if (match := _STEP.match(name))}
+    if own:
+        number, rows = zip(*sorted(own.items(), key=lambda item: (begin[item[1]], end[item[1]])), strict=True)
+        return Steps([*number], begin[[*rows]], end[[*rows]], True)
+    for pattern, batches in ((_SERVED, True), (_NAMED, False)):
+        found = _loop(names, begin, end, launched_ns, pattern, batches=batches)
+        if found is not None:
+            return found
+    tables = [table for table in (trace.kernels, trace.ops, trace.launches) if len(table)]
+    first = min((int(table.ts_ns.min()) for table in tables), default=0)
+    last = max((int((table.ts_ns + table.dur_ns).max()) for table in tables), default=0)
+    return Steps([0], np.array([first], np.int64), np.array([last], np.int64), False)
+
+
+def _loop(
+    names: list[str],
+    begin: IntArray,
+    end: IntArray,
+    launched_ns: IntArray,
+    pattern: re.Pattern[str],
+    *,
+    batches: bool,
+) -> Steps | None:
+    """The ranges of one name, but for numbers, that follow each other and hold the launches.
+
+    ``batches`` are those of a server, which samples behind each: that is of the batch, up to the next one.
+    """
+    alike: dict[str, list[int]] = defaultdict(list)
+    for at, name in enumerate(names):
+        if pattern.match(name):
+            alike[_WITHIN.sub("", name)].append(at)
+    launched = np.sort(launched_ns)
+    for rows in sorted(alike.values(), key=len, reverse=True):
+        row = np.array(rows)[np.argsort(begin[rows], kind="stable")]
+        held = np.diff(np.searchsorted(launched, np.stack([begin[row], end[row]])), axis=0)[0]
+        row, held = row[held > 0], held[held > 0]
+        start, stop = begin[row], end[row]
+        if not len(row) or (start[1:] < stop[:-1]).any():
+            continue
+        if batches:
+            stop = np.append(start[1:], stop[-1])
+        elif held.sum() < _ALL * len(launched):
+            continue
+        return Steps([*range(len(row))], start, stop, True, names[int(row[0])])
+    return None
