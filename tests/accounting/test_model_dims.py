@@ -200,6 +200,13 @@ def test_labels_of_which_several_are_right_are_no_words() -> None:
     assert values(found(head, losses={527}, labels={527}), "vocab", "classes") == (None, 527)
 
 
+def test_a_head_of_another_width_has_neither_words_nor_classes(said: Listener) -> None:
+    """A classifier of what two towers give, behind layers of its own."""
+    dims = found(changed("logits", gemm(64, 2, 16)), losses={2})
+    assert values(dims, "vocab", "classes") == (None, None)
+    said(dims.classes.source)
+
+
 @pytest.mark.parametrize(("rows", "words"), [(64, True), (4, True), (3, False)])
 def test_without_a_micro_batch_words_are_chosen_by_many_of_the_tokens(rows: int, words: bool) -> None:
     head = changed("logits", gemm(rows, 1000, 64), changed("attention.core", attends(None, None)))

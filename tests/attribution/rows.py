@@ -54,7 +54,8 @@ def written(
                 events.append(op(row.op, ts=ts, dur=10, **args))
         correlation = 1 if graph else at + 1
         grid = {"grid": list(row.grid)} if row.grid else {}
-        events.append(kernel(row.kernel, ts=gpu, dur=row.us, correlation=correlation, **grid))
+        run = kernel(row.kernel, ts=gpu, dur=row.us, correlation=correlation, **grid)
+        events.append(run | ({"cat": "gpu_memcpy"} if row.kernel.startswith("Memcpy") else {}))
         gpu += row.us + 1
     at = 0
     for inside, together in groupby(rows, lambda row: row.inside):

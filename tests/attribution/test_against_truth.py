@@ -263,6 +263,13 @@ def test_unfused_attention_is_seen_without_any_name(tmp_path: Path) -> None:
     assert "logits" in {COMPONENTS[code] for code in attribution.component}
 
 
+def test_a_head_with_the_token_tables_shape_is_no_head_of_classes(tmp_path: Path) -> None:
+    """sshleifer/tiny-gpt2: of width 2, so that the logits' place looks like a choice of classes."""
+    tiny = ModelSpec(hidden=2, heads=2, layers=2, vocab=50257, sequence=6, micro_batch=2)
+    case = attribute_case(tmp_path, tiny, Options(attention="math"))
+    assert {found for _, truth, found, _ in case.rows() if truth.component == "logits"} == {"logits"}
+
+
 def test_a_tied_backward_kernel_is_not_said_to_lack_its_forward(tmp_path: Path) -> None:
     model = ModelSpec(family="gpt2", hidden=256, heads=4, layers=1, vocab=1003, sequence=128, micro_batch=1)
     trace = read(tmp_path, build(model, Options(steps=1)).text())

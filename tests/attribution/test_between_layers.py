@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,15 @@ def test_a_mask_of_rows_is_of_the_block_before(tmp_path: Path, block: list[Row],
     mask = [_row(masked, "rsub", rows), _row(masked, "mul", STREAM, rows)]
     ahead, behind = (mask if block is one else [] for one in (ATTENTION, MLP))
     _found(tmp_path, _layers([*ATTENTION, *ahead], [*MLP, *behind]))
+
+
+def test_the_next_batch_behind_a_loss_is_memory(tmp_path: Path) -> None:
+    """Forward after forward with a loss each, as in an evaluation: what is sent to the GPU is no loss."""
+    sent = [replace(_row("memory", "copy_"), kernel=f"Memcpy {way}") for way in ("DtoH (D", "HtoD (P")]
+    loss = [_row("loss", name, [TOKENS, 1000]) for name in ("_log_softmax", "nll_loss_forward")]
+    lookup = _row("embedding", "embedding", [1000, WIDTH], [BATCH, LENGTH])
+    forward = [lookup, *_layers(ATTENTION), NORM, mm("logits", TOKENS, 1000, WIDTH), *loss]
+    _found(tmp_path, [*forward, *sent, *forward])
 
 
 def _two(parts: tuple[str, str, str], taken: int, made: int, rows: int = TOKENS) -> list[Row]:

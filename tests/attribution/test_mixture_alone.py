@@ -18,10 +18,10 @@ def _layer(*, ranges: bool) -> list[Row]:
     moe = "MoE[experts=8, tokens=512, topk=2]" if ranges else ""
     choices, rows = [512, 2], [512, 2, 1024]
     return [
-        mm("moe.router", 512, 8, 1024),
+        mm("moe.router", 512, 8, 1024, inside=moe),
         Row("moe.router", "aten::topk", "void at::native::sbtopk::gatherTopK", ([512, 8],), 7, inside=moe),
         Row("moe.router", "aten::_softmax", "softmax_warp_forward", (choices,), 2, inside=moe),
-        Row("moe.dispatch", "aten::index", "vectorized_gather_kernel", ([8, 1024, 2048],), 500, inside=moe),
+        Row("moe.experts", "aten::index", "vectorized_gather_kernel", ([8, 1024, 2048],), 500, inside=moe),
         Row("moe.experts", "aten::bmm", GEMM, ([1024, 1, 1024], [1024, 1024, 2048]), 600, inside=moe),
         Row("moe.experts", "aten::silu", ELEMENTWISE, ([1024, 2048],), 5, inside=moe),
         Row("moe.experts", "aten::bmm", GEMM, ([1024, 1, 2048], [1024, 2048, 1024]), 600, inside=moe),
@@ -38,4 +38,4 @@ def test_experts_and_the_next_routers_softmax_are_no_attention(tmp_path: Path, r
     parts = {COMPONENTS[code] for code in found.component.tolist()}
     assert not any(part.startswith("attention.") for part in parts)
     right, wrong = verdict(rows, trace, found)
-    assert wrong == {} and (right > 0.97 or not ranges)
+    assert wrong == {} and (right > 0.99 or not ranges)

@@ -60,6 +60,22 @@ def test_a_backward_that_sends_as_its_forward_does_runs_no_forward_again(tmp_pat
     assert _phases(tmp_path, computed) == ["forward", "forward", "recompute", "recompute"]
 
 
+def test_gradients_that_a_loop_sums_itself_are_of_the_backward(tmp_path: Path) -> None:
+    """for p in parameters: dist.all_reduce(p.grad), with the number that the next forward gets, too."""
+    sums = {"op": "c10d::allreduce_", "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)"}
+    evaluate = "autograd::engine::evaluate_function: MBackward"
+    step = [
+        *_work(1, 5, number=1),
+        *_work(2, 25, number=2, **sums),  # of a tensor-parallel forward
+        *_work(3, 35, number=2),
+        *(_span(evaluate, 120 - n, 1, number=n) for n in (1, 2)),
+        *_work(4, 205, number=3, **sums),
+    ]
+    later = [*_work(5, 305, number=3), *_work(6, 325, number=4, **sums)]
+    later += [_span(evaluate, 420, 1, number=3)]
+    assert _phases(tmp_path, [*step, *later]) == ["forward"] * 3 + ["backward", "forward", "forward"]
+
+
 def test_launches_without_operators_are_no_forward(tmp_path: Path) -> None:
     alone = [launch(1, ts=6), _kernel(1, 55), launch(2, ts=16), _kernel(2, 65)]
     assert _phases(tmp_path, alone) == ["other", "other"]

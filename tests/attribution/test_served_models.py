@@ -295,9 +295,17 @@ DECODES = [  # one layer of OLMoE in vLLM, decoding in one graph; experts are Te
     Row("moe.dispatch", "", "void tensorrt_llm::kernels::cutlass_kernels::finalizeMoeRoutingKernel()"),
     Row("norm", "", "triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_1"),
 ]  # fmt: skip
+SCALED = [  # experts in fp8: the range of what they take, that divided by it (fp8/common.cu)
+    Row("moe.experts", "", "void vllm::segmented_max_reduction_strided<c10::BFloat16, c10::Float8_e4m3fn>()"),
+    Row("moe.experts", "", "void vllm::scaled_fp8_quant_kernel_strided_dynamic<c10::BFloat16>()"),
+]
+FILL = Row("moe.dispatch", "", "vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>")
+IN_FP8 = [*DECODES[:8], FILL, *SCALED, FILL, Row("moe.experts", "", "fused_moe_kernel", us=90)]
+IN_FP8 += [*SCALED, Row("moe.experts", "", "fused_moe_kernel"), DECODES[-1]]
 
 
-def test_a_mixture_in_one_graph_and_the_words_drawn_behind_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layer", [DECODES, IN_FP8], ids=["bf16", "fp8"])
+def test_a_mixture_in_one_graph_and_the_words_drawn_behind_it(tmp_path: Path, layer: list[Row]) -> None:
     words, width = 50304, 2048
     drawn = [[1, words]]
     behind = [
@@ -307,7 +315,7 @@ def test_a_mixture_in_one_graph_and_the_words_drawn_behind_it(tmp_path: Path) ->
         Row("unattributed logits", "aten::argmax", "reduce_kernel<ArgMaxOps>", drawn),
     ]
     lookup = Row("embedding norm", "", "triton_red_fused__to_copy_embedding_rms_norm_0")
-    rows = [lookup, *DECODES * LAYERS, *behind]
+    rows = [lookup, *layer * LAYERS, *behind]
     trace, links, found = attributed(tmp_path, pieces(rows))
     right, wrong = verdict(rows, trace, found)
     assert (right, wrong) == (1.0, {}), open_rows(rows, trace, found)

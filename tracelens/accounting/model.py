@@ -164,6 +164,9 @@ def _head(
     found = forward.gemm(("logits", lambda s: s.n if hidden in (None, s.k) else None))
     size = found.value
     if size is None:
+        takes = forward.gemm(("logits", lambda s: s.k)).value
+        if takes is not None and hidden is not None:
+            found = Known(None, words.head_of_another_width(takes, hidden))
         return found, found
     rows = forward.gemm(("logits", lambda s: s.m if s.n == size else None)).value or 0
     listed, lost = operands.lists(size, hidden), operands.loses(size)

@@ -57,6 +57,7 @@ _PART_OF = _FINER.copy()
 for _part in ("moe.router", "moe.dispatch"):
     _PART_OF[COMPONENT["moe.experts"], COMPONENT[_part]] = True
 
+_SENT = ("Memcpy HtoD", "Memcpy DtoH")
 _IS_TABLES_GRADIENT = re.compile("embedding(_dense|_sparse)?_backward")
 _REASON = {name: code for code, name in enumerate(REASONS)}
 
@@ -236,7 +237,9 @@ def _structure(
     turns = (of_label[which[use]] == COMPONENT["attention.rope"]) & (evidence[use] == EVIDENCE_CODE["op"])
     turns &= ~trained[use]
     finer |= turns & (component[use] == COMPONENT["embedding"])
-    use = use[(weak[use] | finer) & (of_label[which[use]] != COMPONENT["unattributed"])]
+    # what stands around a product says less than the table that it shares
+    surer = evidence[use] < np.array([EVIDENCE_CODE[x.evidence] for x in found], np.int32)[which[use]]
+    use = use[((weak[use] & ~surer) | finer) & (of_label[which[use]] != COMPONENT["unattributed"])]
     columns.put(found, which, use)
     return several
 
@@ -275,9 +278,11 @@ def _memory(trace: Trace, columns: Columns, picture: BoolArray) -> None:
     fills is part of it."""
     is_kernel = trace.symbols.where(lambda text: text == "kernel")[trace.kernels.category]
     other = columns.are("other")
-    columns.set(
-        ~is_kernel & (columns.are("unattributed") | other) & ~(picture & other), "memory", "kernel_name"
-    )
+    open_ = (columns.are("unattributed") | other) & ~(picture & other)
+    # a place between kernels says nothing of the batch or the result that is sent between host and GPU there
+    placed = columns.evidence >= EVIDENCE_CODE["structure"]
+    sent = placed & trace.symbols.where(lambda text: text.startswith(_SENT))[trace.kernels.name]
+    columns.set(~is_kernel & (open_ | sent), "memory", "kernel_name")
 
 
 def _reasons(trace: Trace, links: Links, seen: _Seen, open_: BoolArray, ambiguous: BoolArray) -> IntArray:

@@ -36,6 +36,8 @@ class Situation:
     experts: bool = False  # experts are named somewhere in the trace, and a choice of them too
     beside_convolution: bool = False  # the module around it, or around its own, holds convolutions
     behind: bool = False  # outside the modules, between the last of them and the backward
+    gated: bool = False  # in an MLP of three products with one activation
+    mixture: str = "none"  # "weights": takes those of experts; "choice": as wide as what is chosen from
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def decide(situation: Situation) -> Decision | None:
         return decision  # what says that it is of a mixture of experts is, whatever else there is
     if decision.component == "logits" and situation.vocabulary == "weight" and situation.batched:
         return None  # what multiplies activations can be attention that has no softmax
-    if is_part(decision.component):
+    if is_part(decision.component) and not (situation.gated and decision.component.startswith("mlp.")):
         return Decision("other", decision.evidence)  # no attention anywhere: this is no transformer's MLP
     return decision
 
@@ -348,9 +350,11 @@ def _of_activation(s: Situation, outer: tuple[str | None, ...]) -> str | None:
 
 def _among_experts(s: Situation, role: str) -> str | None:
     """In a mixture of experts: its products, its choices and its moves; the rest by its place."""
+    if s.mixture == "weights":
+        return "moe.experts"  # one copy of an expert for each token (index of a stack of weights, then bmm)
     if s.inner == "dispatch" or (s.inner == "bmm" and role == "moe" and s.beside_experts):
         return "moe.dispatch"  # by an index, or by a product with who goes where (arXiv 2006.16668)
-    if s.inner in ("topk", "softmax"):
+    if s.inner in ("topk", "softmax") or (role == "moe" and s.mixture == "choice"):
         return "moe.router"
     if s.inner == "bmm" or (role == "experts" and (s.inner == "linear" or s.outer in _ACTIVATIONS)):
         return "moe.experts"

@@ -40,6 +40,30 @@ def settle_phases(
     ahead, back = replayed_directions(trace, links, names, role == ROLE["forward"], gradient)
     phase[ahead & (phase == PHASE["other"]) & ~updates] = PHASE["forward"]
     phase[back & ~updates] = PHASE["backward"]
+    phase[_behind_backward(trace, links, phases) & (phase == PHASE["forward"])] = PHASE["backward"]
+
+
+def _behind_backward(trace: Trace, links: Links, phases: Phases) -> BoolArray:
+    """Per kernel: does it sum over ranks, between a backward and the next forward or the optimizer?
+
+    A loop that sums its gradients itself does so with numbers of autograd, as a forward has them; of that
+    those prove it that a backward is tied to.
+    """
+    sums = trace.symbols.where(lambda text: "AllReduce" in text or "ReduceScatter" in text)[
+        trace.kernels.name
+    ]
+    tied = links.backward_to_forward
+    forward = links.ops_at.start + np.unique(tied[tied >= 0])
+    never = np.iinfo(np.int64).min
+
+    def last(nodes: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """When the last of these began before the launch of each kernel."""
+        times = np.append(never, np.sort(links.ts_ns[nodes]))
+        return times[np.searchsorted(times, look_up(links.ts_ns, links.kernel_node, never)) - 1]
+
+    backward = last(np.flatnonzero(phases.backward & links.is_op))
+    out: BoolArray = backward > np.maximum(last(forward), last(np.flatnonzero(phases.optimizer)))
+    return out & sums & (links.kernel_node >= 0)
 
 
 def untold_by_host(trace: Trace, links: Links) -> BoolArray:

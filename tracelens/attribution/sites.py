@@ -20,6 +20,7 @@ from tracelens.trace import Links, Trace, distinct_rows
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
+_GATED = 3  # products of a gated MLP
 _RULE_CODE = {rule: code for code, rule in enumerate(OP_RULES)}
 
 
@@ -42,6 +43,7 @@ def operator_rules(trace: Trace, links: Links, again: BoolArray) -> IntArray:
     )
     rule = np.where(links.is_op, rule_of_symbol[links.name], -1).astype(np.int32)
     rule[_matmuls_of_bmm(links, rule)] = _RULE_CODE["bmm"]
+    rule[_over_a_linear(links, rule)] = _RULE_CODE["linear"]
     around = links.forest.parent[again]
     while len(around := np.unique(around[around >= 0])):
         around = around[~again[around]]
@@ -103,6 +105,8 @@ def decide_sites(
         "residual": residual[nodes],
         "vocabulary": vocabulary,
         "behind": behind[nodes].astype(np.int32),
+        "mixture": _of_mixture(trace, links, rule)[nodes],
+        "gated": np.isin(paths.mlp[nodes], paths.mlp[(count == _GATED) & (paths.mlp >= 0)]).astype(np.int32),
     }
     decision = np.full(len(links.forest.parent), -1, np.int32)
     decisions: list[Decision] = []
@@ -183,6 +187,8 @@ def _situation(
         vocabulary=("none", "weight", "logits")[site["vocabulary"]],
         experts=experts,
         behind=bool(site["behind"]),
+        mixture=("none", "weights", "choice")[site["mixture"]],
+        gated=bool(site["gated"]),
         beside_convolution=not convolves.isdisjoint({elements, elements[:-1]}),
     )
 
@@ -194,6 +200,15 @@ def _matmuls_of_bmm(links: Links, rule: IntArray) -> IntArray:
     above = above[above >= 0]
     linear: IntArray = above[rule[above] == _RULE_CODE["linear"]]
     return linear
+
+
+def _over_a_linear(links: Links, rule: IntArray) -> IntArray:
+    """What dequantizes a weight and multiplies with it (``MatMul4Bit`` of bitsandbytes) is a linear layer."""
+    linear = np.flatnonzero(rule == _RULE_CODE["linear"])
+    above = links.forest.above(links.forest.nearest(rule >= 0))[linear]
+    above = above[above >= 0]
+    over: IntArray = above[rule[above] == _RULE_CODE["quantize"]]
+    return over
 
 
 def _vocabulary(trace: Trace, links: Links, rule: IntArray, nodes: IntArray) -> IntArray:
@@ -310,7 +325,7 @@ def _in_mlp(
     total = np.repeat(np.add.reduceat(is_linear.astype(np.int32), starts), sizes)
     position[nodes[is_linear]] = (running - first - 1)[is_linear]
     # three products with one activation are a gated MLP; with two they are three layers in a row
-    gated_or_plain = (total != 3) | (np.repeat(np.add.reduceat(~is_linear * 1, starts), sizes) == 1)
+    gated_or_plain = (total != _GATED) | (np.repeat(np.add.reduceat(~is_linear * 1, starts), sizes) == 1)
     count[nodes] = np.where(gated_or_plain, total, 0)
     follows = np.append(group[1:] == group[:-1], False) & np.append(~is_linear[1:], False)
     before[nodes] = is_linear & follows
@@ -360,6 +375,35 @@ def _adds_activations(dims: list[Any] | None) -> int:
         return -1 if dims is None else 0
     a, b = dims[0], dims[1]
     return isinstance(a, list) and a == b and len(a) >= 2 and _is_shape(a, len(a))
+
+
+def _of_mixture(trace: Trace, links: Links, rule: IntArray) -> IntArray:
+    """Per node: 1 for an index that takes the matrices that a batched product multiplies with, one for each
+    token; 2 for a linear layer as wide as what ``topk`` chooses from; else 0."""
+    seen: dict[str, set[tuple[int, ...]]] = {"bmm": set(), "topk": set()}
+
+    def note(name: str, sizes: list[Any]) -> int:
+        seen[name] |= {tuple(size) for size in sizes if _is_shape(size, 2) or _is_shape(size, 3)}
+        return 0
+
+    def named(name: str) -> BoolArray:
+        return np.asarray(rule == _RULE_CODE[name])
+
+    _told(trace, links, named("bmm"), lambda dims: note("bmm", (dims or [])[1:2]))
+    _told(trace, links, named("topk"), lambda dims: note("topk", (dims or [])[:1]))
+    matrices = {sizes[1:] for sizes in seen["bmm"]} | {sizes[:0:-1] for sizes in seen["bmm"]}
+    choices = {sizes[-1] for sizes in seen["topk"] if sizes}
+
+    def weights(dims: list[Any] | None) -> int:
+        source = dims[0] if dims else None
+        return int(source is not None and _is_shape(source, 3) and tuple(source[1:]) in matrices)
+
+    def choice(dims: list[Any] | None) -> int:
+        right = next((one for one in reversed(dims or []) if _is_shape(one, 2)), [0])
+        return 2 * int(right[-1] in choices)
+
+    found = _told(trace, links, named("dispatch"), weights)
+    return found + _told(trace, links, named("linear"), choice)
 
 
 def _is_by_channel(dims: list[Any] | None) -> int:

@@ -79,6 +79,11 @@ def several_widths(widths: Sequence[int]) -> str:
     return f"layers of several widths, {', '.join(map(str, widths))}: no one model"
 
 
+def head_of_another_width(takes: int, hidden: int) -> str:
+    """Of a head behind what is no layer of the model."""
+    return f"the head takes {takes} values a row, where the layers are {hidden} wide"
+
+
 def layers_counted(stream: int | None, *, models: int = 1) -> str:
     """Of layers that are counted, those with a ``stream`` so wide or all."""
     which = "layers counted in the step" if stream is None else f"layers whose stream is {stream} wide"

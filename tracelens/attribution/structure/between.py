@@ -272,7 +272,7 @@ class _Placed(OnStream):
                 kind = self.run.kinds[at]
                 if end is not None and at >= end:
                     return [*out, *self._on_stream(end)]
-                if "experts" in kind.tags:
+                if "experts" in kind.tags or kind.what == "quantize":
                     out.append((at, Label("moe.experts", self.layer)))
                     continue
                 routes = kind.what == "softmax" or kind.name in _ROUTES or kind.tags & {"router", "softmax"}

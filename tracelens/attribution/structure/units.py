@@ -350,6 +350,7 @@ _BY_NAME = {
     "cvt_fp16_to_fp4": ("quantize", ""),  # csrc/quantization/fp4 of vLLM
     "quantize": ("quantize", ""),
     "quant_kernel": ("quantize", ""),
+    "segmented_max_reduction": ("quantize", ""),  # its scale: csrc/quantization/w8a8/fp8/common.cu of vLLM
     "GeluCUDAKernel": ("activation", ""),
     "silu_kernel": ("activation", ""),
     "tanh_kernel": ("activation", "tanh"),
