@@ -64,7 +64,7 @@ def test_a_range_that_holds_a_part_of_the_work_is_no_step(tmp_path: Path) -> Non
 
 def test_what_a_server_samples_behind_a_batch_is_of_it(tmp_path: Path) -> None:
     """vllm v1/worker/gpu_worker.py: sample_tokens runs outside the range of execute_model."""
-    assert _loop(tmp_path, PREFILL, DECODE, behind=1)[1] == [0, 0, 0, 0, 1, 1, 1, -1]
+    assert _loop(tmp_path, PREFILL, DECODE, behind=1)[1] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_a_batch_of_no_request_is_no_step(tmp_path: Path) -> None:

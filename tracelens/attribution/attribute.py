@@ -279,9 +279,9 @@ def _memory(trace: Trace, columns: Columns, picture: BoolArray) -> None:
     is_kernel = trace.symbols.where(lambda text: text == "kernel")[trace.kernels.category]
     other = columns.are("other")
     open_ = (columns.are("unattributed") | other) & ~(picture & other)
-    # a place between kernels says nothing of the batch or the result that is sent between host and GPU there
-    placed = columns.evidence >= EVIDENCE_CODE["structure"]
-    sent = placed & trace.symbols.where(lambda text: text.startswith(_SENT))[trace.kernels.name]
+    # a place behind the head says nothing of the batch or the result that is sent between host and GPU there
+    behind = columns.are("logits", "loss") & (columns.evidence >= EVIDENCE_CODE["structure"])
+    sent = behind & trace.symbols.where(lambda text: text.startswith(_SENT))[trace.kernels.name]
     columns.set(~is_kernel & (open_ | sent), "memory", "kernel_name")
 
 

@@ -64,7 +64,7 @@ def _loop(
 ) -> Steps | None:
     """The ranges of one name, but for numbers, that follow each other and hold the launches.
 
-    ``batches`` are those of a server, which samples behind each: that is of the batch, up to the next one.
+    ``batches`` are those of a server, which samples behind each: that is of the batch.
     """
     alike: dict[str, list[int]] = defaultdict(list)
     for at, name in enumerate(names):
@@ -79,7 +79,7 @@ def _loop(
         if not len(row) or (start[1:] < stop[:-1]).any():
             continue
         if batches:
-            stop = np.append(start[1:], stop[-1])
+            stop = np.append(start[1:], max(stop[-1], launched[-1] + 1))
         elif held.sum() < _ALL * len(launched):
             continue
         return Steps([*range(len(row))], start, stop, True, names[int(row[0])])
