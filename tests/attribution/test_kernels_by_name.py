@@ -151,6 +151,10 @@ def test_component_of_a_kernel(name: str, component: str | None) -> None:
         ("attention.core", "void qk_int_sv_f8_attn_kernel<128u, 64u, 32u, 64u, 128u, (DataType)1>(int)"),
         ("attention.core", "sage_fwd"),
         ("attention.other", "sage_quant_kernel"),
+        (
+            "attention.other",
+            "kernel_cutlass_kernel_cudnndeepseek_sparse_attentionindexer_forwardindexer_fwd_sm100IndexerFo",
+        ),
         ("moe.dispatch", "_fwd_kernel_ep_scatter_2"),
         ("moe.experts", "fused_moe_kernel_gptq_awq"),
         ("moe.experts", "_p_matmul_ogs_NTN_bf16xbf16xmxfp4_128x256x64_swiglu"),

@@ -29,6 +29,11 @@ KERNELS: tuple[Row, ...] = (
         "NVIDIA/FasterTransformer src/fastertransformer/kernels/unfused_attention_kernels.cu",
     ),
     (
+        "attention.other",
+        r"\bkernel_cutlass_kernel_cudnndeepseek_sparse_attentionindexer_",
+        "NVIDIA/cudnn-frontend python/cudnn/deepseek_sparse_attention/indexer_forward",
+    ),
+    (
         "mlp.activation",
         r"\bfastertransformer::generic_activation",
         "NVIDIA/FasterTransformer src/fastertransformer/kernels/activation_kernels.cu",
