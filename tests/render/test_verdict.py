@@ -303,6 +303,8 @@ def test_a_trace_without_marked_steps_is_not_called_idle(said: Listener) -> None
     text, detail = verdict(picture(busy=0.01, marked=False))
     assert "prof.step()" in detail
     said(text)
+    forward = verdict(picture(busy=0.01, marked=False, components=[component("norm", 1.0)]))[1]
+    assert "prof.step()" in forward and "tracelens capture" not in forward, "a step ends with an optimizer"
     assert "start_profile" in verdict(picture(busy=0.01, marked=False, served=True))[1]
     busy = verdict(picture(gain=GAIN, marked=False))
     said(busy[0], busy[1])

@@ -130,6 +130,12 @@ class StepPicture:
     served: bool = False  # by an engine whose batches are not marked
 
     @property
+    def trains(self) -> bool:
+        """Is there work of a backward or an optimizer? ``tracelens capture`` knows steps by that."""
+        phases = {row.phase for row in self.components}
+        return not phases or not phases.isdisjoint({"backward", "recompute", "optimizer"})
+
+    @property
     def padding(self) -> Sequence[Finding]:
         """Tokens of padding in linear layers."""
         return [one for one in self.findings if one.slug == "padded-tokens"]

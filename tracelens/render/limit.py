@@ -8,7 +8,7 @@ from tracelens import numbers as f
 from tracelens.accounting.limits import LARGE, byte_times, limits, picture_of
 from tracelens.render import remedies, waits
 from tracelens.render.section import Content, Page, Section
-from tracelens.render.verdict import PROFILED, verdict
+from tracelens.render.verdict import profiled_steps, verdict
 from tracelens.results import CommunicationRow, Report
 from tracelens.results.step import LimitedBy
 from tracelens.results.waiting import idle_ms, mean_ms
@@ -138,9 +138,9 @@ def _idle(report: Report) -> Card:
         todo.remove(fewer)
         todo += [] if picture.has_graphs else [fewer]
     without_ms = summary.unprofiled.median_ms
-    said = PROFILED in verdict(picture).detail
+    slows = profiled_steps(picture)
     profiled = (
-        ("" if said else f" {PROFILED}")
+        ("" if slows in verdict(picture).detail else f" {slows}")
         if without_ms is None
         else f" A step takes {f.ms(without_ms)} without the profiler, so {f.ms(idle_ms(summary))} of idle"
         " time is not the profiler's."

@@ -51,7 +51,9 @@ _SHARES = ((0.99, "All of it"), (0.5, "Most of it"), (0.0, "The largest part of 
 _MORE = ", more than any shape change would save."
 #: Said once: a card that stands below the verdict leaves it out.
 PROFILED = "The profiler slows the CPU: tracelens capture also times steps without it."
+_FORWARDS_PROFILED = "The profiler slows the CPU: time the steps without it, too."
 _MARK = f"{TO_TRY} call prof.step() after each step, or record with tracelens capture."
+_MARK_FORWARDS = f"{TO_TRY} call prof.step() after each step."
 _SERVED = f"{TO_TRY} profile through start_profile of a current vLLM or SGLang, which marks each batch."
 _WHOLE = f"{TO_TRY} the whole file, or a new recording of fewer, whole steps."
 
@@ -104,8 +106,8 @@ def _verdict(seen: StepPicture) -> Verdict:
         shapes = shapes if seen.findings else ""
     idle = seen.summary.gpu_busy_frac < 1 - LARGE
     if idle and not seen.marked:
-        to_try = _WHOLE if seen.cut else _SERVED if seen.served else _MARK
-        return Verdict(_unmarked(seen), to_try, _joined(remark, shapes))
+        mark = _SERVED if seen.served else _MARK if seen.trains else _MARK_FORWARDS
+        return Verdict(_unmarked(seen), _WHOLE if seen.cut else mark, _joined(remark, shapes))
     if idle and (why := _profiler(seen)) is not None:
         return Verdict(why, "", _joined(remark, shapes, others))
     first = _first(seen, found, alone=bool(remark))
@@ -270,8 +272,13 @@ def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> Verdict:
     if found.idle_ms < _HOST * (without_ms or found.step_ms):
         return Verdict(f"The GPU is idle {part}{_more(seen, alone=alone)}", to_try, "")
     shapes = "" if alone else ", not limited by GEMM shapes"
-    profiled = PROFILED if without_ms is None else ""
+    profiled = profiled_steps(seen) if without_ms is None else ""
     return Verdict(f"The step is CPU-bound{shapes}: the GPU is idle {part}.", to_try, profiled)
+
+
+def profiled_steps(seen: StepPicture) -> str:
+    """What the profiler does to the steps, and what times them without it."""
+    return PROFILED if seen.trains else _FORWARDS_PROFILED
 
 
 def _mean_part(seen: StepPicture, mean_ms: float, of: str = "the step") -> str:
