@@ -69,6 +69,17 @@ def test_too_few_steps_are_told_plainly(tmp_path: Path, said: Listener) -> None:
     assert files(tmp_path) == []
 
 
+def test_the_parent_of_a_script_with_too_few_steps_says_no_other_reason(tmp_path: Path) -> None:
+    call = f"subprocess.run([sys.executable, {str(NANOGPT)!r}, '--steps', '3'], check=True)"
+    (tmp_path / "start.py").write_text(f"import subprocess, sys\n{call}\n")
+    done = capture("start.py", cwd=tmp_path)
+    assert [
+        line for line in done.stderr.splitlines() if "no trace" in line and "the script ran 3" not in line
+    ] == []
+    assert "the script ran 3" in done.stderr
+    assert list((tmp_path / "traces").glob("*")) == []
+
+
 @pytest.mark.parametrize(
     "what",
     ["sys.exit(3)", "raise KeyError", "own = torch.profiler.profile(); own.start(); own.stop()"],

@@ -113,6 +113,11 @@ def _nothing_written(options: Options) -> None:
     """The process that the user started: the last one to know that no trace came out."""
     from pathlib import Path
 
+    told = Path(options.told)
+    if told.exists():  # a child has said why it has none
+        with suppress(OSError):
+            told.unlink()
+        return
     if any(_is_new(path, options.started) for path in Path(options.out).glob("rank*.json.gz")):
         return
     if _handed_over or (_session is not None and (_session.done or _session.optimizer_steps)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -42,6 +43,11 @@ class Options:
 
     def wants(self, rank: int) -> bool:
         return self.ranks is None or rank in self.ranks
+
+    @property
+    def told(self) -> str:
+        """A file that a child makes when it says why it has no trace; its parent then says nothing else."""
+        return os.path.join(self.out, f".told-{self.root}-{self.started:.0f}")
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))

@@ -11,6 +11,7 @@ import os
 import shlex
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -247,7 +248,7 @@ class Session:
             self._write(None)  # the window was complete; fewer steps stand behind it
         elif self.state == "waiting":
             if self.done or self._finder.optimizer_steps:
-                say(f"no trace: {self._why_none(reason)}")
+                self._say_none(self._why_none(reason))
             self._over()
 
     def _cut(self, ended: str, why_none: str) -> None:
@@ -257,9 +258,15 @@ class Session:
             self._end_recording(complete_step=False)
             self._write(ended)
             return
-        say(f"no trace: {why_none}")
+        self._say_none(why_none)
         with signals.held():
             self._abandon()
+
+    def _say_none(self, why_none: object) -> None:
+        say(f"no trace: {why_none}")
+        if self.options.root not in (None, os.getpid()):
+            with suppress(OSError):
+                Path(self.options.told).touch()
 
     def _why_none(self, reason: str | None) -> str:
         """Of a training that ``reason`` ended, or that was too short."""
@@ -296,7 +303,7 @@ class Session:
         try:
             size, earlier = finish(raw, target, self._facts, self._backward)
         except TraceFileError as error:
-            say(f"no trace: {error}")
+            self._say_none(error)
         else:
             self.written = target
             cut = f", cut short: {ended}" if ended else ""
