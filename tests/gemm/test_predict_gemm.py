@@ -279,6 +279,22 @@ BOARDS = [
     ("rtx-5070-ti", (78.11 + 91.48) / 2, (84.04 + 94.56) / 2, 172),  # and 86
     ("rtx-5080", 91.1, 102.9, 104),
     ("rtx-5090", 183.7, 234.7, 15),
+    ("a40", 115.16, 110.64, 185),  # from here on nothing was set by them
+    ("a4000", 59.95, 56.10, 97),
+    ("h20", 133.41, 138.60, 77),
+]
+#: The best of sizes from 1024 to 10240 (the same, database.md).
+BEST = [
+    ("rtx-3060-laptop", 25.85),
+    ("rtx-5090", 242.18),
+    ("rtx-3090", 76.68),
+    ("rtx-3080", 64.7),
+    ("rtx-4090", 173.31),
+    ("a6000", 123.34),
+    ("h200", 790.29),
+    ("b200", 1696.03),
+    ("a800-sxm-80gb", 266.48),
+    ("h20", 142.25),
 ]
 
 
@@ -290,6 +306,24 @@ def test_boards_without_tables_are_within_15_percent_of_public_figures(
     predicted = [predict_gemm(size, size, size, gpu=board).tflops or 0.0 for size in (4096, 8192)]
     assert sum(predicted) == pytest.approx(small + large, rel=0.13), issue
     assert predicted == pytest.approx([small, large], rel=0.155), issue
+
+
+@pytest.mark.parametrize(("gpu", "best"), BEST, ids=[one[0] for one in BEST])
+def test_the_best_rate_that_users_report_lies_in_the_range(gpu: str, best: float) -> None:
+    board = find_gpu(None, override=gpu)
+    times = [(size, predict_gemm(size, size, size, gpu=board).time_us.known) for size in (4096, 8192, 10240)]
+    rates = [(2 * size**3 / one.high / 1e6, 2 * size**3 / one.low / 1e6) for size, one in times if one]
+    assert min(low for low, _ in rates) <= best <= max(high for _, high in rates)
+
+
+def test_cut_down_tensor_cores_lose_nothing_to_power() -> None:
+    """An SM of an H20 has a quarter of the rate of an H100's: full rate leaves it its clock."""
+    found = {}
+    for name in ("h20", "h100-sxm", "h100-pcie"):
+        rates = model_rates(find_gpu(None, override=name), "bf16")
+        assert isinstance(rates, Rates)
+        found[name] = rates.sustained_loss_frac
+    assert found["h20"] == 0.0 < found["h100-sxm"] == found["h100-pcie"]
 
 
 #: TFLOP/s of batched GEMMs of attention, 64 of 2048 positions, on an A100: head dimension, scores, values.

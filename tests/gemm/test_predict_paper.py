@@ -12,8 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+import pandas as pd
 import pytest
 
+from benchmarks import predictions
 from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
@@ -118,3 +120,13 @@ def test_a_measured_shape_is_predicted_as_measured(
     for found, held_out in folds:
         own = [one for one in found if one not in held_out]
         assert median(error(one, found[one]) for one in own) <= 0.01
+
+
+def test_batched_gemms_timed_as_calls_are_within_10_percent() -> None:
+    """By the CPU's clock a call takes what the CPU does, or its kernel and more: told by two thirds."""
+    rows = [one for one in sweeps() if one.sweep == "bmm/msweep"]
+    columns = {name: [getattr(one, name) for one in rows] for name in ("m", "n", "k", "batch", "time_us")}
+    table = predictions.predicted(pd.DataFrame(columns), A100, "fp16", "NN")
+    kernels, calls = predictions.judged(table), predictions.judged(predictions.as_calls(table))
+    assert float(calls["n"]) >= 15
+    assert float(calls["median"]) <= 0.10 < float(kernels["median"])

@@ -24,6 +24,9 @@ SMALL = 1024
 #: Up to so many rows, and below so many microseconds, they follow it in other ways again.
 FEW, SHORT_US = 64, 10.0
 
+#: Power leaves the full clock while tensor cores work at less than this share of the full rate: recordings of
+#: an H100 (``tracelens.step.power``).
+FULL_CLOCK = 1 / 3
 
 #: Type -> the first compute capability and architecture whose tensor cores have it.
 _CAME_WITH = {
@@ -103,7 +106,17 @@ def model_rates(gpu: Gpu, math_dtype: str, *, aligned: bool = True) -> Rates | s
     shares = architecture(gpu.compute_capability).shares_of(gpu.name, math_dtype, aligned=aligned)
     if shares is None:
         return words.rates_unknown(gpu.title, math_dtype, measured_in(math_dtype))
-    return rates_of(shares, gpu, math_dtype)
+    return rates_of(_cut_down(shares, gpu, math_dtype), gpu, math_dtype)
+
+
+def _cut_down(shares: Shares, gpu: Gpu, math_dtype: str) -> Shares:
+    """The reference's figures for a GPU whose tensor cores are cut down to less than a third of it (H20).
+
+    Full rate takes no more power there than leaves the reference its full clock (``FULL_CLOCK``).
+    """
+    if _of_reference(gpu, math_dtype) >= FULL_CLOCK:
+        return shares
+    return replace(shares, sustained_loss_frac=0.0)
 
 
 def no_units(gpu: Gpu, math_dtype: str) -> str | None:
@@ -128,11 +141,18 @@ def layout_frac(gpu: Gpu, math_dtype: str, layout: str) -> float:
 
     What holds it back is beside the tensor cores: a GPU with slower ones loses less than the reference.
     """
-    known = architecture(gpu.compute_capability)
-    frac = known.layouts.get(math_dtype, {}).get(layout, 1.0)
-    reference = next((one for one in list_gpus() if one.name == known.reference), gpu)
+    frac = architecture(gpu.compute_capability).layouts.get(math_dtype, {}).get(layout, 1.0)
+    return min(1.0, frac / _of_reference(gpu, math_dtype)) if frac < 1 else frac
+
+
+@lru_cache(maxsize=256)
+def _of_reference(gpu: Gpu, math_dtype: str) -> float:
+    """The peak of one SM over that of the architecture's reference; 1 where one of them is not known."""
+    reference = next(
+        (one for one in list_gpus() if one.name == architecture(gpu.compute_capability).reference), gpu
+    )
     own, other = ((one.peak(math_dtype) or 0.0) / one.sms if one.sms else 0.0 for one in (gpu, reference))
-    return min(1.0, frac * other / own) if frac < 1 and own and other else frac
+    return own / other if own and other else 1.0
 
 
 def peak_of(gpu: Gpu, math_dtype: str) -> float | None:
