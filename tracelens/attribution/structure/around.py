@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tracelens.attribution.structure.norms import written_norms
+from tracelens.attribution.structure.patches import label_merged
 from tracelens.attribution.structure.readings import adapters, mlp_of, scales_sum
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
@@ -20,6 +21,7 @@ from tracelens.attribution.structure.walk import activates, routes
 _QUERIES = (1, 2, 3)  # products of one core
 _LATENT = 4  # two down and two up, with a norm between (arXiv 2405.04434)
 _TO_SUM = 8  # units from the last product of a block to the sum with the stream, at most
+_TO_STREAM = ("elementwise", "bmm")  # a batched GEMM mixes several streams (arXiv 2409.19606)
 _TO_BEND = 3  # units from a gate's product to what bends it, at most
 _HANDS_ON = ("copy", "dropout", "helper")
 _SCORES = ("softmax", "activation", "elementwise", "add")  # of experts, before some are chosen
@@ -32,6 +34,7 @@ def label_around(run: Run) -> None:
     """Name the products around cores, and those of MLPs between norms, that have no name yet; fills
     ``run.labels``."""
     if run.cores and not any(map(run.shape, run.products())):
+        label_merged(run)
         _Around(run).label()
 
 
@@ -143,14 +146,22 @@ class _Around:
                 # a compiler puts two models side by side
                 straight = not gates and self._before(at) == core.last and not self.compiled
                 taken = self.kinds[self._behind(at)].what == "gemm" and not self._before_core(at)
-                if self._summed(at) or (straight and taken):
+                if self._summed(at) or (straight and taken) or self._is_gated(gates, at):
                     return dict.fromkeys(gates, "attention.other") | {at: "attention.output"}
                 gates.append(at)
-            elif at in self.normed or self.kinds[at].what not in _INSIDE:
+            elif at in self.normed if gates else at not in self.normed and self.kinds[at].what == "add":
+                return {}  # the core's result can be normalized
+            elif at not in self.normed and self.kinds[at].what not in _INSIDE:
                 return {}
             if len(gates) > 1 or (gates and not any(map(activates, self.kinds[gates[0] : at + _TO_BEND]))):
                 return {}
         return {}
+
+    def _is_gated(self, gates: list[int], at: int) -> bool:
+        """Is what the product takes the core's result times the gate's sigmoid, and nothing else (arXiv
+        2505.06708)? Its own result can be normalized ahead of any sum."""
+        between = [p for p in range(gates[0] + 1, at) if not self._passes(p)] if gates else []
+        return [self.kinds[p].name for p in between] == ["sigmoid", "mul"] and not self.compiled
 
     def _before_core(self, at: int) -> bool:
         """Does another core follow, and neither a sum nor a normalization ahead of it? Of those are the
@@ -165,7 +176,7 @@ class _Around:
         rest = [p for p in places if not self._passes(p)]
         sums = next((p for p in rest if self.kinds[p].what == "add"), None)
         if sums is None or any(
-            self.kinds[p].what != "elementwise" and p not in self.normed for p in rest if p < sums
+            self.kinds[p].what not in _TO_STREAM and p not in self.normed for p in rest if p < sums
         ):
             return False
         behind = self._behind(sums)

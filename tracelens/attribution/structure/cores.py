@@ -31,9 +31,11 @@ from tracelens.attribution.structure.grammar import (
     tagged,
     what,
 )
+from tracelens.attribution.structure.norms import is_root
 from tracelens.attribution.structure.runs import Core, Run
 from tracelens.attribution.structure.units import VIEWS, Kind
 
+_TO_ROOT = 3  # units from the mean of squares to the root of it, at most
 _NEAR = 256  # units between scores, softmax and values, at most: Longformer has 76
 _POSITIONS = 2  # linear layers within the scores of an attention
 _COORDINATES = 4  # numbers that say how two positions lie to one another, at most
@@ -156,7 +158,8 @@ def _on_scores(it: Match, at: int) -> bool:
     if kind.what == "convolution" and first is not None:
         maps = kind.tensors[:1]
         return any(prod(t[:2]) == first.batch and prod(t[2:]) == first.m * first.n for t in maps)
-    return first is not None or kind.what != "norm"
+    written = is_root(it.run, at) and any(k.name == "mean" for k in it.kinds[at - _TO_ROOT : at])
+    return first is not None or not (written or kind.what == "norm")
 
 
 def _takes_values(it: Match, at: int) -> bool:

@@ -101,10 +101,13 @@ def _is_wide(it: Match) -> bool:
 
 
 def _is_added(it: Match, at: int) -> bool:
-    """Is its result added to something, scaled or not, and that no bias before an activation?"""
+    """Behind a decay: is its result added to something, scaled or not, and that no bias before an activation?
+    What it is added to can be several streams that a batched GEMM mixes (arXiv 2409.19606)."""
     aside = ("copy", "dropout")
-    behind = (kind.what for kind in it.kinds[at + 1 :] if kind.what not in aside and kind.name != "mul")
-    return next(behind, "") == "add" and next(behind, "") != "activation"
+    rest = (kind.what for kind in it.kinds[at + 1 :] if kind.what not in aside and kind.name != "mul")
+    first = next(rest, "")
+    added = next(rest, "") if first == "bmm" else first
+    return added == "add" and next(rest, "") != "activation" and any(map(_DECAYS, it.kinds[it.start : at]))
 
 
 GROUPED = ("_grouped_mm", "_scaled_grouped_mm")
@@ -142,7 +145,6 @@ MIXER_WITHOUT_SHAPES = Grammar(
         one(_in_mixer, _over_sequence, _AHEAD_UNSHAPED),
         one(_in_mixer, what("gemm"), _SCAN, where=_is_added),
     ),
-    where=lambda it: it.count(_DECAYS) > 0,
 )
 
 # Gated convolution (transformers models/lfm2/modeling_lfm2.py, Lfm2ShortConv; models/lfm3_vl, of each picture

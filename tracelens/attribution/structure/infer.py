@@ -142,7 +142,9 @@ def infer(
         if run.cores and (unshaped or (run.phase == "graph" and not goes_back(run))):
             _without_shapes(trace, links, names, units, run)
         elif unshaped and any(other.cores for other in ahead):
-            label_heads(run)  # of a chunk of the tokens, behind the backward of the chunk before
+            label_heads(
+                run, _layouts(trace, names, units, run)[1]
+            )  # of a chunk of the tokens, behind the backward of the chunk before
             if run.labels:
                 label_between(run, 0, None)
         elif run.phase == "forward" and any(other.cores for other in read if other.phase == "graph"):
@@ -270,10 +272,11 @@ def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units
     if hidden is not None:
         label_forward(run, hidden)
     else:
-        label_by_order(run, _layouts(trace, names, units, run)[1])
+        kernels = _layouts(trace, names, units, run)[1]
+        label_by_order(run, kernels)
         if run.phase == "forward":
             label_around(run)
-        label_heads(run)
+        label_heads(run, kernels)
     label_between(run, hidden or 0, None)
     behind = [core.first for core in run.cores if core.backward]
     heads = [at for at, label in run.labels.items() if label.component == "logits"]

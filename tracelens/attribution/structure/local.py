@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
 from math import prod
@@ -18,6 +18,7 @@ from tracelens.attribution.structure.attention_grammars import (
     SEPARABLE,
     TO_KEYS,
 )
+from tracelens.attribution.structure.expert_grammars import LATENT, SHARED_EXPERTS
 from tracelens.attribution.structure.grammar import PRODUCT, matches
 from tracelens.attribution.structure.grammars import MIXERS, MIXTURES
 from tracelens.attribution.structure.maps import MAPS
@@ -41,13 +42,12 @@ from tracelens.attribution.structure.part_grammars import (
     PROJECTION_HEAD,
     RESIDUAL_BLOCK,
     SCALED_BACK,
-    SHARED_EXPERTS,
     TO_OTHER_STREAM,
     WEIGHED_STREAMS,
 )
 from tracelens.attribution.structure.returns import OPEN
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
-from tracelens.attribution.structure.units import CLIPS, VIEWS, Dims, Kind, Units
+from tracelens.attribution.structure.units import CLIPS, CUTS, VIEWS, Dims, Kind, Units
 from tracelens.attribution.structure.walk import FEW, chooses, loses
 
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
@@ -131,7 +131,7 @@ def label_local(run: Run, *, attends: bool) -> None:
             run.labels.setdefault(at, Label(part, evidence="local"))
     mlps = (LONE_MLP, GATED_MLP, HALVED_MLP, MESSAGE_MLP)
     lone = (*mlps, RESIDUAL_BLOCK, SCALED_BACK, WEIGHED_STREAMS) if run.cores else ()
-    for grammars in (MIXTURES, SHARED_EXPERTS, _READ_AT_PLACES, (ADDITIVE, SEPARABLE, TO_KEYS), lone):
+    for grammars in (MIXTURES, SHARED_EXPERTS, LATENT, _READ_AT_PLACES, (ADDITIVE, SEPARABLE, TO_KEYS), lone):
         # what makes values that are read at places can look like a head's first layer
         guessed = {at for at, label in run.labels.items() if label.component == "other"}
         guessed = guessed if grammars == _READ_AT_PLACES else set()
@@ -225,10 +225,19 @@ def label_projection_heads(run: Run) -> None:
             run.labels |= {at: Label("other", evidence="local") for at in found.components}
 
 
-def label_heads(run: Run) -> None:
-    """Name the products whose results losses take; fills ``run.labels``."""
+def label_heads(run: Run, keys: Mapping[int, object]) -> None:
+    """Name the products whose results losses take, and of several heads side by side the others, which run
+    the same kernel (``keys``) right before; fills ``run.labels``."""
+    products = run.products()
     for found in matches(run, HEAD):
         run.labels.setdefault(found.start, Label("logits"))
+        heads = [at for at in products if at <= found.start]
+        for before, at in pairwise(reversed(heads)) if run.labels[found.start] == Label("logits") else ():
+            between = run.kinds[at + 1 : before]
+            beside = all(kind.what == "copy" or kind.name in VIEWS | CUTS for kind in between)
+            if at in run.labels or keys[at] != keys[before] or not beside:
+                break
+            run.labels[at] = Label("logits")
 
 
 def label_sampled(run: Run) -> None:

@@ -23,6 +23,13 @@ _BEFORE = frozenset(
     | {"convert_element_type", "broadcast_in_dim"}  # of var, where it is composed of others
 )
 _CENTRES = frozenset({"sub", "var", "var_mean", "std"})
+_WEIGHED_AHEAD = (
+    "copy_",
+    "add",
+    "copy_",
+    "mul",
+    "copy_",
+)  # in more bits, with a weight kept as its distance from 1
 _SCALE_AND_SHIFT = 2  # rows
 
 
@@ -33,13 +40,16 @@ def written_norms(run: Run) -> set[int]:
         if normalizes_by(run, root) and (start := _start(run, root)) < root:
             stop = _stop(run, start, root)
             whole = _whole(run.kinds[start:stop])
-            out |= {*range(_weighed_ahead(run, start, stop, whole), stop)}
+            first = _weighed_ahead(run, start, stop, whole)
+            if not whole and first < start:  # it has no other weight
+                stop = min((p + 1 for p in range(root, stop) if run.kinds[p].what == "copy"), default=stop)
+            out |= {*range(first, stop)}
             out |= _weighed(run, stop, whole, rows=True)
         out |= by_length(run, root) or by_response(run, root) or by_deviation(run, root)
         if run.kinds[root].what == "norm":
             whole = _whole(run.kinds[root : root + 1])
             out |= _weighed(run, root + 1, whole) | _modulated(run, root + 1, whole)
-    return out
+    return out | _weighed_as_others(run)
 
 
 def _whole(kinds: list[Kind]) -> Dims:
@@ -66,7 +76,11 @@ def _weighed_ahead(run: Run, start: int, stop: int, whole: Dims) -> int:
     """Where one begins whose weight is ahead of its statistics (transformers models/muse_spark): it has none
     behind them."""
     weights, at = {whole[-1:]}, start - 1
-    if not whole or any(weighs(kind, whole, weights) for kind in run.kinds[start:stop]):
+    if not whole:
+        before = run.kinds[max(start - len(_WEIGHED_AHEAD), 0) : start]
+        weighed = (*map(_name, before),) == _WEIGHED_AHEAD and adds_number(before[1])
+        return start - len(before) if weighed else start
+    if any(weighs(kind, whole, weights) for kind in run.kinds[start:stop]):
         return start
     at -= at >= 0 and run.kinds[at].what == "copy" and run.kinds[at].tensors[:1] == (whole,)
     if at < 0 or not weighs(run.kinds[at], whole, weights):
@@ -119,6 +133,21 @@ def _weighed_before_product(run: Run, start: int) -> set[int]:
     own = next((n for n, name in enumerate(names) if name in ("gemm", "norm", "cat")), 0)
     scaled = names[:own] in (["mul"], ["add", "mul"]) and names[own] == "gemm"
     return {*range(start, start + own)} if scaled or names[:own] == ["add", "mul", "add"] else set()
+
+
+def _weighed_as_others(run: Run) -> set[int]:
+    """Without shapes: behind the last normalization of a model what is behind others ahead of products."""
+    norms = [at for at, kind in enumerate(run.kinds) if kind.what == "norm" and not kind.tensors]
+    tails = {
+        run.kinds[at]: run.kinds[at + 1 : at + 1 + len(own)]
+        for at in norms
+        if (own := _weighed_before_product(run, at + 1))
+    }
+    out: set[int] = set()
+    for at in norms:
+        behind = range(at + 1, at + 1 + len(tails.get(run.kinds[at], ())))
+        out |= {*behind} if run.kinds[behind.start : behind.stop] == tails.get(run.kinds[at]) else set()
+    return out
 
 
 def _name(kind: Kind) -> str:
@@ -215,7 +244,9 @@ def _stop(run: Run, start: int, root: int) -> int:
             if products and any(t[-1] == 1 < prod(t) for t in kind.tensors[1:2] if t):
                 break  # by one number for each row, again: of what takes it
             products += 1
-            if products > 2 or (not kind.tensors and _turns(run, at)):
+            if products > 2 or (
+                not kind.tensors and (_turns(run, at) or (kind.name == "div" and products > 1))
+            ):
                 break
         stop = at + 1
     return stop

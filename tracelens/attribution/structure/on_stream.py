@@ -11,13 +11,15 @@ from tracelens.attribution.structure.heads import widths
 from tracelens.attribution.structure.norms import adds, adds_number, is_affine
 from tracelens.attribution.structure.positions import Places
 from tracelens.attribution.structure.runs import Label
-from tracelens.attribution.structure.units import CLIPS, VIEWS, Kind
+from tracelens.attribution.structure.units import CLIPS, CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import counts_batches, is_product
 from tracelens.gemm.inductor import parse_fused
 
 #: What is added to the stream.
 _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch", "moe.router")
 _COUNTS = frozenset({"arange", "iota", "floor", "_unsafe_index", "index"})
+_TAKES_OR_GIVES = ("attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down")
+_PICKS = CUTS | {"index", "index_select", "gather"}  # rows
 _PADDED = 64  # words that a vocabulary is made larger by, at most
 _OF_STREAM = 3  # dimensions: samples, tokens, channels
 _COLORS = 4  # of a picture, with what is see-through
@@ -54,7 +56,8 @@ class OnStream(Places):
         started = (opens or self.before == "embedding" or makes) and self.run.phase != "recompute"
         for at in (at for at in self.gap if at >= start):
             kind = self.run.kinds[at]  # of a decoder behind its encoder, of a second tower
-            started |= (looks_up(self.run, kind, self.hidden) and self.core is not None) or (
+            table = looks_up(self.run, kind, self.hidden) or (kind.what == "embedding" and not kind.tensors)
+            started |= (table and self.core is not None) or (
                 kind.what == "convolution" and (self.before is None or self._cuts_patches(kind))
             )
             label = self._opening(at) if started else self._stream(at)
@@ -155,7 +158,7 @@ class OnStream(Places):
         if self.after != "embedding" and at in self.behind_norms and of_layer:
             return None  # of the first layer
         if not kind.tensors:
-            positions = at in self._among_lookups or self._sums_lookups(at)
+            positions = at in self._among_lookups or at in self._interpolated or self._sums_lookups(at)
             return Label("embedding") if positions and not counts_batches(self.run, at) else None
         if kind.what == "fused" and len(kind.tensors) == 1:
             return None  # it takes nothing: numbers of positions, of distances between them, zeros
@@ -212,6 +215,8 @@ class OnStream(Places):
             return Label("residual", self.layer)
         if self._weighs_shortcut(at):
             return Label("residual", self.next_layer)
+        if not kind.tensors and (label := self._told_by_neighbours(at)) is not None:
+            return label
         if not in_front and self.hidden not in widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
         if adds_number(kind):
@@ -242,6 +247,28 @@ class OnStream(Places):
         if self.after == "logits" and at > self.last_added and kind.what != "activation":
             return Label("logits")  # what the head takes of the sequence
         return None
+
+    def _told_by_neighbours(self, at: int) -> Label | None:
+        """Without shapes: rows that are picked for the head; zeros that windows are padded with ahead of
+        their queries; what clips a product's operand or result, right beside it; and what is added to a
+        block's result behind its dropout, and normalized."""
+        kind, behind = self.run.kinds[at], self.run.kinds[at + 1 : at + 2]
+        before = self.run.kinds[max(at - 1, 0)]
+        if self.after == "logits" and at > self.last_norm and kind.name in _PICKS:
+            return Label("logits")
+        fills = kind.name == "fill_" and [other.what for other in behind] == ["copy"]
+        pads = fills or (kind.what == "copy" and before.name == "fill_")
+        if pads and self.after == "attention.qkv" and at > self.last_norm:
+            return Label("attention.other", self.next_layer)
+        if kind.name in CLIPS:
+            ways = (range(at - 1, -1, -1), range(at + 1, len(self.run)))
+            ends = [next((p for p in way if self.run.kinds[p].name not in CLIPS), at) for way in ways]
+            named = (self.run.labels[p].component for p in ends if p in self.run.labels)
+            parts = [component.partition(".")[0] for component in named if component in _TAKES_OR_GIVES]
+            return Label(f"{parts[0]}.other", self.layer) if parts else None
+        closes = kind.what == "add" and not kind.tags and before.what == "dropout"
+        normed = closes and at + 1 < len(self.run) and self._is_norm(at + 1)
+        return Label("residual", self.layer) if normed else None
 
     def _only_adds(self, kind: Kind, at: int) -> bool:
         """Without shapes: a sum, scaled or dropped, by its name, of what no convolution made. Numbers of

@@ -150,40 +150,6 @@ SCALED_BACK = Grammar(
 )
 
 
-# An expert of all tokens behind the others of a mixture (arXiv 2401.06066), where no shapes tell: what it
-# gives is added to what they gave, and that to the stream.
-
-
-def _behind_experts(it: Match, at: int) -> bool:
-    before = next((p for p in range(at - 1, -1, -1) if it.kinds[p].what != "copy"), -1)
-    return before in it.run.labels and it.run.labels[before].component == "moe.dispatch"
-
-
-_BENDS = some("mlp.activation", what("activation", "elementwise"))
-_ADDED = (
-    one("moe.dispatch", what("add")),
-    one("residual", what("add"), Gap("residual", what("copy", "dropout"))),
-)
-
-SHARED_EXPERTS = (
-    Grammar(
-        "gated expert of all tokens",
-        (
-            one("mlp.gate", what("gemm"), where=_behind_experts),
-            _BENDS,
-            one("mlp.up", what("gemm")),
-            some("mlp.activation", named("mul")),
-            one("mlp.down", what("gemm")),
-            *_ADDED,
-        ),
-    ),
-    Grammar(
-        "expert of all tokens",
-        (one("mlp.up", what("gemm"), where=_behind_experts), _BENDS, one("mlp.down", what("gemm")), *_ADDED),
-    ),
-)
-
-
 # A table of positions that is read by a product with rows of one 1 each (Gemma 4's pictures).
 
 ONE_HOT = Grammar(
@@ -351,12 +317,11 @@ DROP_PATH_FLOORED = Grammar(
     (
         one("dropout", named("rand", "uniform_")),
         one("dropout", named("add"), elements="samples"),
-        one("dropout", named("floor_"), elements="samples"),
+        one("dropout", named("floor", "floor_"), elements="samples"),
         one("dropout", named("div"), elements="all"),
         one("dropout", named("mul"), elements="all"),
     ),
-    where=lambda it: it["all"] > it["samples"],
-    shaped=True,
+    where=lambda it: it.sizes.get("all", 1) > it.sizes.get("samples", 0),
 )
 
 

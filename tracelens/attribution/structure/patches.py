@@ -1,10 +1,11 @@
-"""A picture's patches before the first layer: laid out, put in order, chosen, and given positions."""
+"""A picture's patches before the first layer: laid out, put in order, chosen, given positions and merged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
 
+from tracelens.attribution.structure.grammar import Gap, Grammar, many, matches, named, one, what
 from tracelens.attribution.structure.positions import WAVES
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import VIEWS
@@ -13,6 +14,27 @@ from tracelens.attribution.structure.walk import is_product
 _EMBEDS = Label("embedding")
 _OF_STREAM = 3  # dimensions: samples, tokens, channels
 _ROOTS = ("rsqrt", "sqrt", "var", "var_mean", "std")
+
+
+# Between two stages (Swin, arXiv 2103.14030): places of each kind side by side, and a linear layer that makes
+# no queries, a norm before or behind it.
+
+MERGED = Grammar(
+    "patches merged",
+    (
+        many("embedding", named("slice"), least=4),
+        one("embedding", named("cat")),
+        one("norm", what("norm"), least=0),
+        one("embedding", what("gemm")),
+        one("", what("norm"), Gap("", what("copy"))),
+    ),
+)
+
+
+def label_merged(run: Run) -> None:
+    """Name what merges patches, of a run without shapes; fills ``run.labels``."""
+    for found in matches(run, MERGED, taken={at for core in run.cores for at in core.parts}):
+        run.labels |= {at: Label(part, evidence="local") for at, part in found.components.items()}
 
 
 def label_patches(run: Run, *, rotated: bool) -> None:

@@ -27,10 +27,23 @@ class Places(Interval):
         before = self.run.kinds[:at]
         puts = (kind for kind in reversed(before) if kind.name not in VIEWS | CUTS)
         first = next((kind for kind in puts if kind.what not in ("add", "copy") and kind.name != "cat"), None)
-        if first is None or not (self.run.kinds[at].what == "add" or self.run.kinds[at].name == "cat"):
+        kind = self.run.kinds[at]
+        if first is None or not (kind.what == "add" or kind.name in ("cat", "sum")):
             return False
         made = [kind.what for kind in before if kind.what in ("norm", "softmax", "core", "convolution")]
         return may_look_up(first) or (first.what == "convolution" and made == ["convolution"])
+
+    @cached_property
+    def _interpolated(self) -> set[int]:
+        """Without shapes: rows of a table that are weighed, summed up and added to the patches right behind
+        their lookup, as positions between those that were trained."""
+        found, kinds = set[int](), self.run.kinds
+        for lookup in (p for p in self.gap if may_look_up(kinds[p]) and not kinds[p].tensors):
+            behind = [p for p in self.gap if p > lookup]
+            steps = [p for p in behind if kinds[p].what != "copy" and kinds[p].name not in VIEWS][:3]
+            if [kinds[p].name for p in steps] == ["mul", "sum", "add"]:
+                found |= {p for p in behind if p <= steps[-1]}
+        return found
 
     @cached_property
     def _among_lookups(self) -> range:

@@ -1,0 +1,166 @@
+"""Recorded without shapes: what the units beside a layer's GEMMs are, by order, repetition and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.attribution.rows import Row, attributed, verdict, written
+
+_AT = "void at::native::"
+_GEMM = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
+_COPY = "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda(%s)#1}>"
+NARROW = f"{_AT}elementwise_kernel<128, 4, gpu_kernel_impl<{_COPY % 'c10::BFloat16'}"
+
+
+def _linear(right: str, *, kernel: str = _GEMM) -> Row:
+    return Row(right, "aten::linear", kernel)
+
+
+def _work(right: str, *names: str) -> list[Row]:
+    """Units of these operators; a sum with a number is "add 1", a cast to fewer bits "narrow"."""
+    own = {"add 1": ("add", "CUDAFunctorOnSelf_add<float>"), "narrow": ("copy_", "")}
+    rows = []
+    for name in names:
+        op, kernel = own.get(name, (name, f"{name}_kernel"))
+        stated = f"{_AT}vectorized_elementwise_kernel<4, at::native::{kernel}>" if kernel else NARROW
+        rows.append(Row(right, f"aten::{op}", stated))
+    return rows
+
+
+def _rms(*behind: str, right: str = "norm") -> list[Row]:
+    """A mean-square norm that is written out, and what its weight is."""
+    return _work(right, "copy_", "pow", "mean", "add 1", "rsqrt", "mul", "narrow", *behind)
+
+
+NORM = _rms("mul")
+ADDED = _work("residual", "add")
+CORE = Row("attention.core", "aten::scaled_dot_product_attention", "flash_fwd_kernel")
+QUERIES = 3 * [_linear("attention.qkv")]
+ATTENTION = [*NORM, *QUERIES, CORE, _linear("attention.output"), *ADDED]
+(CLIPPED,) = _work("mlp.other", "clamp")
+BENDS = _work("mlp.activation", "silu")
+GATED = [_linear("mlp.gate"), *BENDS, _linear("mlp.up"), *_work("mlp.activation", "mul"), _linear("mlp.down")]
+LAYER = [*ATTENTION, *NORM, *GATED, *ADDED]
+WORDS = [Row("embedding", "aten::embedding", "vectorized_gather_kernel")]
+LOSS = [Row("loss", "aten::cross_entropy_loss", "nll_loss_forward")]
+HEAD = [*NORM, _linear("logits", kernel="cutlass_80_gemm"), *LOSS]
+WAVES = _work("attention.rope", "mul", "cat", "cos", "mul", "sin", "mul")
+TURNS = _work("attention.rope", "mul", "neg", "cat", "mul", "add")
+TURNED = [*NORM, *QUERIES, *TURNS, CORE, _linear("attention.output"), *ADDED, *NORM, *GATED, *ADDED]
+
+ROUTER = [_linear("moe.router"), *_work("moe.router", "sigmoid", "topk")]
+GROUPED = "aten::_grouped_mm"
+EXPERTS = [
+    *_work("moe.dispatch", "sort", "index"),
+    Row("moe.experts", GROUPED, "cutlass_grouped"),
+    *_work("moe.experts", "silu", "mul"),
+    Row("moe.experts", GROUPED, "cutlass_grouped"),
+    *_work("moe.dispatch", "mul", "index_put_", "index", "sum"),
+]
+SHARED = [
+    *_work("moe.dispatch unattributed", "narrow", "view"),
+    *GATED,
+    *_work("moe.dispatch", "add"),
+    *ADDED,
+]
+
+
+def _weighed_ahead(right: str = "norm") -> list[Row]:
+    """Its weight, kept as its distance from 1, ahead of the statistics (transformers models/muse_spark)."""
+    return [*_work(right, "copy_", "add 1", "copy_", "mul", "narrow"), *_rms()]
+
+
+def _affine(right: str = "norm") -> list[Row]:
+    return [Row(right, "aten::layer_norm", "vectorized_layer_norm_kernel"), *_work(right, "add 1", "mul")]
+
+
+BEFORE_SCAN = [*3 * [_linear("ssm.projection")], Row("ssm.conv", "aten::conv1d", "conv_depthwise")]
+DECAYS = [_linear("ssm.projection"), *_work("ssm.scan", "add", "exp", "mul", "sigmoid")]
+SCANS = [*BEFORE_SCAN, *DECAYS, *_work("ssm.scan", "cumsum", "exp", "mul"), _linear("ssm.projection")]
+#: Several streams, mixed by a batched GEMM before the block's result is added to each (arXiv 2409.19606).
+STREAMS = [Row("unattributed", "aten::bmm", "sgemm"), *_work("residual unattributed", "add")]
+STREAM_MIX = [*_rms(), _linear("unattributed"), *_work("unattributed", "softmax", "add 1", "div")]
+
+
+def _alike(count: int) -> list[Row]:
+    return count * [_linear("logits", kernel="cutlass_75_gemm")]
+
+
+CASES = {
+    "heads side by side": [*WORDS, *4 * LAYER, *NORM, *_alike(5), *_work("loss", "cat"), *LOSS],
+    "rows picked for the head": [*WORDS, *4 * LAYER, *NORM, *_work("logits", "index"), *HEAD[len(NORM) :]],
+    "a decoder behind its encoder": [*WORDS, *4 * LAYER, *NORM, *WORDS, *WAVES, *4 * TURNED, *HEAD],
+    "the last norm is weighed as the others": [
+        *4 * [*_affine(), *ATTENTION[len(NORM) :], *_affine(), *GATED, *ADDED],
+        *_affine(),
+        *WORDS,
+        *4 * LAYER,
+        *HEAD,
+    ],
+    "a weight ahead of the statistics": [
+        *WORDS,
+        *4 * [*ATTENTION, *_weighed_ahead(), *GATED, *_weighed_ahead(), *ADDED],
+        *HEAD,
+    ],
+    "what the core gives is normed and gated": [
+        *WORDS,
+        *[*NORM, *QUERIES, CORE, *_rms(), _linear("attention.other")],
+        *[*_work("attention.other", "sigmoid", "mul"), _linear("attention.output"), *_rms()],
+        *_work("residual unattributed", "div", "exp", "mul", "sqrt"),
+        *ADDED,
+        *NORM,
+        *GATED,
+        *ADDED,
+    ],
+    "narrower experts": [
+        *WORDS,
+        *[*ATTENTION, *NORM, *ROUTER, _linear("moe.experts"), *EXPERTS, _linear("moe.experts"), *ADDED],
+        *HEAD,
+    ],
+    "a shared expert behind a view": [*WORDS, *ATTENTION, *NORM, *ROUTER, *EXPERTS, *SHARED, *HEAD],
+    "a scan whose gates have a bias": [*WORDS, *LAYER, *NORM, *SCANS, *ADDED, *NORM, *GATED, *ADDED, *LAYER],
+    "positions between those of a table": [
+        Row("embedding", "aten::conv2d", "cudnn_fprop"),
+        *WORDS,
+        *_work("embedding", "mul", "sum", "narrow", "add"),
+        *4 * LAYER,
+    ],
+    "patches that are merged": [
+        *WORDS,
+        *2 * LAYER,
+        *_work("embedding", *4 * ("slice",), "cat"),
+        *[Row("norm", "aten::layer_norm", "vectorized_layer_norm_kernel"), _linear("embedding")],
+        *_work("unattributed", "copy_"),
+        *2 * [Row("norm", "aten::layer_norm", "vectorized_layer_norm_kernel"), *LAYER[len(NORM) :]],
+    ],
+    "paths dropped beside an attention": [
+        *WORDS,
+        *4 * [*NORM, *QUERIES, *_work("dropout", "rand", "add 1", "floor", "div", "mul"), *LAYER[11:]],
+    ],
+    "windows that are padded, and a block of convolutions": [
+        *[*WORDS, *LAYER],
+        *3 * [*NORM, *_work("attention.other", "fill_", "copy_"), *LAYER[len(NORM) :]],
+        *[*NORM, Row("other", "aten::conv1d", "conv_depthwise"), *_work("dropout", "dropout"), *ADDED],
+        *LAYER,
+    ],
+    "tables of several codebooks": [*WORDS, *_work("embedding", "sum"), *4 * LAYER, *HEAD],
+    "GEMMs that are clipped": [
+        *WORDS,
+        *4 * [*NORM, *_work("attention.other", "clamp"), *LAYER[len(NORM) : -1], CLIPPED, *ADDED],
+    ],
+    "streams that are mixed": [
+        *WORDS,
+        *3 * [*STREAM_MIX, *NORM, *SCANS, *STREAMS, *STREAM_MIX, *NORM, *GATED, *STREAMS],
+        *LAYER,
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", CASES.values(), ids=CASES.keys())
+def test_what_stands_beside_is_told(tmp_path: Path, rows: Sequence[Row]) -> None:
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    right, wrong = verdict(rows, trace, found)
+    assert (right, wrong) == (1.0, {})
