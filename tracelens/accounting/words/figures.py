@@ -69,7 +69,9 @@ def no_mfu_peak(vendor: str, gpu: str, dtype: str | None) -> str:
         return _NO_AMD_PEAKS
     if gpu == "unknown":
         return "no peak for this GPU: name it with --gpu"
-    return f"no dense {dtype} peak is known" if dtype else "in which type most of it runs is not known"
+    if dtype is None:
+        return "in which type most of it runs is not known"
+    return f"no dense {dtype} peak in the GPU table"
 
 
 def no_peak(vendor: str, gpu: str, title: str, dtype: str) -> str:
