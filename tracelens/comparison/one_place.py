@@ -40,7 +40,7 @@ def places(before: Report, after: Report) -> tuple[Places, Places, tuple[float, 
     """
     sides, names = (_of(before), _of(after)), (_by_name(before), _by_name(after))
     placed = [0.0, 0.0]
-    for key in names[0].keys() & names[1].keys():
+    for key in (key for key in names[0] if key in names[1]):  # in their order: sums of floats depend on it
         pair = names[0][key], names[1][key]
         unknown = [one.get((_UNKNOWN, key[0]), PerStep()) for one in pair]
         sums = [_sum(one.values()) for one in pair]
