@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -34,6 +35,13 @@ def test_the_copied_2_7b_shape_is_found(said: Listener) -> None:
     assert finding.parameter_delta == 0
     assert finding.evidence["padding_frac"] == pytest.approx(1 - 80 / 96)
     said(finding.title, finding.saw, finding.caveats)
+
+
+def test_the_title_names_the_split_that_the_saving_is_of_and_no_other() -> None:
+    """40 heads of 64 in place of 32 of 80 saved a twelfth of what 20 of 128 did, on one H100."""
+    finding = one(attention(1, 80, kernel=flash2(96)), step_ms=100.0, dims=model(**GPT3_2_7B))
+    assert len(finding.evidence["options"]) == 2
+    assert {int(size) for size in re.findall("[0-9]+", finding.title)} == {32, 80, 20, 128}
 
 
 def test_lost_degrees_of_tensor_parallelism_are_named() -> None:

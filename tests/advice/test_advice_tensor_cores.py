@@ -170,7 +170,7 @@ def test_where_another_matmul_runs_as_tf32_the_flag_is_on(said: Listener) -> Non
 @pytest.mark.parametrize(("gpu", "target"), [(H100, "tf32"), (RTX3060, "bf16"), (V100, "fp16")])
 def test_without_shapes_the_names_tell_fp32_on_cuda_cores(gpu: Any, target: str, said: Listener) -> None:
     """How much they compute is not known, so all of their time but what a kernel takes at least is the bound:
-    with shapes of a real trace (RTX 3060) 63 % of it is predicted to go, more than the ratio of the peaks.
+    with the shapes of a real trace (RTX 3060) 63 % of it is predicted to go, more than by the peaks' ratio.
     """
     row = gemm(1, None, None, None, kernel=SGEMM, dtype=None, math_dtype="fp32", time_us=2000.0)
     (finding,) = check(row, gpu=gpu).findings

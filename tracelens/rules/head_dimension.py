@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tracelens.numbers import listed, percent, plural
 from tracelens.rules.engine.bounds import Bound, bound_of_row
 from tracelens.rules.engine.candidate import Candidate
@@ -46,7 +44,7 @@ def _candidate(facts: StepFacts, group: HeadsRun) -> Candidate:
         if group.heads is not None and first.heads is not None:
             change["heads"] = [one * ranks_of(facts) for one in (group.heads, first.heads)]
     kept = "heads" in change and facts.model.kv_heads.value in (None, group.heads)
-    title, fix = _told(group, options, ranks_of(facts))
+    title, fix = _told(group, first, ranks_of(facts))
     return Candidate(
         title=title,
         saw=_saw(facts, group),
@@ -78,18 +76,22 @@ def _candidate(facts: StepFacts, group: HeadsRun) -> Candidate:
     )
 
 
-def _told(group: HeadsRun, options: Sequence[Split], ranks: int) -> tuple[str, list[str]]:
-    """Title and fix: in heads of the whole model where those come out even, else in their size."""
-    now, first = group.head_dim, options[0]
+def _told(group: HeadsRun, first: Split, ranks: int) -> tuple[str, list[str]]:
+    """Title and fix: in heads of the whole model where those come out even, else in their size.
+
+    The split that the saving is of, and no other: 40 heads of 64 in place of 32 of 80 saved 0.09 ms on the
+    H100 on which 20 of 128 saved 1.05 (sample traces).
+    """
+    now = group.head_dim
     if group.heads is not None and first.heads is not None:
-        whole = [(one.heads * ranks, one.head_dim) for one in options if one.heads is not None]
-        ways = [f"{plural(heads, 'head')} of {size}" for heads, size in whole]
-        title = f"Use {' or '.join(ways)} instead of {plural(group.heads * ranks, 'head')} of {now}"
-        fix = [f"- heads = {group.heads * ranks}   # head_dim {now}"]
-        return title, [*fix, f"+ heads = {first.heads * ranks}   # head_dim {first.head_dim}"]
-    sizes = " or ".join(str(one.head_dim) for one in options)
+        then = f"{plural(first.heads * ranks, 'head')} of {first.head_dim}"
+        fix = [
+            f"- heads = {group.heads * ranks}   # head_dim {now}",
+            f"+ heads = {first.heads * ranks}   # head_dim {first.head_dim}",
+        ]
+        return f"Use {then} instead of {plural(group.heads * ranks, 'head')} of {now}", fix
     fix = [f"- head_dim = {now}", f"+ head_dim = {first.head_dim}"]
-    return f"Use head_dim {sizes} instead of {now}", fix
+    return f"Use head_dim {first.head_dim} instead of {now}", fix
 
 
 def _bounds(facts: StepFacts, group: HeadsRun, option: Split) -> list[Bound]:

@@ -69,9 +69,7 @@ def no_mfu_peak(vendor: str, gpu: str, dtype: str | None) -> str:
         return _NO_AMD_PEAKS
     if gpu == "unknown":
         return "no peak for this GPU: name it with --gpu"
-    if dtype is None:
-        return "in which type most of it runs is not known"
-    return f"no dense {dtype} peak in the GPU table"
+    return f"no dense {dtype} peak in the GPU table" if dtype else "the type of most of it is not known"
 
 
 def no_peak(vendor: str, gpu: str, title: str, dtype: str) -> str:
