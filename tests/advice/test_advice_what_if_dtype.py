@@ -103,3 +103,23 @@ def test_types_are_read_in_the_words_of_every_framework(said: Listener) -> None:
     with pytest.raises(UsageError) as error:
         parse_changes(["dtype=int4"])
     said(error.value)
+
+
+def test_what_moves_bytes_takes_longer_under_autocast_than_in_fp32() -> None:
+    """Tensors stay in fp32 there, and casts are added: from half the time to a quarter more."""
+    rows = [replace(row, dtype="fp32", math_dtype="tf32", out_dtype="fp32") for row in rows_of(LLAMA)]
+    step = model_of(LLAMA, rows=[row for row in rows if row.kind == "gemm"], rest_ms=20.0)
+    (norm,) = what_if(step, {"dtype": "bf16"}).rest
+    assert (norm.then_ms.low, norm.then_ms.mid, norm.then_ms.high) == pytest.approx((10.0, 10.0, 25.2))
+    (wider,) = what_if(model_of(LLAMA, rest_ms=20.0), {"dtype": "fp32"}).rest
+    assert wider.then_ms.high == pytest.approx(40.0)
+
+
+def test_attention_that_leaves_fp32_on_an_unknown_gpu_has_no_prediction() -> None:
+    rows = [replace(row, dtype="fp32", kernel_family="mem_efficient") for row in rows_of(LLAMA)]
+    rows = [replace(row, math_dtype="tf32") if row.kind == "gemm" else row for row in rows]
+    step = model_of(LLAMA, rows=rows)
+    attention = sum(call.row.time_ms_per_step for call in step.work.attention)
+    assert attention > 0 and what_if(step, {"dtype": "bf16"}).unpredicted_ms == 0.0
+    unknown = replace(step, gpu=replace(H100, compute_capability=None))
+    assert what_if(unknown, {"dtype": "bf16"}).unpredicted_ms >= attention

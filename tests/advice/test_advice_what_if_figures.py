@@ -34,6 +34,12 @@ def llama() -> StepModel:
     return model_of(LLAMA, rest_ms=20.0)
 
 
+@pytest.fixture(scope="module")
+def calm() -> StepModel:
+    """The same with so much beside its GEMMs that it runs at full clock before and after."""
+    return model_of(LLAMA, rest_ms=2000.0)
+
+
 def ends(one: WhatIf) -> tuple[float, float, float]:
     saving = one.saving_ms
     assert saving.low is not None and saving.mid is not None and saving.high is not None, one.notes
@@ -98,8 +104,8 @@ def test_rows_come_by_their_time(llama: StepModel) -> None:
     assert times == sorted(times, reverse=True) and len(set(times)) > 3
 
 
-def test_errors_of_one_kind_add_and_of_different_kinds_add_in_squares(llama: StepModel) -> None:
-    one = what_if(llama, {"sequence": 1024})
+def test_errors_of_one_kind_add_and_of_different_kinds_add_in_squares(calm: StepModel) -> None:
+    one = what_if(calm, {"sequence": 1024})
     kinds: dict[str, list[Span]] = {"attention": [], "products": [], "bytes": [r.then_ms for r in one.rest]}
     for row in one.rows:
         kinds["attention" if row.component == "attention.core" else "products"].append(row.then_ms)
@@ -115,7 +121,8 @@ def test_what_is_not_predicted_may_move_as_much_as_what_is(said: Listener) -> No
     """1 ms of gap beside the predicted products: as much of it as they save or lose."""
     small = gemm(99, 777, 555, 333, component="mlp.up", time_us=1000.0)
     whole, gap = (
-        what_if(model_of(LLAMA, rows=r), {"ffn": 16384}) for r in (rows_of(LLAMA), [*rows_of(LLAMA), small])
+        what_if(model_of(LLAMA, rows=r, rest_ms=2000.0), {"ffn": 16384})
+        for r in (rows_of(LLAMA), [*rows_of(LLAMA), small])
     )
     touched = sum(row.time_ms for row in whole.rows)
     opened = 1.0 * abs(ends(whole)[1]) / touched
@@ -137,7 +144,7 @@ def test_a_tenth_without_a_formula_is_still_judged() -> None:
 
 def test_idle_time_takes_up_what_is_added_and_a_saving_can_end_as_idle_time() -> None:
     """A quarter more layers, exactly; the GPU idles for 20 % of the step."""
-    step = model_of(LLAMA, busy_frac=0.8)
+    step = model_of(LLAMA, busy_frac=0.8, rest_ms=2000.0)
     step_ms = step.step_ms or 0.0
     low, mid, high = ends(what_if(step, {"layers": 40}))
     assert low == mid and high == pytest.approx(mid + 0.2 * step_ms) and high < 0

@@ -17,8 +17,9 @@ from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements, write_measurements
+from tracelens.results import Report
 from tracelens.step.saved_step import step_of
-from tracelens.step.whatif import what_if
+from tracelens.step.whatif import scenario, what_if
 from tracelens.step.words import simulation as words
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -98,6 +99,80 @@ def test_two_real_traces_of_one_model_predict_each_others_products(
     # all but one: the gradient of a 768 x 768 weight, whose K is split
     assert median(errors) < 0.04 and sorted(errors)[-2] < 0.05 and max(errors) < furthest
     assert inside >= 0.9 * len(errors)
+
+
+def recorded(name: str) -> Report:
+    return analyzed(SAMPLES / f"h100-sxm_{name}.json.gz").report
+
+
+#: Two recordings of one board that differ in these sizes, and how each becomes the other.
+PAIRS = [
+    ("gpt2_vocab50257_eager", "gpt2_vocab50304_eager", "vocab=50304", "vocab=50257"),
+    ("gpt2_vocab50304_head64_eager", "gpt2_vocab50304_head128_eager", "heads=20", "heads=40"),
+    ("gpt2_vocab50257_head80_eager", "gpt2_vocab50304_head64_eager", "vocab=50304,heads=40",
+     "vocab=50257,heads=32"),
+    *(
+        pair
+        for how in ("eager", "checkpoint", "compile")
+        for pair in (
+            (f"gpt2_vocab50257_head80_{how}", f"gpt2_vocab50304_head128_{how}", "vocab=50304,heads=20",
+             "vocab=50257,heads=32"),
+            (f"llama_gqa_ffn10922_{how}", f"llama_gqa_ffn11008_{how}", "ffn=11008", "ffn=10922"),
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "there", "back"), PAIRS, ids=lambda text: text)
+def test_what_a_board_saved_lies_in_the_range_both_ways(
+    before: str, after: str, there: str, back: str
+) -> None:
+    """Steps without the profiler, 17 on each side: the few within it differ by 2 % from one another."""
+    reports = recorded(before), recorded(after)
+    for (one, other), change in ((reports, there), (reports[::-1], back)):
+        without = one.summary.unprofiled.median_ms, other.summary.unprofiled.median_ms
+        assert without[0] is not None and without[1] is not None
+        saving = scenario(step_of(one), change).saving_ms.known
+        assert saving is not None
+        assert saving.low <= without[0] - without[1] <= saving.high
+        assert saving.high - saving.low < 0.45 * (one.summary.step_ms.median - min(saving.mid, 0))
+
+
+def test_a_compiled_step_pads_what_leaves_the_grid() -> None:
+    """As fast as on the grid but for the copies; a step that is not compiled gets the slow kernel."""
+    report = recorded("llama_gqa_ffn11008_compile")
+    step = step_of(report)
+    assert step.anchors.compiled and not step_of(recorded("llama_gqa_ffn11008_eager")).anchors.compiled
+    plain = replace(step, anchors=replace(step.anchors, compiled=False))
+    padded, slow = (what_if(one, {"ffn": 10922}) for one in (step, plain))
+    for a, b in zip(padded.rows, slow.rows, strict=True):
+        assert a.then_ms.mid < 1.05 * a.time_ms and b.then_ms.mid > 1.5 * b.time_ms
+    copies = [one for one in padded.rest if one.scales_with == words.PADDING]
+    assert not [one for one in slow.rest if one.scales_with == words.PADDING]
+    assert {one.time_ms for one in copies} == {0.0}
+    # weights forward and for the inputs' gradients of up, gate and down; besides, at most, what down reads
+    # and the gradients that up and gate read
+    layers, per_ms = 4, 0.9 * 3350e6
+    weights = layers * 6 * 2 * 2 * 4096 * 10922 / per_ms
+    read = layers * 3 * 2 * 2 * (step.now.token_count or 0) * 10922 / per_ms
+    assert sum(one.then_ms.low for one in copies) == 0.0
+    assert sum(one.then_ms.mid for one in copies) == pytest.approx(weights)
+    assert sum(one.then_ms.high for one in copies) == pytest.approx(1.2 * weights + read)
+
+
+def test_attention_in_fp32_tells_nothing_of_the_kernels_of_16_bits() -> None:
+    """The board's memory-efficient kernel in fp32 took 12 times as long as cuDNN's in bf16."""
+    slow, fast = (recorded(f"gpt2_vocab50304_head128_{name}eager") for name in ("tf32_", ""))
+    one = scenario(step_of(slow), "dtype=bf16")
+    rows = {row.role: row for row in one.rows if row.component == "attention.core"}
+    assert len(rows) == 2
+    for row in fast.gemms:
+        if row.component == "attention.core":
+            changed = rows[row.phase]
+            assert changed.then_ms.low <= row.time_ms_per_step <= changed.then_ms.high < 0.3 * changed.time_ms
+    real = slow.summary.step_ms.median - fast.summary.step_ms.median
+    saving = one.saving_ms.known
+    assert saving is not None and saving.low <= real <= saving.high
 
 
 def test_the_sample_pair_agrees() -> None:

@@ -19,35 +19,50 @@ from tracelens.step.work import Product
 _SLOWEST = 1.2
 
 
-def pads_of(products: Sequence[Product], now: ModelConfig, then: ModelConfig, *, gpu: Gpu) -> list[Rest]:
-    """The copies of weights that ran padded and no longer have to, by component and phase.
+def pads_of(
+    products: Sequence[Product], now: ModelConfig, then: ModelConfig, *, gpu: Gpu, compiled: bool = False
+) -> list[Rest]:
+    """The copies that pad, of products that ran padded and no longer have to, by component and phase.
 
     A weight is read and written once for each product but its gradient's, whose operands were padded for the
-    other two. Activations are made padded by what computes them. At the low end nothing falls away.
+    other two. Activations are made padded by what computes them, or at the low end of the time left copied
+    as well; at its high end nothing falls away. In a ``compiled`` step products that leave the grid get them.
     """
     if not gpu.bandwidth_gbps:
         return []
-    times: dict[tuple[str, str], float] = defaultdict(float)
+    times: dict[tuple[str, str, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for product in products:
         row, sizes = product.row, product.sizes(then)
-        if row.role == "wgrad" or sizes is None or not _freed(product, now, then):
+        way = _way(product, now, then, compiled=compiled)
+        if row.role == "wgrad" or sizes is None or not way:
             continue
-        _, n, k, batch = sizes
-        if {"n", "k"} & row.padded_from.keys():
-            moved = 2 * batch * n * k * (bytes_per_element(row.dtype) or 2)
-            calls = row.calls_per_step * product.weight
-            times[row.component, row.phase] += calls * moved / (gpu.bandwidth_gbps * BANDWIDTH_FRAC * 1e6)
-    return [
-        Rest(*key, words.PADDING, _SLOWEST * time, Span(0.0, (_SLOWEST - 1) * time, _SLOWEST * time, "model"))
-        for key, time in times.items()
-    ]
+        m, n, k, batch = sizes
+        each = 2 * batch * row.calls_per_step * product.weight * (bytes_per_element(row.dtype) or 2)
+        each /= gpu.bandwidth_gbps * BANDWIDTH_FRAC * 1e6
+        off = _off(product, now if way < 0 else then)
+        for at, moved in enumerate((n * k * bool({"n", "k"} & off), m * k * ("k" in off))):
+            times[row.component, row.phase, way][at] += each * moved
+    return [_copies(*key, weights, copied) for key, (weights, copied) in times.items() if weights]
 
 
-def _freed(product: Product, now: ModelConfig, then: ModelConfig) -> bool:
-    """Was it padded, and is every size of it on the grid of 16 bytes ``then``?"""
-    grid = grid_elements(product.row.dtype)
-    if not product.row.padded_from or not grid:
-        return False
-    dims = [replace(dim, padded_to=1) for dim in (product.m, product.n, product.k)]
-    before, after = ([dim.value(config) or 1 for dim in dims] for config in (now, then))
-    return any(size % grid for size in before) and not any(size % grid for size in after)
+def _copies(component: str, phase: str, way: int, weights: float, copied: float) -> Rest:
+    """What copies of ``weights`` (ms), and of as much as ``copied`` besides, add (1) or take away (-1)."""
+    most = _SLOWEST * weights
+    if way > 0:
+        return Rest(component, phase, words.PADDING, 0.0, Span(0.0, weights, most + copied, "model"))
+    return Rest(component, phase, words.PADDING, most, Span(-copied, most - weights, most, "model"))
+
+
+def _way(product: Product, now: ModelConfig, then: ModelConfig, *, compiled: bool) -> int:
+    """-1 where it was padded and no longer has to be, 1 where it comes to be padded, 0 for neither."""
+    before, after = bool(_off(product, now)), bool(_off(product, then))
+    if before and not after:
+        return -1 if product.row.padded_from else 0
+    return 1 if compiled and after and not before else 0
+
+
+def _off(product: Product, config: ModelConfig) -> set[str]:
+    """The sizes of it, as the model has them, that are off the grid of 16 bytes."""
+    grid = grid_elements(product.row.dtype) or 1
+    dims = {name: replace(getattr(product, name), padded_to=1) for name in ("m", "n", "k")}
+    return {name for name, dim in dims.items() if (dim.value(config) or grid) % grid}

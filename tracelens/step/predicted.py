@@ -69,11 +69,14 @@ class Anchors:
     """Measured over predicted time of this trace's aligned products: per type, the median and its spread.
 
     ``narrow``: the same of its products below 16 bytes, apart for odd sizes, which have kernels of their own.
+    ``compiled``: torch.compile made the layers' kernels, so it pads a product that leaves the grid
+    (Inductor's pad_mm, which tries both).
     """
 
     by_dtype: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # factor, log half-width
     fastest_tflops: Mapping[str, float] = field(default_factory=dict)  # per type, of one of them
     narrow: Mapping[tuple[str, bool], tuple[float, float]] = field(default_factory=dict)
+    compiled: bool = False
 
     @classmethod
     def of(cls, work: Work, now: ModelConfig, *, gpu: Gpu, measured: Measurements | None) -> Anchors:
@@ -130,6 +133,8 @@ def scaled_product(
     call_us = call_us_of(row)
     old = predict_row(before, row, gpu=gpu, measured=measured)
     new = predict_row(after, row, gpu=gpu, measured=measured, dtype=dtype)
+    if anchors.compiled and same_type and _leaves_grid(old, new):
+        new = predict_row(_on_grid(after, row), row, gpu=gpu, measured=measured)
     if isinstance(old, str) or isinstance(new, str):
         return old if isinstance(old, str) else str(new)
     if not same_type and (off := _off_block(new, dtype)):
@@ -146,8 +151,7 @@ def scaled_product(
         old = predict_row(_on_grid(before, row), row, gpu=gpu, measured=measured)
     if isinstance(old, str) or old.time_us.mid is None:
         return old if isinstance(old, str) else old.unknown or words.NOW_UNPREDICTED
-    leaves = _class(new) < GRID_BYTES <= _class(old) and new.alignment_frac != old.alignment_frac
-    if same_type and leaves:
+    if same_type and _leaves_grid(old, new) and new.alignment_frac != old.alignment_frac:
         step = alignment_ladder(gpu=gpu, dtype=dtype, measured=measured).step_of(new.alignment)
         return _left_grid(old, new, row, anchors.narrow.get(_narrow(new, row)), step, texts, floor)
     reach, types = _error(before, after), {dtype, _math(row)}
@@ -342,6 +346,10 @@ def _math(row: GemmRow) -> str:
 def _class(found: Prediction) -> int:
     """Alignment of the least aligned operand, bytes."""
     return min((value for value in found.alignment.values() if value is not None), default=0)
+
+
+def _leaves_grid(old: Prediction | str, new: Prediction | str) -> bool:
+    return not isinstance(old, str) and not isinstance(new, str) and _class(new) < GRID_BYTES <= _class(old)
 
 
 def _on_grid(sizes: tuple[int, int, int, int], row: GemmRow) -> tuple[int, int, int, int]:

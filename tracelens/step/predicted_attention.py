@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError
 from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import Gpu
@@ -67,6 +69,8 @@ def scaled_attention(
     backend = _BACKENDS.get(call.row.kernel_family)
     if backend is None:
         return words.no_model(call.row.kernel_family)
+    if call.row.dtype == "fp32" and _dtype_of(call, then, now) != "fp32" and after is not None:
+        return _in_16_bits(call, after, _dtype_of(call, then, now), texts, gpu=gpu, measured=measured)
     call_us = call_us_of(call.row)
     ratios: list[float] = []
     floors: list[float] = []
@@ -101,6 +105,37 @@ def scaled_attention(
     widths = width + math.log(mid / min(ratios)), width + math.log(max(ratios) / mid)
     floor = min(floors) if len(floors) == len(ratios) else 0.0
     return bounded(mid * call_us, call_us, widths, basis, texts, how, floor, "attention")
+
+
+def _in_16_bits(
+    call: AttentionCall,
+    shape: AttentionSizes,
+    dtype: str,
+    texts: tuple[str, str],
+    *,
+    gpu: Gpu,
+    measured: Measurements | None,
+) -> Scaled | str:
+    """The call by its own prediction: 16 bits have other kernels than fp32, of which its time tells nothing.
+
+    The range spans the kernel that a recent torch picks and flash, which torch before 2.11 took, each with
+    and without a causal mask.
+    """
+    try:
+        kernels = {likely_backend(head_dim=shape.head_dim, dtype=dtype, gpu=gpu).name}
+    except InputError as error:  # of another vendor, or of unknown capability
+        return str(error)
+    kernels |= {"flash"} if "cudnn" in kernels else set()
+    times = []
+    for causal, kernel in itertools.product((True, False), sorted(kernels)):
+        found = _predict_attention(call, shape, causal, kernel, gpu=gpu, measured=measured, dtype=dtype)
+        if isinstance(found, str) or (known := found.time_us.known) is None:
+            return found if isinstance(found, str) else found.unknown or words.UNPREDICTED
+        times.append(known)
+    call_us, mid = call_us_of(call.row), math.exp(statistics.fmean(math.log(one.mid) for one in times))
+    widths = math.log(mid / min(one.low for one in times)), math.log(max(one.high for one in times) / mid)
+    how = words.as_predicted(mid, call_us)
+    return bounded(mid, call_us, widths, weakest(one.basis for one in times), texts, how, 0.0, "attention")
 
 
 def _dtype_of(call: AttentionCall, config: ModelConfig, now: ModelConfig) -> str:

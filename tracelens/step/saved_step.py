@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tracelens.config.words import COMMAND_LINE
 from tracelens.errors import InputError
+from tracelens.gemm.inductor import parse_fused
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import Known, Report
@@ -38,7 +39,22 @@ def step_of(
     )
     now = step.now if tied is None else replace(step.now, tied=tied)
     summary = report.summary
-    return replace(step, now=now, busy_frac=busy_frac(summary), unprofiled_ms=summary.unprofiled.median_ms)
+    return replace(
+        step,
+        now=now,
+        busy_frac=busy_frac(summary),
+        unprofiled_ms=summary.unprofiled.median_ms,
+        anchors=replace(step.anchors, compiled=_compiled(report)),
+    )
+
+
+def _compiled(report: Report) -> bool:
+    """Are most kernels of layers beside GEMMs and attention made by torch.compile, by time?"""
+    times = {True: 0.0, False: 0.0}
+    for one in report.other_kernels:
+        if one.component == "norm" or one.component.startswith(("attention.", "mlp.")):
+            times[parse_fused(one.kernel) is not None] += one.time_ms_per_step
+    return times[True] > times[False]
 
 
 def _gpu(report: Report) -> Gpu:

@@ -32,6 +32,7 @@ from tracelens.step.affected import (
 from tracelens.step.casts import casts_of
 from tracelens.step.exchange import Exchange, exchange_of
 from tracelens.step.pads import pads_of
+from tracelens.step.power import clock_ms
 from tracelens.step.traced_step import StepModel
 from tracelens.step.traffic import rest_of
 from tracelens.step.uneven import rest_of_load
@@ -63,13 +64,15 @@ def what_if(step: StepModel, changes: Mapping[str, int | str], *, told: Collecti
                 *exchange.rest,
                 *rest_of_load(step.communication, step.work, now, then),
                 *casts_of(step.work.products, now, then, gpu=step.gpu),
-                *pads_of(step.work.products, now, then, gpu=step.gpu),
+                *pads_of(step.work.products, now, then, gpu=step.gpu, compiled=step.anchors.compiled),
             ],
             key=lambda one: -one.time_ms,
         )
     )
     refused = _refused(step, then, affected, exchange)
-    saving = Estimate.unknown() if refused else _saving(step, affected, rest)
+    growth = _flops_growth(step.work, affected, then=then, now=now)
+    grown = 1.0 + (growth or 0.0) if now.dtype == then.dtype else None
+    saving = Estimate.unknown() if refused else _saving(step, affected, rest, grown=grown)
     tokens, tokens_then = now.token_count, then.token_count
     # A rank's part of the same vocabulary follows from the ranks.
     names = [name for name in changed_names(now, then) if name != "vocab" or name in changes]
@@ -80,7 +83,7 @@ def what_if(step: StepModel, changes: Mapping[str, int | str], *, told: Collecti
         step_ms=step.step_ms,
         then_ms=Estimate.unknown() if step.step_ms is None else step.step_ms - saving,
         parameters=[now.parameters, then.parameters],
-        flops_frac=_flops_growth(step.work, affected, then=then, now=now),
+        flops_frac=growth,
         tokens_frac=tokens_then / tokens - 1.0 if tokens and tokens_then else 0.0,
         rows=_rows(affected.parts),
         rest=list(rest),
@@ -164,14 +167,18 @@ def _joined(a: RowChange, b: RowChange) -> RowChange:
     return RowChange(a.gemm, a.component, a.role, a.shape_now, then, time_ms, then_ms, how)
 
 
-def _saving(step: StepModel, affected: Affected, rest: Sequence[Rest]) -> Estimate:
+def _saving(
+    step: StepModel, affected: Affected, rest: Sequence[Rest], *, grown: float | None = None
+) -> Estimate:
     """Savings of rows and components together, per step.
+
+    ``grown``: times the operations; None for another type, whose power is not known.
 
     Errors of one kind (ratios of products, anchored products, attention, bytes) share their cause and add;
     those of different kinds are independent, so they add in squares. Affected rows without a prediction
-    stay as measured; the range lets them move as much as the others do. Where the step waits for the
-    CPU, the range reaches to no change at all: a saving can end as idle time, and idle time can take up
-    what is added.
+    stay as measured; the range lets them move as much as the others do. It reaches to what the clock loses
+    (or gains) where less (or more) of the step is slow kernels. Where the step waits for the CPU, it reaches
+    to no change at all: a saving can end as idle time, and idle time can take up what is added.
     """
     kinds: dict[str, list[tuple[float, Span]]] = {}
     for part in affected.parts:
@@ -183,7 +190,9 @@ def _saving(step: StepModel, affected: Affected, rest: Sequence[Rest]) -> Estima
     mid = mid if abs(mid) > 1e-9 else 0.0
     predicted_ms = affected.time_ms - affected.gap_ms
     open_ms = affected.gap_ms * abs(mid) / predicted_ms if predicted_ms > 0 else 0.0
-    low, high = mid - math.hypot(*down) - open_ms, mid + math.hypot(*up) + open_ms
+    by_clock_ms = 0.0 if grown is None else clock_ms(step, affected, mid, grown)
+    low = mid - math.hypot(*down) - open_ms - max(by_clock_ms, 0.0)
+    high = mid + math.hypot(*up) + open_ms - min(by_clock_ms, 0.0)
     if step.saving_of == "gpu_work":
         idle_ms = math.inf if step.idle_ms is None else step.idle_ms
         low, high = min(low, 0.0), max(high, min(0.0, mid + idle_ms))
