@@ -9,7 +9,9 @@ GPU (``Rates.sustained_loss_frac``).
 
 from __future__ import annotations
 
-from tracelens.gemm.predict.rates import FULL_CLOCK, model_rates
+from functools import lru_cache
+
+from tracelens.gemm.predict.rates import FULL_CLOCK, Rates, model_rates
 from tracelens.hardware import Gpu
 from tracelens.results import GemmRow
 from tracelens.step.affected import Affected
@@ -43,7 +45,7 @@ def slowed_frac(before: float, after: float, *, gpu: Gpu, dtype: str) -> float:
     >>> [round(slowed_frac(0.3, after, gpu=h100, dtype="bf16"), 3) for after in (0.33, 0.5, 0.64, 1.0)]
     [0.0, 0.045, 0.083, 0.18]
     """
-    rates = model_rates(gpu, dtype)
+    rates = _rates(gpu, dtype)
     loss = 0.0 if isinstance(rates, str) else rates.sustained_loss_frac
     now, then = (
         1.0 + loss * max(0.0, min(share, 1.0) - FULL_CLOCK) / (1.0 - FULL_CLOCK) for share in (before, after)
@@ -53,7 +55,13 @@ def slowed_frac(before: float, after: float, *, gpu: Gpu, dtype: str) -> float:
 
 def _at_rate_ms(row: GemmRow, gpu: Gpu) -> float:
     """Time per step that the row's operations take at the rate of the K loop; 0 where that is not known."""
-    rates = model_rates(gpu, row.math_dtype or row.dtype or "bf16")
+    rates = _rates(gpu, row.math_dtype or row.dtype or "bf16")
     if isinstance(rates, str):
         return 0.0
     return (row.flops or 0.0) * row.calls_per_step / rates.multiply_tflops / 1e9
+
+
+@lru_cache(maxsize=64)
+def _rates(gpu: Gpu, dtype: str) -> Rates | str:
+    """Asked for every row of every change."""
+    return model_rates(gpu, dtype)
