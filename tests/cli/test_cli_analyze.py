@@ -93,6 +93,7 @@ def test_standard_input(tmp_path: Path) -> None:
         (["analyze", "text.json"], 3, "not JSON"),
         (["analyze", "other.json"], 3, "'tracelens suggest'"),
         (["analyze", "cpu.json"], 3, "no GPU event"),
+        (["analyze", *(f"{name}.csv" for name in "abcd")], 3, "no trace in these 4 files: a.csv"),
         (["analyze", "jax.json"], 3, "jax.json holds no event of torch.profiler"),
         (["doctor", "jax.json"], 3, "jax.json holds no event of torch.profiler"),
         (["analyze", SAMPLE, "--gpu", "h900"], 2, "h900"),
@@ -117,6 +118,8 @@ def test_what_is_wrong_is_said_in_one_line(
     (tmp_path / "other.json").write_text('{"a": 1}')
     (tmp_path / "jax.json").write_text('{"traceEvents": [{"ph": "X", "name": "fusion", "ts": 1, "dur": 2}]}')
     (tmp_path / "job").mkdir()
+    for name in "abcd":
+        (tmp_path / f"{name}.csv").write_text("rank,ms\n")
     for name in ("cpu.json", "job/rank0.json"):
         (tmp_path / name).write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1}]}')
     done = run(*arguments, cwd=tmp_path)

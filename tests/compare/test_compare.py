@@ -461,6 +461,20 @@ def test_what_became_of_a_finding(
 
 
 @pytest.mark.parametrize(
+    ("heads", "head_dim", "state"),
+    [(20, 128, "acted_on"), (32, 128, "changed_otherwise"), (32, 80, "gone"), (None, 128, "cannot_tell")],
+)
+def test_a_part_of_a_change_is_another_change(heads: int | None, head_dim: int, state: str) -> None:
+    one = with_steps(sample_report.full(), BASE)
+    finding = replace(one.findings[0], change={"head_dim": [80, 128], "heads": [32, 20]})
+    model = replace(one.model, heads=Known(heads, "made up"), head_dim=Known(head_dim, "made up"))
+    (outcome,) = compare_reports(
+        replace(one, findings=[finding]), replace(one, findings=[], model=model)
+    ).findings
+    assert outcome.state == state
+
+
+@pytest.mark.parametrize(
     ("kind", "check", "state"),
     [
         ("data", "found", "still_there"),

@@ -44,6 +44,7 @@ REFUSED = {
     "json number": (b"12", "is not JSON"),
     "utf-16": (WHOLE.decode().encode("utf-16"), "is not JSON"),
     "object without events": (b'{"a": 1, "b": [1, 2]}', "is JSON without traceEvents"),
+    "a saved report": (b'{"schema_version": "1.1", "findings": []}', "give the trace"),
     "events are no list": (b'{"traceEvents": null}', "is JSON without traceEvents"),
     "events are an object": (b'{"traceEvents": {"a": 1}}', "is JSON without traceEvents"),
     "metadata cut off": (b'{"schemaVersion": 1, "deviceProperties": [{"id": 0', "ends or breaks before"),

@@ -31,12 +31,12 @@ def outcomes(
 
 def _state(one: Finding, after: Report, gemms: list[GemmChange]) -> tuple[OutcomeState, str]:
     seen = [_now(name, values, one, after, gemms) for name, values in one.change.items()]
-    if one.change and all(
-        value == values[1] for value, values in zip(seen, one.change.values(), strict=True)
-    ):
+    proposed = [value == values[1] for value, values in zip(seen, one.change.values(), strict=True)]
+    if one.change and all(proposed):
         return "acted_on", ""
     for (name, values), value in zip(one.change.items(), seen, strict=True):
-        if value is not None and value not in values:
+        # a part of a change is another change
+        if value is not None and (value not in values or (any(proposed) and value != values[1])):
             return "changed_otherwise", words.set_otherwise(name, value, values[1])
     if any(_same(one, other) for other in after.findings):
         return "still_there", ""

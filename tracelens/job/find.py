@@ -23,6 +23,7 @@ SUMMARY = ".summary"
 _MAGIC = set("*?[")
 _WEB = ("http://", "https://")
 _BLOCK = 4 << 20
+_NAMED = 3  # paths, where none of them is a trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def find_files(paths: Sequence[str | Path]) -> Files:
             else:
                 left.append(Left(name, words.SAVED_REPORT if kind == "report" else words.NO_TRACE))
     if not traces and not summaries:
-        said = ", ".join(str(path) for path in paths)
+        said = ", ".join(str(path) for path in paths) if len(paths) <= _NAMED else f"these {len(paths)} files"
         why = f": {left[0].file}: {left[0].why}" if left else ""
         raise InputError(f"no trace in {said}{why}; {RECORD_ONE}")
     return Files(list(traces), list(summaries), left)

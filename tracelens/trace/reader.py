@@ -350,12 +350,14 @@ class _Reader:
                 f"{name}: {self.source.fault}, before the first event; copy it again, or {RECORD_ONE}"
             )
         try:
-            msgspec.json.decode(self._text())
+            found = msgspec.json.decode(self._text())
         except NOT_JSON:
             raise InputError(
                 f"{name} ends or breaks before its traceEvents: not a whole Kineto trace; copy it again,"
                 f" or {RECORD_ONE}"
             ) from None
+        if isinstance(found, dict) and "schema_version" in found:
+            raise InputError(f"{name} is what --json of tracelens wrote, and not the trace; give the trace")
         raise InputError(
             f"{name} is JSON without traceEvents: not a Kineto trace (export_chrome_trace writes one); a"
             " model's configuration is for 'tracelens suggest'"
