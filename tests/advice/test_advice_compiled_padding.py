@@ -59,6 +59,16 @@ def test_a_kernel_that_also_turns_its_tensor_is_not_in_the_low_end() -> None:
     assert (saving.low, saving.mid, saving.high) == pytest.approx((0.1, 0.2, 0.2))
 
 
+def test_only_a_vocabulary_has_logits_to_mask() -> None:
+    """An MLP's added units must not all be zeros, as a vocabulary's rows can: they would never learn."""
+    wide = gemm(1, 8192, 10928, 4096, component="mlp.up", padded_from={"n": 10922}, names=("b*s", "f", "h"))
+    (ffn,) = check(wide, others=(pad(component="mlp.up", dims=(4096, 10928)),)).findings
+    (vocab,) = check(logits(), others=(pad(),)).findings
+    assert ffn.change == {"ffn": [10922, 10928]}
+    assert [any("logits" in one for one in finding.caveats) for finding in (ffn, vocab)] == [False, True]
+    assert not any("zeros" in one for one in ffn.caveats)
+
+
 def test_a_size_that_no_parameter_sets_is_named_by_itself(said: Listener) -> None:
     (finding,) = check(logits(names=(None, None, None)), others=(pad(),)).findings
     assert finding.change == {}

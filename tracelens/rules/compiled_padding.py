@@ -115,10 +115,7 @@ def _candidate(facts: StepFacts, padded: Sequence[GemmRow], pads: Sequence[Other
             for line in (f"- {name or 'size'} = {asked}", f"+ {name or 'size'} = {ran}")
         ],
         caveats=[
-            (
-                "A checkpoint changes shape: pad its weights with zeros, and mask added logits in the loss"
-                " and in sampling."
-            ),
+            *(["Mask the added logits before sampling."] if "vocab_size" in named else []),
             (
                 "The next multiple of 64 divides evenly into tiles as well: --what-if simulates it where the"
                 " size is a parameter of the model."
