@@ -25,9 +25,10 @@ from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.gradients import in_experts, label_gradients
+from tracelens.attribution.structure.local import label_token_mlps
 from tracelens.attribution.structure.readings import read_gap
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
 
 NARROW = 16
@@ -241,3 +242,62 @@ def test_a_norms_kernel_sums_the_gradient_of_the_block_before_and_not_of_the_nex
     run.labels = {at: Label(component, 0, role="dgrad") for at, component in names.items()}
     label_gradients(run, _forward(), {HIDDEN}, None)
     assert [run.labels[at].component for at in (2, 3)] == ["norm", DOWN]
+
+
+_RELU = _fused("poi_fused_relu_threshold_backward_view", (4, 1, HIDDEN), (4, 1, HIDDEN))
+
+
+@pytest.mark.parametrize(("made", "found"), [(8, "mlp.other"), (2 * HIDDEN, "")])
+def test_single_tokens_behind_the_last_attention_have_mlps_of_three_layers(made: int, found: str) -> None:
+    """Of masks or boxes (DETR): as wide as the stream, with an activation's mask made beside it."""
+    square, last = _gemm(4, HIDDEN, HIDDEN), _gemm(4, made, HIDDEN)
+    forward = _run("forward", *_forward().kinds, square, _RELU, square, _RELU, last)
+    forward.cores = find_cores(forward)
+    forward.labels = _forward().labels
+    label_token_mlps(forward)
+    assert (forward.labels[7].component if 7 in forward.labels else "") == found
+    names = [forward.labels[at].component for at in range(5, 10) if at in forward.labels]
+    assert names == ([UP, "mlp.activation", "mlp.other", "mlp.activation", DOWN] if found else [])
+
+
+def test_inside_an_mlp_of_three_layers_are_activations_and_biases() -> None:
+    one, rows = (4, 1, HIDDEN), (4, HIDDEN)
+    acts = _fused("poi_fused_threshold_backward_view", one, one)
+    sums = _fused("poi_fused_sum_threshold_backward_view", one, rows, (1, 1, HIDDEN))
+    run = _run("backward", _gemm(4, HIDDEN, 8), acts, sums, _gemm(4, HIDDEN, HIDDEN), sums, acts)
+    run.kinds.append(_gemm(4, HIDDEN, HIDDEN))
+    run.units.append(6)
+    run.labels = {at: Label(part, role="dgrad") for at, part in ((0, DOWN), (3, "mlp.other"), (6, UP))}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    found = [run.labels[at].component for at in (1, 2, 4, 5)]
+    assert found == ["mlp.activation", "mlp.other", UP, "mlp.activation"]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("_scaled_dot_product_efficient_attention__unsafe_view_clone_permute_view", "attention.core"),
+        ("_unsafe_view_clone_permute_view", "attention.other"),
+    ],
+)
+def test_what_only_lays_out_what_the_attention_in_its_name_takes_is_of_that(name: str, found: str) -> None:
+    layout = _fused(f"poi_fused_{name}", (TOKENS, 192), (3, 4, 4, 64, 16))
+    run = _read(_gemm(TOKENS, 192, HIDDEN), layout, *_forward().kinds[1:])
+    assert run.labels[1].component == found
+
+
+@pytest.mark.parametrize(("rows", "found"), [((4, 64, 192), QUERIES), ((4, 64, 96), "attention.other")])
+def test_a_row_added_to_what_a_product_gave_is_its_bias(rows: tuple[int, ...], found: str) -> None:
+    bias = _fused("poi_fused__unsafe_view_add", rows, rows[-1:])
+    run = _read(_gemm(TOKENS, 192, HIDDEN), bias, *_forward().kinds[1:])
+    assert run.labels[1].component == found
+
+
+@pytest.mark.parametrize(("rows", "found"), [((1, INNER), UP), ((2, 2, INNER), "")])
+def test_a_sum_to_a_single_row_is_of_a_bias_however_few_rows_it_has(rows: Dims, found: str) -> None:
+    """Of a few single tokens beside a stream of many: pointwise, as no reduction is worth a kernel."""
+    sums = _fused("poi_fused_select_sum_view", (2, 4, INNER), rows)
+    run = _run("backward", sums, DGRADS[UP])
+    run.labels = {1: Label(UP, 0, role="dgrad")}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert (run.labels[0].component if 0 in run.labels else "") == found

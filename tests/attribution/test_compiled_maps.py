@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.attribution.test_compiled_gradients import _fused, _run
+from tests.attribution.test_compiled_gradients import DGRADS, HIDDEN, QUERIES, _forward, _fused, _run
+from tracelens.attribution.structure.gradients import label_gradients
+from tracelens.attribution.structure.maps import label_maps
 from tracelens.attribution.structure.maps_back import label_maps_back
 from tracelens.attribution.structure.runs import Label
 from tracelens.attribution.structure.units import Dims, Kind
@@ -28,11 +30,38 @@ def test_the_gradients_of_maps_are_of_them_as_the_maps_are(of_stream: bool) -> N
     run.kinds += [smaller, norm, _fused("poi_fused_add", FINE, FINE)]
     run.units = [*range(len(run.kinds))]
     run.labels = {0: Label("embedding"), 1: Label("embedding")}
-    label_maps_back(run, forward, {64})
+    label_maps_back(run, forward, {HIDDEN})
     found = [run.labels[at].component if at in run.labels else "" for at in range(5)]
     assert found == (
         ["embedding", "embedding", "", "", ""] if of_stream else ["other", "other", "other", "norm", ""]
     )
+
+
+@pytest.mark.parametrize(("flat", "found"), [((32, 256), "other"), ((32, 128), "")])
+def test_pooling_counts_a_maps_places_for_each_channel(flat: Dims, found: str) -> None:
+    run = _run("backward", _fused("poi_fused_max_pool2d_with_indices_backward", flat))
+    label_maps_back(run, _run("forward", _convolution(MAP, WEIGHT)), {HIDDEN})
+    assert (run.labels[0].component if run.labels else "") == found
+
+
+@pytest.mark.parametrize(("rows", "found"), [((32, 1), "other"), ((24, 1), "")])
+def test_rows_worked_out_for_a_map_are_work_on_it(rows: Dims, found: str) -> None:
+    """Where a picture is made larger, each of its rows lies between two of those before."""
+    between = _fused("poi_fused__to_copy_arange_clamp_mul_view", rows)
+    larger = _fused("poi_fused__unsafe_index_add_mul_sub", (32, 1), (32,), MAP, FINE)
+    run = _run("forward", _convolution(MAP, WEIGHT), between, larger, _convolution(FINE, WEIGHT))
+    label_maps(run, HIDDEN)
+    assert (run.labels[1].component if 1 in run.labels else "") == found
+
+
+@pytest.mark.parametrize(("table", "found"), [((1, HIDDEN, 8, 8), "embedding"), ((1, 3, 8, 8), "")])
+def test_the_gradient_of_a_table_of_places_that_was_made_larger_is_an_embeddings(
+    table: Dims, found: str
+) -> None:
+    run = _run("backward", DGRADS[QUERIES], _fused("poi_fused__unsafe_index_put_new_zeros", table))
+    run.labels = {0: Label(QUERIES, 0, role="dgrad")}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert (run.labels[1].component if 1 in run.labels else "") == found
 
 
 @pytest.mark.parametrize("beside", [(2, 256, 32), (32, 16)])

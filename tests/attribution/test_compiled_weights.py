@@ -85,6 +85,34 @@ def test_weights_that_are_put_off_are_named_where_their_surroundings_agree(stead
     assert named == ({QUERIES, OUTPUT} if steady else {"unattributed"})
 
 
+def test_weights_of_gates_and_of_what_they_weigh_take_turns_where_others_are_not_put_off() -> None:
+    """All layers' stand behind the last gradient of an activation, and those of the projections nowhere."""
+    layer = [*3 * [SQUARE], *SCORES, SQUARE, MLP[0], *MLP]
+    forward = _run("forward", *2 * layer)
+    forward.cores = find_cores(forward)
+    parts = ["attention.scores", "attention.softmax", "attention.values", OUTPUT, "mlp.gate", UP, DOWN]
+    names = [*3 * [QUERIES], *parts]
+    forward.labels = {at: Label(names[at % len(layer)], at // len(layer)) for at in range(len(forward))}
+    back = [MLP_BACK[0], *2 * [MLP_BACK[1]], SQUARE, _unfused(16, 64, 16, 64), *CORE_BACK, *3 * [SQUARE]]
+    found = _labeled(forward, *2 * back, *4 * [_gemm(INNER, HIDDEN, TOKENS)])
+    assert [(label.component, label.layer) for label in found[-4:] if label] == [
+        (part, layer) for layer in (1, 0) for part in (UP, "mlp.gate")
+    ]
+
+
+@pytest.mark.parametrize(("rows", "found"), [(512, [OUTPUT, *3 * [QUERIES]]), (TOKENS, 4 * ["unattributed"])])
+def test_weights_of_another_sequence_stand_elsewhere(rows: int, found: list[str]) -> None:
+    """Behind all gradients of activations stand the first layer's; what it attends to has its own before."""
+    other = _gemm(rows, 2 * HIDDEN, HIDDEN)
+    forward = _run("forward", other, *_forward(1).kinds)
+    forward.cores = find_cores(forward)
+    forward.labels = {at + 1: label for at, label in _forward(1).labels.items()} | {0: Label(QUERIES, 0)}
+    back = [*MLP_BACK, SQUARE, _unfused(16, 64, 16, 64), *CORE_BACK, *3 * [SQUARE]]
+    weights = _gemm(2 * HIDDEN, HIDDEN, rows), _gemm(INNER, HIDDEN, TOKENS), _gemm(HIDDEN, INNER, TOKENS)
+    labels = _labeled(forward, *weights, *back, *4 * [WEIGHT])
+    assert [label.component for label in labels[-4:] if label] == found
+
+
 NORM = _fused("red_fused_add_native_layer_norm_backward_view", STREAM, STREAM, (4, 64, 1))
 
 

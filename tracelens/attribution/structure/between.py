@@ -7,6 +7,7 @@ agree is it named.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, pairwise, takewhile
 from math import prod
 
@@ -18,7 +19,14 @@ from tracelens.attribution.structure.patches import label_patches
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.serving import helps, serves_few_bits, serves_next, weights_of
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
-from tracelens.attribution.structure.walk import LARGEST_RANK, activates, is_product, loses, name_sum
+from tracelens.attribution.structure.walk import (
+    LARGEST_RANK,
+    activates,
+    is_product,
+    lays_out_core,
+    loses,
+    name_sum,
+)
 
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
@@ -201,6 +209,10 @@ class _Placed(OnStream):
 
     def _before_core(self, at: int, *, rotates: bool) -> Label:
         kind = self.run.kinds[at]
+        if lays_out_core(kind):
+            return Label("attention.core", self.layer)
+        if self._adds_bias(at):
+            return replace(self.run.labels[at - 1], role=None)
         if "rope" in kind.tags:
             parts = ("attention.rope", "norm") if "norm" in kind.tags else ()
             return Label("attention.rope", self.layer, parts)
@@ -230,6 +242,12 @@ class _Placed(OnStream):
         if rotates and kind.name in _ROTATES | SCALED and not (by_row and kind.name in SCALED):
             return Label("attention.rope", self.layer)
         return Label("attention.other", self.layer)
+
+    def _adds_bias(self, at: int) -> bool:
+        """Does it add no more than a row to what the product right before gave, which it is then part of?"""
+        kind, made = self.run.kinds[at], self.run.shape(at - 1)
+        size = (made.m * made.n, made.n) if made is not None and at - 1 in self.run.labels else None
+        return kind.tags == {"add"} and size == (*map(prod, kind.tensors),)
 
     def _on_pairs(self, kind: Kind) -> bool:
         """Works on every pair of a query and a key, as on the unfused scores of the core behind."""

@@ -19,6 +19,7 @@ from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm.inductor import parse_fused
 
 _UP = ("mlp.up", "mlp.gate")
+_INSIDE = (("mlp.down", "mlp.other"), ("mlp.other", "mlp.up"))  # of an MLP of three layers
 _NORM = frozenset({"norm", "norm_backward"})
 _VOCABULARY = 256  # words or bytes, at least; less are classes
 _CLAMPED = "clamp_min"  # the length of what torch.nn.functional.normalize divides by it
@@ -54,6 +55,13 @@ def in_experts(kind: Kind, first: str | None, last: str | None, layer: int | Non
     if "moe.router" in (first, last) and ops & {"_softmax", "_softmax_backward_data", "topk"}:
         return Label("moe.router", layer)
     return None
+
+
+def _of_three(kind: Kind, first: str | None, last: str | None, layer: int | None) -> Label | None:
+    """Inside an MLP of three layers, which can be as wide as the stream: activations, and sums of biases."""
+    if last is None or (first, last) not in _INSIDE:
+        return None
+    return Label(last if "sum" in kind.tags else "mlp.activation", layer)
 
 
 def _weighs_rows(kind: Kind) -> bool:
@@ -94,6 +102,7 @@ class _Between(Sums):
             or self._of_loss(at, kind, first, last)
             or self._second_stage(at)
             or in_experts(kind, first, last, layer)
+            or _of_three(kind, first, last, layer)
             or self._on_stream(at, kind, first, layer)
             or self._of_inner_norm(kind, layer)
             or self._in_mlp(at, kind, first, last, layer)
@@ -106,7 +115,10 @@ class _Between(Sums):
     # --- what the tensors are --------------------------------------------------------------------
 
     def _of_embedding(self, at: int, kind: Kind) -> Label | None:
-        fused = parse_fused(kind.name) if self.around.get(at, (0, 0))[1] == len(self.run) else None
+        last = self.around.get(at, (0, 0))[1] == len(self.run)
+        if last and any(len(t) == 4 and t[:2] in [(1, wide) for wide in self.hidden] for t in kind.tensors):
+            return Label("embedding")  # of a table of places, made larger or smaller for a picture
+        fused = parse_fused(kind.name) if last else None
         if fused is not None and {"slice", "sum"} <= {*fused.ops} and self._streams(kind) == 1:
             return Label("embedding")  # of a token that is put before all others
         tables = [t for t in kind.tensors if len(t) == 2]

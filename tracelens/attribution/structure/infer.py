@@ -42,6 +42,7 @@ from tracelens.attribution.structure.local import (
     label_local,
     label_projection_heads,
     label_sampled,
+    label_token_mlps,
     mark_dropouts,
     turns,
     without_mixers,
@@ -171,6 +172,7 @@ def infer(
             stream.whole.joints |= {stream.give_back()} - {0}
         for rest in rests:
             label_fed(rest.run)
+            label_token_mlps(rest.run)
             rest.give_back()
         for run, forward in _with_forward(twins):
             if not run.labels:

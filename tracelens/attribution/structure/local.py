@@ -43,12 +43,13 @@ from tracelens.attribution.structure.part_grammars import (
     RESIDUAL_BLOCK,
     SCALED_BACK,
     TO_OTHER_STREAM,
+    TOKEN_MLP,
     WEIGHED_STREAMS,
 )
 from tracelens.attribution.structure.returns import OPEN
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import CLIPS, CUTS, VIEWS, Dims, Kind, Units
-from tracelens.attribution.structure.walk import FEW, chooses, loses
+from tracelens.attribution.structure.walk import FEW, chooses, lays_out_core, loses
 
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
 _DRAWS = ("rand", "rand_like", "uniform_")
@@ -126,6 +127,11 @@ def label_local(run: Run, *, attends: bool) -> None:
     for found in matches(run, ONE_HOT) if run.cores else ():
         if found.stop <= run.cores[0].first:  # experts are chosen so, too
             run.labels |= {at: Label(part, evidence="local") for at, part in found.components.items()}
+    run.labels |= {
+        at: Label("attention.core", evidence="local")
+        for at, kind in enumerate(run.kinds)
+        if at not in run.labels and lays_out_core(kind)
+    }
     for found in matches(run, DROP_PATH):
         for at, part in found.components.items():
             run.labels.setdefault(at, Label(part, evidence="local"))
@@ -223,6 +229,15 @@ def label_projection_heads(run: Run) -> None:
     for found in matches(run, TO_OTHER_STREAM, taken=run.labels.keys()) if len(streams) > 1 else ():
         if {found["made"], found["given"]} <= streams:
             run.labels |= {at: Label("other", evidence="local") for at in found.components}
+
+
+def label_token_mlps(run: Run) -> None:
+    """Name the MLPs of three layers behind the last attention, of a few tokens each; fills ``run.labels``."""
+    tokens = (run.cores[-1].tokens or 0) if run.cores else 0
+    for found in matches(run, TOKEN_MLP, taken=run.labels.keys()) if run.cores else ():
+        if found.start > run.cores[-1].last and found["tokens"] < tokens:
+            for at, component in found.components.items():
+                run.labels.setdefault(at, Label(component, evidence="local"))
 
 
 def label_heads(run: Run, keys: Mapping[int, object]) -> None:

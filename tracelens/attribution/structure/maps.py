@@ -23,6 +23,8 @@ from tracelens.gemm import GemmShape
 
 _LINEAR = ("attention.qkv", "attention.output", "mlp.up", "mlp.down", "other")
 _ADDITIVE = Label("attention.output", evidence="local")
+_OTHER = Label("other", evidence="local")
+_SIDE = 4  # rows of a map, at least
 _MODULE = 8  # units between two convolutions of one module, at most, views not counted
 _MASKED = 64  # units from a map to the masks that are made of it, at most
 _BESIDE = 2  # norms, poolings and convolutions of each channel that attention on maps holds on a side
@@ -140,6 +142,21 @@ def label_maps(run: Run, hidden: int | None) -> None:
                 run.labels[at] = Label("residual", evidence="local")
                 for place in _class_token(run, at):
                     run.labels.setdefault(place, Label("other", evidence="local"))
+    run.labels |= dict.fromkeys([*_places(run)], _OTHER)
+
+
+def _places(run: Run) -> Iterator[int]:
+    """Rows or columns worked out for a map that is made larger or smaller: kernels of torch.compile that work
+    on as many numbers as it has on a side, and a unit behind that takes these and is other work."""
+    for at, kind in enumerate(run.kinds):
+        sides = {*map(prod, kind.tensors)}
+        if at in run.labels or kind.what != "fused" or len(sides) != 1 or min(sides) < _SIDE:
+            continue
+        near = range(at + 1, min(len(run), at + _MODULE))
+        if all(max(t) in sides for t in kind.tensors) and any(
+            run.labels.get(p) == _OTHER and kind.tensors[-1] in run.kinds[p].tensors for p in near
+        ):
+            yield at
 
 
 def _masks(run: Run) -> Iterator[int]:

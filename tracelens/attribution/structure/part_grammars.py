@@ -15,6 +15,7 @@ from tracelens.attribution.structure.grammar import (
     no,
     one,
     some,
+    tagged,
     unless,
     what,
 )
@@ -195,6 +196,26 @@ INNER_MLP_OF_THREE = Grammar(
         one("mlp.down", what("gemm"), m="tokens", n="hidden", k="second"),
     ),
     _ends,
+    shaped=True,
+)
+
+
+# What makes masks, boxes or their worth of single tokens behind the last layer (arXiv 2304.02643; DETR, arXiv
+# 2005.12872): three linear layers as wide as the stream, and no more than two activations between.
+
+# ReLU's kernel also makes the mask for its gradient, and is named after that
+_BENDS_ALONE = no(no(activates, tagged("activation_backward")), tagged("norm"))
+
+TOKEN_MLP = Grammar(
+    "MLP of single tokens",
+    (
+        one("mlp.up", what("gemm"), m="tokens", n="hidden", k="hidden"),
+        one("mlp.activation", _BENDS_ALONE),
+        one("mlp.other", what("gemm"), m="tokens", n="hidden", k="hidden"),
+        one("mlp.activation", _BENDS_ALONE),
+        one("mlp.down", what("gemm"), m="tokens", n="made", k="hidden"),
+    ),
+    where=lambda it: _ends(it) and it["made"] < it["hidden"],
     shaped=True,
 )
 

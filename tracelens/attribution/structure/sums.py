@@ -159,7 +159,7 @@ class Sums:
         if (core := self._sums_heads(at, kind)) is not None:
             return Label("attention.qkv", self.run.labels.get(core.last, Label("")).layer)
         whole = all(prod(t) * min(self.hidden) >= self._most(at) for t in kind.tensors)
-        if whole and kind.name.startswith("triton_poi"):
+        if whole and prod(kind.tensors[-1][:-1]) > 1 and kind.name.startswith("triton_poi"):
             return None  # numbers for each token are left: summed over groups of heads
         thirds = {3 * wide for wide in self.hidden}  # queries, keys and values in one: nothing scales these
         scales = any(len(t) > 2 and t[:2] == (1, 1) and t[2] not in thirds for t in kind.tensors)

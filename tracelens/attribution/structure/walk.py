@@ -12,7 +12,7 @@ from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import parse_fused
-from tracelens.gemm.inductor_ops import NONLINEAR
+from tracelens.gemm.inductor_ops import LAYOUT, NONLINEAR
 
 MOST_EXPERTS = 1024
 FEW = 64  # rows for each token: products with fewer are of whole samples, and of no layer
@@ -201,6 +201,12 @@ def counts_batches(run: Run, at: int) -> bool:
 
 def activates(kind: Kind) -> bool:
     return kind.what == "activation" or bool(kind.tags & {"activation", "gate"})
+
+
+def lays_out_core(kind: Kind) -> bool:
+    """A kernel of Inductor that only lays out what the fused attention it is named after takes."""
+    fused = parse_fused(kind.name) if kind.what == "fused" and kind.tags == {"attention"} else None
+    return fused is not None and not fused.unknown and len({*fused.ops} - LAYOUT) == 1
 
 
 def bends(kind: Kind) -> bool:

@@ -12,6 +12,7 @@ from tracelens.attribution.structure.runs import Label, Run
 
 _MOSTLY = 0.9  # of the gradients of activations have that of the weight next to them
 _ALIGNED = 8  # elements
+_IN_TURN = frozenset({"mlp.up", "mlp.gate"})  # of one input, layer by layer
 _MLP = frozenset({"mlp.up", "mlp.gate", "mlp.down"})
 
 
@@ -48,12 +49,14 @@ def label_weights(
             _same_as_forward(run, at, forward, size)
     end = max(path, default=-1)
     last = {index for fits, places in classes.items() for index in fits[: sum(at > end for at in places)]}
+    rows = {forward[index].shape.m for index in last}  # another sequence's stand elsewhere
+    first = {*[index for index, product in enumerate(forward) if product.shape.m in rows][: len(last)]}
     for fits, places in classes.items():
         wanted = [forward[index] for index in reversed(fits)]
         _name_class(run, places, wanted, ready, path)
         late = [at for at in places if at > end and run.labels[at].component != "unattributed"]
         mixed = {run.labels[at].component for at in late}
-        if len(mixed) > 1 and last != {*range(len(last))}:
+        if len(mixed) > 1 and not mixed <= _IN_TURN and last != first:
             # behind all gradients of activations, and some that come later in their order are not there
             several = Label("unattributed", candidates=tuple(sorted(mixed)), role="wgrad")
             run.labels.update(dict.fromkeys(late, several))
