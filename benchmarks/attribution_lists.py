@@ -49,14 +49,16 @@ def _line(called: str, rows: list[dict[str, str]]) -> str:
     models = sum(int(row["n"]) for row in rows)
     parts = sum(int(row["n"]) for row in rows if row["decomposed"])
     cells = [called, f"{models}" + (" †" if parts == models else f" ({parts} †)" if parts else "")]
-    cells += [_share([row[name] for row in rows], models) for name in COUNTS]
+    cells += [_share(rows, name) for name in COUNTS]
     return f"| {' | '.join(cells)} |\n"
 
 
-def _share(counts: list[str], models: int) -> str:
-    if not all(counts):
+def _share(rows: list[dict[str, str]], name: str) -> str:
+    """Of the models that were judged so."""
+    told = [row for row in rows if row[name]]
+    if not told:
         return "-"
-    percent = 100 * sum(map(int, counts)) / models
+    percent = 100 * sum(int(row[name]) for row in told) / sum(int(row["n"]) for row in told)
     return f"{percent:.1f} %" if 0 < percent < 10 or 99 < percent < 100 else f"{percent:.0f} %"
 
 
