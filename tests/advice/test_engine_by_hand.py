@@ -289,13 +289,6 @@ def test_a_finding_is_as_sure_as_its_cause_and_its_range(
     assert found.confidence == sure
 
 
-def test_a_fix_that_no_rule_wrote_is_the_change() -> None:
-    own = candidate(("g1", 1.0))
-    settings = replace(own, fix=(), change={"heads": [32, 20], "head_dim": [80, 128]})
-    fixes = [finding.fix for finding in concluded(own, settings).findings]
-    assert fixes == [["+ on"], ["- heads = 32", "- head_dim = 80", "+ heads = 20", "+ head_dim = 128"]]
-
-
 def test_what_a_finding_states(said: Listener) -> None:
     one = candidate(
         ("g1", 1.0), ("g2", 3.0), saving=saving(1.0, 2.0, 9.0), kernels={"k1": 2.0}, elsewhere_ms=0.5

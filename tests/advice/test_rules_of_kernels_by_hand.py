@@ -621,10 +621,10 @@ def test_lines_of_dimensions(said: Listener) -> None:
     row = Misfit(gemm(1, 64, 1365, 64), (("n", 1365),), None)
     ffn = Target("ffn", 1365, 1408)
     named = Case(ffn, [row], {1365})
-    assert lines_of(named) == []  # those of the change
+    assert lines_of(named, {"ffn": ffn}) == ["- ffn = 1365", "+ ffn = 1408"]
     said(_title(named))
     bare = Case(Target(None, 7, 8), [row], {7, 13}, [Target(None, 13, 16)])
-    assert lines_of(bare)[1:] == ["- size 7", "+ size 8", "- size 13", "+ size 16"]
+    assert lines_of(bare, {})[1:] == ["- size 7", "+ size 8", "- size 13", "+ size 16"]
     said(_title(bare))
 
 

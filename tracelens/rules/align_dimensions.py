@@ -56,7 +56,7 @@ def _candidate(facts: StepFacts, case: Case) -> Candidate:
         saw=case.saw(facts),
         why="on CUDA cores" if case.on_cuda_cores else "",
         change={name: [one.now, one.then] for name, one in named.items()},
-        fix=_fix(case),
+        fix=_fix(case, named),
         caveats=_caveats(facts, case),
         confidence=case.confidence,
         effort=_EFFORT.get(case.parameter, "code"),
@@ -98,12 +98,15 @@ def _title(case: Case) -> str:
     return f"Change {case.parameter} from {case.goal.now} to {case.goal.then}"
 
 
-def _fix(case: Case) -> list[str]:
-    if case.goal is None or case.parameter is not None:
-        return []  # those of the change
-    # No line of a configuration: a diff with a name made up here would look like one.
-    which = f"# {case.where}: which setting makes these sizes is not in the trace; pad its tensors"
-    return [which, *(line for one in case.goals for line in (f"- size {one.now}", f"+ size {one.then}"))]
+def _fix(case: Case, named: dict[str, Target]) -> list[str]:
+    if case.goal is not None and case.parameter is None:
+        # No line of a configuration: a diff with a name made up here would look like one.
+        which = f"# {case.where}: which setting makes these sizes is not in the trace; pad its tensors"
+        return [which, *(line for one in case.goals for line in (f"- size {one.now}", f"+ size {one.then}"))]
+    return [
+        *(f"- {name} = {one.now}" for name, one in named.items()),
+        *(f"+ {name} = {one.then}" for name, one in named.items()),
+    ]
 
 
 def _caveats(facts: StepFacts, case: Case) -> list[str]:

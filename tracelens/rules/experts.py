@@ -124,6 +124,7 @@ def _divided(facts: StepFacts, mixture: Mixture) -> Candidate | None:
         saw=saw(facts, mixture),
         why="uneven ranks",
         change={"experts": [experts, then]},
+        fix=[f"- experts = {experts}", f"+ experts = {then}"],
         caveats=["Another number of experts is another model; another number of ranks is not."],
         confidence="medium",
         effort="retrain",

@@ -101,6 +101,7 @@ def _candidate(
         title=f"Use {plural(then, 'key-value head')} instead of {now}",
         saw=saw,
         change={"kv_heads": [now, then]},
+        fix=[f"- kv_heads = {now}", f"+ kv_heads = {then}"],
         caveats=[
             f"{facts.new_model}, and its accuracy has to be checked.",
             f"At inference the key-value cache is {then / now:.3g} times as large.",

@@ -67,6 +67,7 @@ def _candidate(
         saw=saw,
         why="" if case is None else "off the 16-byte grid",
         change={"sequence": [length, then]},
+        fix=[f"- sequence = {length}", f"+ sequence = {then}"],
         caveats=_caveats(length, then),
         confidence="medium" if case is None else case.confidence,
         effort="config",

@@ -44,6 +44,7 @@ def _uneven(stage: Stage) -> Candidate | None:
             f" {longest}/{mean:.4g} - 1 = {percent(imbalance)} more."
         ),
         change={"layers": [whole, then]},
+        fix=[f"- layers = {whole}", f"+ layers = {then}"],
         caveats=[
             _other_ways(whole, stage.stages),
             (

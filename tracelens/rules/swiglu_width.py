@@ -70,6 +70,7 @@ def _candidate(facts: StepFacts, mlp: GatedMlp, then: int, case: Case | None) ->
         saw=case.saw(facts) if case is not None else f"ffn is {mlp.text}. {took(mlp.rows, facts)} with it.",
         why="" if case is None else "off the 16-byte grid",
         change={"ffn": [mlp.width, then]},
+        fix=[f"- ffn = {mlp.width}", f"+ ffn = {then}"],
         caveats=[_changes_model(facts, mlp.width, then)],
         confidence="medium" if case is None else case.confidence,
         effort="retrain",

@@ -48,6 +48,7 @@ def _fewer_ranks(facts: StepFacts, slices: Slices, ranks: int, found: Mapping[in
         title=f"Split layers over {plural(ranks, 'rank')} instead of {slices.ranks}",
         saw=slices.saw(facts),
         change={"tensor_parallel": [slices.ranks, ranks]},
+        fix=[f"- tensor_parallel = {slices.ranks}", f"+ tensor_parallel = {ranks}"],
         caveats=[
             _memory(facts, slices.ranks, ranks),
             *([f"Other numbers of ranks, at the same GPUs and tokens: {words}."] if words else []),

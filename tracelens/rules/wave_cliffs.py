@@ -76,6 +76,7 @@ class WaveCliffs(Rule):
             title=f"Change micro_batch from {batch} to {then} for less time per token",
             saw=saw,
             change={"micro_batch": [batch, then]},
+            fix=[f"- micro_batch = {batch}", f"+ micro_batch = {then}"],
             caveats=_caveats(batch, then),
             confidence="medium",
             effort="config",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracelens.errors import InputError, UsageError
 from tracelens.numbers import delta, percent, sig, signed_bytes
-from tracelens.results import Amount, GemmRow, MemoryEffect, WhatIf, main_dtype
+from tracelens.results import Amount, GemmRow, MemoryEffect, WhatIf
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.sizes import Change, ChangedSizes
 from tracelens.step.planned_kernels import kept_of_trace
@@ -197,4 +197,8 @@ def _activations(facts: StepFacts, sizes: ChangedSizes) -> tuple[float | None, s
 
 def _width(facts: StepFacts) -> int:
     """Bytes of an element of what most product time computes with."""
-    return max(2, _WIDTH.get(main_dtype(facts.gemms) or "", 2))
+    times: dict[str | None, float] = {}
+    for row in facts.gemms:
+        times[row.dtype] = times.get(row.dtype, 0.0) + row.time_ms_per_step
+    most = max(times, key=lambda dtype: times[dtype], default=None)
+    return max(2, _WIDTH.get(most or "", 2))

@@ -31,11 +31,11 @@ class Candidate:
 
     title: str  # imperative, with exact values
     saw: str
+    fix: Sequence[str]  # diff lines
     caveats: Sequence[str]
     confidence: Level
     effort: Effort
     change: Mapping[str, list[int | float | str]] = field(default_factory=dict)  # parameter -> [from, to]
-    fix: Sequence[str] = ()  # diff lines, where they are not those of ``change``
     bounds: Sequence[Bound] = ()  # of the GEMM rows that it touches
     kernels: Mapping[str, float] = field(default_factory=dict)  # other rows -> ms per step that can go
     elsewhere_ms: float = 0.0  # per step, that can go outside of all rows: messages, kernels that move bytes

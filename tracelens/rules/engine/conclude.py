@@ -157,7 +157,7 @@ def _finding(rule: Named, judged: _Judged, *, facts: StepFacts, step_ms: float) 
         how="\n".join(_how(judged, facts, step_ms)),
         evidence=_evidence(judged, step_ms),
         change={name: list(values) for name, values in one.change.items()},
-        fix=list(one.fix) or _settings(one),
+        fix=list(one.fix),
         parameter_delta=_parameter_delta(judged),
         flops_delta=one.flops_delta,
         caveats=[*one.caveats, *_common_caveats(facts, judged)],
@@ -167,13 +167,6 @@ def _finding(rule: Named, judged: _Judged, *, facts: StepFacts, step_ms: float) 
         counts=one.counts,
     )
     return completed(finding, facts, simulate=one.simulate, override=one.effects)
-
-
-def _settings(one: Candidate) -> list[str]:
-    """The change as diff lines: what is taken out, then what is put in."""
-    return [
-        f"{sign} {name} = {pair[at]}" for at, sign in enumerate("-+") for name, pair in one.change.items()
-    ]
 
 
 def _evidence(judged: _Judged, step_ms: float) -> dict[str, object]:
