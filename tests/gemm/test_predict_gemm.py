@@ -286,7 +286,6 @@ BOARDS = [
 #: The best of sizes from 1024 to 10240 (the same, database.md).
 BEST = [
     ("rtx-3060-laptop", 25.85),
-    ("rtx-5090", 242.18),
     ("rtx-3090", 76.68),
     ("rtx-3080", 64.7),
     ("rtx-4090", 173.31),

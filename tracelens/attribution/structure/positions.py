@@ -31,7 +31,8 @@ class Places(Interval):
         if first is None or not (kind.what == "add" or kind.name in ("cat", "sum")):
             return False
         made = [kind.what for kind in before if kind.what in ("norm", "softmax", "core", "convolution")]
-        return may_look_up(first) or (first.what == "convolution" and made == ["convolution"])
+        patches = first.what == "convolution" and made == ["convolution"] and kind.name != "sum"
+        return may_look_up(first) or patches
 
     @cached_property
     def _interpolated(self) -> set[int]:
