@@ -97,3 +97,15 @@ def test_a_gpu_that_ran_nothing_is_refused(files: list[Path]) -> None:
     with pytest.raises(UsageError, match="GPU 2"):
         analyze(files[2], device=2)
     assert not any(lack.code == "several-gpus" for lack in analyze(files[0], device=0).report.recording)
+
+
+def test_processes_that_number_their_launches_alike_lose_none(tmp_path: Path) -> None:
+    """Each process counts from one: files put together have every number twice."""
+    moved = [_moved(e) for e in FIRST["traceEvents"] if e["ph"] != "M"]
+    for event in moved:
+        if "correlation" in event.get("args", {}):
+            event["args"]["correlation"] -= 10**7
+    both = _written(tmp_path, "alike.json", [*FIRST["traceEvents"], *moved])
+    assert [step.lacks for step in analyze(both).report.steps] == [
+        step.lacks for step in analyze(_written(tmp_path, "alone.json", FIRST["traceEvents"])).report.steps
+    ]

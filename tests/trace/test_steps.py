@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,36 @@ def test_a_range_of_another_name_is_no_step(tmp_path: Path, names: tuple[str, ..
 def test_a_range_that_holds_a_part_of_the_work_is_no_step(tmp_path: Path) -> None:
     """Lightning's training_step is the forward alone."""
     assert _loop(tmp_path, "training_step", "training_step", behind=1)[0] is None
+
+
+def _micro_batches(*around: dict[str, Any]) -> list[dict[str, Any]]:
+    """Two steps of two micro-batches, which launch 49 of every 50 kernels; the optimizer launches one."""
+    events = [*around]
+    for step in range(2):
+        first, last = 1000 + 1000 * step, 1800 + 1000 * step
+        events += [range_(f"micro_step {at}", ts=first + 200 * at, dur=150) for at in range(2)]
+        events.append(range_("Optimizer.step#AdamW.step", ts=last, dur=50))
+        for ts in (*(first + 200 * at + 1 + n for at in range(2) for n in range(49)), last + 1, last + 2):
+            number = len(events)
+            events += [launch(number, ts=ts), kernel(ts=ts + 5, dur=2, correlation=number)]
+    return events
+
+
+def test_a_micro_batch_is_no_step(tmp_path: Path) -> None:
+    assert not read_and_link(tmp_path, _micro_batches())[1].steps.marked
+
+
+def test_a_step_of_micro_batches_is_the_step(tmp_path: Path) -> None:
+    around = [range_("train_step", ts=990 + 1000 * at, dur=950) for at in range(2)]
+    steps = read_and_link(tmp_path, _micro_batches(*around))[1].steps
+    assert (steps.index, steps.by) == ([0, 1], "train_step")
+
+
+def test_a_part_of_each_step_with_nearly_all_its_work_is_no_step(tmp_path: Path) -> None:
+    """Without an optimizer of PyTorch's own the range that holds more tells."""
+    around = [range_("train_step", ts=990 + 1000 * at, dur=950) for at in range(2)]
+    events = [one for one in _micro_batches(*around) if not one["name"].startswith("Optimizer")]
+    assert read_and_link(tmp_path, events)[1].steps.by == "train_step"
 
 
 def test_what_a_server_samples_behind_a_batch_is_of_it(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from tracelens.gemm import ATTENTION_OPS, GEMM_OPS
 from tracelens.results import NotWhole
 from tracelens.trace import Links, Trace
+from tracelens.trace.tables import MISSING
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -93,9 +94,14 @@ def _kernel_launches(trace: Trace) -> BoolArray:
 
 
 def _lost_launches(trace: Trace, links: Links) -> BoolArray:
-    """Per launch of a kernel: is that not in the trace? In whole files only captured graphs have such."""
+    """Per launch of a kernel: is that not in the trace? In whole files only captured graphs have such.
+
+    Processes put together in one file number their launches alike: one of that number has not lost its own.
+    """
     lost = _kernel_launches(trace)
     lost[links.kernel_launch[links.kernel_launch >= 0]] = False
+    found = trace.kernels.correlation
+    lost[np.isin(trace.launches.correlation, found[found != MISSING])] = False
     return lost
 
 

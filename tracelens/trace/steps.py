@@ -20,6 +20,7 @@ _SERVED = re.compile(r"^(execute(_\d+)?_context_\d+\(|step\[\w+ bs=\d)")
 _NAMED = re.compile(r"(?i)^(?!.*optim)(\w{1,60}[ _-])?(step|iter(ation)?)([ _.:#-]*\d+)?$")
 _WITHIN = re.compile(r"\(.*?\)|\[.*?\]|\d+")
 _ALL = 0.95  # of the launches: what holds fewer is a part of a step
+_UPDATE = "Optimizer.step#"  # torch.optim: the end of a step, so a range before it is of a micro-batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,17 @@ def _loop(
 ) -> Steps | None:
     """The ranges of one name, but for numbers, that follow each other and hold the launches.
 
-    ``batches`` are those of a server, which samples behind each: that is of the batch.
+    Of several such names the one whose ranges hold most: others are parts of these. ``batches`` are those of
+    a server, which samples behind each: that is of the batch.
     """
     alike: dict[str, list[int]] = defaultdict(list)
     for at, name in enumerate(names):
         if pattern.match(name):
             alike[_WITHIN.sub("", name)].append(at)
     launched = np.sort(launched_ns)
-    for rows in sorted(alike.values(), key=len, reverse=True):
+    update = np.array([name.startswith(_UPDATE) for name in names], np.bool_)
+    found: list[tuple[tuple[bool, int, int], Steps]] = []
+    for rows in alike.values():
         row = np.array(rows)[np.argsort(begin[rows], kind="stable")]
         held = np.diff(np.searchsorted(launched, np.stack([begin[row], end[row]])), axis=0)[0]
         row, held = row[held > 0], held[held > 0]
@@ -80,7 +84,15 @@ def _loop(
             continue
         if batches:
             stop = np.append(start[1:], max(stop[-1], launched[-1] + 1))
-        elif held.sum() < _ALL * len(launched):
+        elif held.sum() < _ALL * len(launched) or _mostly_outside(begin[update], start, stop):
             continue
-        return Steps([*range(len(row))], start, stop, True, names[int(row[0])])
-    return None
+        steps = Steps([*range(len(row))], start, stop, True, names[int(row[0])])
+        found.append(((len(row) > 1, int(held.sum()), len(row)), steps))
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def _mostly_outside(when: IntArray, start: IntArray, stop: IntArray) -> bool:
+    """Are more of these times outside of the ranges than in one of them?"""
+    at = np.searchsorted(start, when, side="right") - 1
+    inside = (at >= 0) & (when < stop[at])
+    return bool(2 * inside.sum() < len(when))
