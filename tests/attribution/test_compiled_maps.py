@@ -70,3 +70,11 @@ def test_a_map_beside_a_stream_is_not_alone(beside: Dims) -> None:
     run = _run("backward", _fused("poi_fused_add", MAP, beside))
     label_maps_back(run, forward, {32})
     assert not run.labels
+
+
+@pytest.mark.parametrize("tensors", [(), ((0, 3, 16, 16), (8, 3, 3, 3))], ids=["no shapes", "no samples"])
+def test_convolutions_of_no_known_map_name_nothing(tensors: tuple[Dims, ...]) -> None:
+    run = _run("backward", _convolution(*tensors), _fused("poi_fused_add", (8, 256)))
+    run.labels = {0: Label("embedding")}
+    label_maps_back(run, _run("forward", _convolution(*tensors)), {HIDDEN})
+    assert run.labels == {0: Label("embedding")}

@@ -34,7 +34,7 @@ def label_maps_back(run: Run, forward: Run, hidden: set[int]) -> None:
         if label.component.startswith(_OF_LAYERS)
         for dims in forward.kinds[at].tensors
     }
-    made = {kind.tensors[:2] for kind in apart}
+    made = {kind.tensors[:2] for kind in apart if len(kind.tensors) > 1}
     for at, kind in enumerate(run.kinds):
         named = run.labels.get(at, OPEN)
         if kind.what == "convolution" and kind.tensors[1:3] in made and named.component == "embedding":
@@ -52,7 +52,7 @@ def _maps(kind: Kind) -> list[Dims]:
 
 def _is_flat(dims: Dims, space: Dims) -> bool:
     """Are they places of such a map by channels of all samples, as pooling counts them?"""
-    return len(dims) == 2 and dims[0] % space[0] == 0 and dims[1] == prod(space[1:]) > 1
+    return len(dims) == 2 and dims[1] == prod(space[1:]) > 1 and space[0] > 0 and dims[0] % space[0] == 0
 
 
 def _behind(run: Run, at: int) -> int:
