@@ -109,3 +109,16 @@ def test_processes_that_number_their_launches_alike_lose_none(tmp_path: Path) ->
     assert [step.lacks for step in analyze(both).report.steps] == [
         step.lacks for step in analyze(_written(tmp_path, "alone.json", FIRST["traceEvents"])).report.steps
     ]
+
+
+def test_a_stray_kernel_on_another_gpu_is_not_nothing(tmp_path: Path) -> None:
+    """A rank that once touched GPU 0; all its other figures stay."""
+    one = next(e for e in FIRST["traceEvents"] if e.get("cat") == "kernel")
+    stray = one | {"pid": 1, "dur": 0.1, "args": one["args"] | {"device": 1, "correlation": 10**8}}
+    alone = analyze(_written(tmp_path, "alone.json", FIRST["traceEvents"])).report
+    report = analyze(_written(tmp_path, "stray.json", [*FIRST["traceEvents"], stray])).report
+    assert (report.summary, report.model, report.components) == (
+        alone.summary, alone.model, alone.components,
+    )  # fmt: skip
+    (lack,) = (lack for lack in report.recording if lack.code == "several-gpus")
+    assert lack.severity == "low" and "<0.1%" in lack.effect

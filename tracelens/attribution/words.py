@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from tracelens.numbers import integers, listed
+from tracelens.numbers import integers, listed, pct
 
 #: What a message is exactly as large as.
 SizeClass = Literal["weight", "activation", "both", "neither", "unknown"]
@@ -173,7 +173,7 @@ def other_devices(device: int, others: Sequence[int], share: float) -> Lacking:
     named = f"GPU{'s' if len(others) > 1 else ''} {integers(others)}"
     return (
         "Several GPUs in one file",
-        f"every figure is of GPU {device}; {named} with {share:.1%} of the file's GPU time: in none",
+        f"every figure is of GPU {device}: {pct(share)} of the file's GPU time, on {named}, is in none",
         f"tracelens analyze --device {others[0]}, or one file per rank",
     )
 
