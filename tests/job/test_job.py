@@ -222,6 +222,9 @@ def test_runs_and_cycles_of_one_process_are_no_ranks(summaries: list[RankSummary
             check_one_job(ranks)
         said(refused.value)
     check_one_job([first, msgspec.structs.replace(later, kinds=summaries[0].kinds)])
+    with pytest.raises(InputError) as refused:  # with a process group of one, each is of rank 0
+        merge([msgspec.structs.replace(one, rank=0) for one in alone])
+    assert {"0.json", "1.json"} <= {*re.split(r"[ :]", refused.value.cause)}
 
 
 def test_a_stale_file_of_another_day_is_left_out_where_clocks_tell_the_date(

@@ -128,7 +128,8 @@ def _of_one_job(summaries: Iterable[RankSummary]) -> tuple[list[RankSummary], li
     same, strange = of_one_time(sound)
     kept: dict[object, RankSummary] = {}
     for one in same:
-        first = kept.setdefault(one.rank if one.rank is not None else one.file, one)
+        alone = one.rank is None or usual == 1  # runs of one GPU are all of rank 0: ``check_one_job``
+        first = kept.setdefault(one.file if alone else one.rank, one)
         if first is not one:
             left.append(Left(one.file, words.second_time(one.rank, first.file)))
     whole, cut = _without_cut_off(list(kept.values()))
