@@ -69,7 +69,9 @@ class Side:
     steps_ms: Annotated[list[float], says("of ``steps``; empty where times are not compared")] = field(
         default_factory=list
     )
-    mfu_why: Annotated[str | None, says("why mfu_frac is not known, or what it leaves out")] = None
+    mfu_why: Annotated[
+        str | None, says("why mfu_frac is not known, what it leaves out, or what it counts too much of")
+    ] = None
     gemm_frac_is_bound: Annotated[bool, says("a lower bound, as in the report")] = False
     communication_is_bound: bool = False
     mfu_is_bound: bool = False
