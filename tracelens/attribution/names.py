@@ -117,6 +117,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
     ("quantize",),
 )
 OP_RULES = tuple(rule for rule, *_ in _OPS)
+RULE_CODE = {rule: code for code, rule in enumerate(OP_RULES)}
 _COMPILED_OPS = tuple(
     (rule, re.compile("|".join([*names, *patterns_of(OPERATORS, rule)]))) for rule, *names in _OPS
 )

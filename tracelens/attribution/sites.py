@@ -6,22 +6,21 @@ All features are arrays over sites; a decision is made once per distinct combina
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.components import Decision, Situation, decide, is_of_product
-from tracelens.attribution.names import OP_RULES, op_rule
+from tracelens.attribution.names import OP_RULES, RULE_CODE, op_rule
 from tracelens.attribution.paths import Element, Paths
+from tracelens.attribution.site_sizes import convolved_by_channel, of_mixture, on_vocabulary, residual_sums
 from tracelens.trace import Links, Trace, distinct_rows
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 _GATED = 3  # products of a gated MLP
-_RULE_CODE = {rule: code for code, rule in enumerate(OP_RULES)}
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,11 @@ def operator_rules(trace: Trace, links: Links, again: BoolArray) -> IntArray:
     A node of autograd inside which a forward runs ``again`` says nothing of that.
     """
     rule_of_symbol = np.array(
-        [_RULE_CODE.get(op_rule(text) or "", -1) for text in trace.symbols] or [-1], np.int32
+        [RULE_CODE.get(op_rule(text) or "", -1) for text in trace.symbols] or [-1], np.int32
     )
     rule = np.where(links.is_op, rule_of_symbol[links.name], -1).astype(np.int32)
-    rule[_matmuls_of_bmm(links, rule)] = _RULE_CODE["bmm"]
-    rule[_over_a_linear(links, rule)] = _RULE_CODE["linear"]
+    rule[_matmuls_of_bmm(links, rule)] = RULE_CODE["bmm"]
+    rule[_over_a_linear(links, rule)] = RULE_CODE["linear"]
     around = links.forest.parent[again]
     while len(around := np.unique(around[around >= 0])):
         around = around[~again[around]]
@@ -67,29 +66,29 @@ def decide_sites(
     ``rule`` is per node (``operator_rules``); ``attention``: does the order of the operators hold a core?
     ``behind``: per node, does it run between the model and the backward?
     """
-    telling = (rule >= 0) & (rule != _RULE_CODE["attention_block"])
+    telling = (rule >= 0) & (rule != RULE_CODE["attention_block"])
     outermost = links.forest.outermost(telling)
     innermost = links.forest.nearest(telling)
-    fused = (rule == _RULE_CODE["core"]) | (rule == _RULE_CODE["attention_block"])
+    fused = (rule == RULE_CODE["core"]) | (rule == RULE_CODE["attention_block"])
     # a block called attention must do some of it: convolutions have "channel attention"
-    attends = np.isin(rule, [_RULE_CODE[name] for name in ("core", "softmax", "bmm")])
+    attends = np.isin(rule, [RULE_CODE[name] for name in ("core", "softmax", "bmm")])
     transformer = attention or bool(fused.any() or (paths.attention[attends] >= 0).any())
     transformer = transformer or _makes_queries_keys_and_values(paths, rule, outermost)
 
     after_core = _after_core(links, paths, rule, innermost)
     linears_after = _linears_after(paths, rule, outermost, after_core)
-    by_channel = _told(trace, links, rule == _RULE_CODE["convolution"], _is_by_channel)
+    by_channel = convolved_by_channel(trace, links, rule)
     position, count, before_activation, after_activation = _in_mlp(
         links, paths, np.where(by_channel == 1, -1, rule), outermost
     )
-    residual = _residual(trace, links, rule)
+    residual = residual_sums(trace, links, rule)
     residual[_followed_by_linear(links, paths, rule, outermost)] = 0  # a stream is added behind the output
     residual[_before_the_way_back(links, paths, rule)] = 0
     experts = _experts(paths, rule)
-    batched = bool((rule == _RULE_CODE["bmm"]).any())
+    batched = bool((rule == RULE_CODE["bmm"]).any())
     convolves = _convolves(paths, rule)
     nodes = np.flatnonzero(wanted & links.is_op).astype(np.int32)
-    vocabulary = _vocabulary(trace, links, rule, nodes)
+    vocabulary = on_vocabulary(trace, links, rule, nodes)
     outer_rule = np.where(outermost[nodes] >= 0, rule[outermost[nodes]], -1)
     inner_rule = np.where(innermost[nodes] >= 0, rule[innermost[nodes]], -1)
     features = {
@@ -105,7 +104,7 @@ def decide_sites(
         "residual": residual[nodes],
         "vocabulary": vocabulary,
         "behind": behind[nodes].astype(np.int32),
-        "mixture": _of_mixture(trace, links, rule)[nodes],
+        "mixture": of_mixture(trace, links, rule)[nodes],
         "gated": np.isin(paths.mlp[nodes], paths.mlp[(count == _GATED) & (paths.mlp >= 0)]).astype(np.int32),
     }
     decision = np.full(len(links.forest.parent), -1, np.int32)
@@ -126,7 +125,7 @@ def decide_sites(
 
 def _makes_queries_keys_and_values(paths: Paths, rule: IntArray, outermost: IntArray) -> bool:
     """Has a block called attention three linear layers? What approximates a softmax runs none."""
-    linear = (rule == _RULE_CODE["linear"]) & (outermost == np.arange(len(rule))) & (paths.attention >= 0)
+    linear = (rule == RULE_CODE["linear"]) & (outermost == np.arange(len(rule))) & (paths.attention >= 0)
     return bool((np.bincount(paths.attention[linear]) >= 3).any())
 
 
@@ -138,13 +137,13 @@ def _experts(paths: Paths, rule: IntArray) -> bool:
     )
     found = [{*path.roles()} for path in paths.paths]
     chooses = any({"router", "gate"} & roles or {"moe", "experts"} <= roles for roles in found)
-    moves = np.isin(rule, [_RULE_CODE[name] for name in ("topk", "dispatch", "experts")])
+    moves = np.isin(rule, [RULE_CODE[name] for name in ("topk", "dispatch", "experts")])
     return bool(mixture.any() and (chooses or mixture[paths.of_node[moves]].any()))
 
 
 def _convolves(paths: Paths, rule: IntArray) -> frozenset[tuple[Element, ...]]:
     """The modules that hold convolutions, by themselves or in one of their own (ConvNormAct)."""
-    found = np.unique(paths.of_node[rule == _RULE_CODE["convolution"]]).tolist()
+    found = np.unique(paths.of_node[rule == RULE_CODE["convolution"]]).tolist()
     holders = (paths.paths[path].elements[:-1] for path in found if path >= 0)
     return frozenset(around for elements in holders for around in _holders(elements))
 
@@ -195,66 +194,20 @@ def _situation(
 
 def _matmuls_of_bmm(links: Links, rule: IntArray) -> IntArray:
     """``aten::matmul`` of two batches: it runs a bmm (and copies for it), and is no linear layer."""
-    products = np.flatnonzero(rule == _RULE_CODE["bmm"])
+    products = np.flatnonzero(rule == RULE_CODE["bmm"])
     above = links.forest.above(links.forest.nearest(rule >= 0))[products]
     above = above[above >= 0]
-    linear: IntArray = above[rule[above] == _RULE_CODE["linear"]]
+    linear: IntArray = above[rule[above] == RULE_CODE["linear"]]
     return linear
 
 
 def _over_a_linear(links: Links, rule: IntArray) -> IntArray:
     """What dequantizes a weight and multiplies with it (``MatMul4Bit`` of bitsandbytes) is a linear layer."""
-    linear = np.flatnonzero(rule == _RULE_CODE["linear"])
+    linear = np.flatnonzero(rule == RULE_CODE["linear"])
     above = links.forest.above(links.forest.nearest(rule >= 0))[linear]
     above = above[above >= 0]
-    over: IntArray = above[rule[above] == _RULE_CODE["quantize"]]
+    over: IntArray = above[rule[above] == RULE_CODE["quantize"]]
     return over
-
-
-def _vocabulary(trace: Trace, links: Links, rule: IntArray, nodes: IntArray) -> IntArray:
-    """Per site: 1 for a GEMM with a weight of the shape of the token table, 2 for other work on logits.
-
-    A sum of logits can be of the loss, and the gradient of the head's bias. The token table is the largest
-    table that ``aten::embedding`` reads: (vocabulary, hidden); its backward is given rows of tokens.
-    """
-    ops = trace.ops
-    forward = ~trace.symbols.where(lambda name: "backward" in name.lower())[ops.name]
-    looks_up = forward & (rule[links.ops_at] == _RULE_CODE["embedding"])
-    tables = [
-        dims[0]
-        for code in np.unique(ops.inputs[looks_up])
-        if (dims := trace.details.inputs(int(code)).dims) and _is_shape(dims[0], 2)
-    ]
-    out = np.zeros(len(nodes), np.int32)
-    if not tables:
-        return out
-    vocab, hidden = max(tables, key=lambda shape: shape[0])
-    if vocab < 2 * hidden:
-        return out  # a table of positions, not of tokens
-    codes = ops.inputs[nodes - links.ops_at.start]
-    verdict = {
-        int(code): _on_vocabulary(trace.details.inputs(int(code)).dims, vocab, hidden)
-        for code in np.unique(codes)
-    }
-    out[:] = [verdict[int(code)] for code in codes]
-    sums = [code for code, name in enumerate(trace.symbols) if name == "aten::sum"]
-    out[np.isin(ops.name[nodes - links.ops_at.start], sums)] = 0
-    return out
-
-
-def _on_vocabulary(dims: list[Any] | None, vocab: int, hidden: int) -> int:
-    shapes = [shape for shape in dims or [] if isinstance(shape, list) and shape]
-    if any(shape in ([vocab, hidden], [hidden, vocab]) for shape in shapes):
-        return 1
-    return 2 if shapes and shapes[0][-1] == vocab and len(shapes[0]) >= 2 else 0
-
-
-def _is_shape(value: object, rank: int) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == rank
-        and all(isinstance(size, int) and size > 0 for size in value)
-    )
 
 
 def _after_core(links: Links, paths: Paths, rule: IntArray, innermost: IntArray) -> IntArray:
@@ -264,9 +217,9 @@ def _after_core(links: Links, paths: Paths, rule: IntArray, innermost: IntArray)
     The core begins with the fused operator, or with the softmax where attention is not fused.
     """
     size = len(rule)
-    core_ops = links.forest.outermost(rule == _RULE_CODE["core"])
+    core_ops = links.forest.outermost(rule == RULE_CODE["core"])
     block = np.where(paths.attention >= 0, paths.attention, core_ops)
-    softmax = rule == _RULE_CODE["softmax"]
+    softmax = rule == RULE_CODE["softmax"]
     begin = np.full(size, np.iinfo(np.int64).max)
     # inside an unfused attention operator the softmax divides scores from values
     for mask in (softmax & (block >= 0), (core_ops == np.arange(size)) & (block >= 0)):
@@ -283,14 +236,14 @@ def _after_core(links: Links, paths: Paths, rule: IntArray, innermost: IntArray)
 def _linears_after(paths: Paths, rule: IntArray, outermost: IntArray, after_core: IntArray) -> IntArray:
     """Per node: how many linear layers its attention block has behind the core."""
     own = np.arange(len(rule))
-    linear = (rule == _RULE_CODE["linear"]) & (outermost == own) & (after_core == 1) & (paths.attention >= 0)
+    linear = (rule == RULE_CODE["linear"]) & (outermost == own) & (after_core == 1) & (paths.attention >= 0)
     count = np.bincount(paths.attention[linear], minlength=len(rule)).astype(np.int32)
     return np.where(paths.attention >= 0, count[paths.attention], 0).astype(np.int32)
 
 
 def _followed_by_linear(links: Links, paths: Paths, rule: IntArray, outermost: IntArray) -> BoolArray:
     """Per node: does a linear layer of its attention block begin behind it?"""
-    linear = np.flatnonzero((rule == _RULE_CODE["linear"]) & (outermost == np.arange(len(rule))))
+    linear = np.flatnonzero((rule == RULE_CODE["linear"]) & (outermost == np.arange(len(rule))))
     linear = linear[paths.attention[linear] >= 0]
     last = np.full(len(rule) + 1, np.iinfo(np.int64).min)
     np.maximum.at(last, paths.attention[linear], links.ts_ns[linear])
@@ -306,11 +259,11 @@ def _in_mlp(
     before, after = np.zeros(size, np.bool_), np.full(size, -1, np.int32)
     own = np.arange(size)
     inside = (outermost == own) & (paths.mlp >= 0)
-    linear = inside & (rule == _RULE_CODE["linear"])
+    linear = inside & (rule == RULE_CODE["linear"])
     # on maps an MLP is two convolutions; beside linear layers a convolution is no layer of it
-    convolved = inside & (rule == _RULE_CODE["convolution"])
+    convolved = inside & (rule == RULE_CODE["convolution"])
     linear |= convolved & ~np.isin(paths.mlp, paths.mlp[linear])
-    acts = (rule == _RULE_CODE["activation"]) | (rule == _RULE_CODE["nonlinearity"])
+    acts = (rule == RULE_CODE["activation"]) | (rule == RULE_CODE["nonlinearity"])
     activation = acts & (outermost == own) & (paths.mlp >= 0)
     nodes = np.flatnonzero(linear | activation)
     if not len(nodes):
@@ -346,67 +299,10 @@ def _in_mlp(
 
 def _before_the_way_back(links: Links, paths: Paths, rule: IntArray) -> BoolArray:
     """Per node: is it in an MLP, between two of its products? An activation written out adds there."""
-    linear = (rule == _RULE_CODE["linear"]) & (paths.mlp >= 0)
+    linear = (rule == RULE_CODE["linear"]) & (paths.mlp >= 0)
     first = np.full(len(rule) + 1, np.iinfo(np.int64).max)
     last = np.full(len(rule) + 1, np.iinfo(np.int64).min)
     np.minimum.at(first, paths.mlp[linear], links.ts_ns[linear])
     np.maximum.at(last, paths.mlp[linear], links.ts_ns[linear])
     between: BoolArray = (first[paths.mlp] < links.ts_ns) & (links.ts_ns < last[paths.mlp])
     return between
-
-
-def _residual(trace: Trace, links: Links, rule: IntArray) -> IntArray:
-    """1 for additions of two activations of the same shape, three-dimensional or more; -1 without shapes."""
-    return _told(trace, links, rule == _RULE_CODE["add"], _adds_activations)
-
-
-def _told(trace: Trace, links: Links, asked: BoolArray, tell: Callable[[list[Any] | None], int]) -> IntArray:
-    """Per node what ``tell`` says of the shapes of its inputs; 0 for those that are not asked for."""
-    out = np.zeros(len(asked), np.int32)
-    nodes = np.flatnonzero(asked)
-    codes = trace.ops.inputs[nodes - links.ops_at.start]
-    told = {int(code): tell(trace.details.inputs(int(code)).dims) for code in np.unique(codes)}
-    out[nodes] = [told[int(code)] for code in codes]
-    return out
-
-
-def _adds_activations(dims: list[Any] | None) -> int:
-    if not dims or len(dims) < 2:
-        return -1 if dims is None else 0
-    a, b = dims[0], dims[1]
-    return isinstance(a, list) and a == b and len(a) >= 2 and _is_shape(a, len(a))
-
-
-def _of_mixture(trace: Trace, links: Links, rule: IntArray) -> IntArray:
-    """Per node: 1 for an index that takes the matrices that a batched product multiplies with, one for each
-    token; 2 for a linear layer as wide as what ``topk`` chooses from; else 0."""
-    seen: dict[str, set[tuple[int, ...]]] = {"bmm": set(), "topk": set()}
-
-    def note(name: str, sizes: list[Any]) -> int:
-        seen[name] |= {tuple(size) for size in sizes if _is_shape(size, 2) or _is_shape(size, 3)}
-        return 0
-
-    def named(name: str) -> BoolArray:
-        return np.asarray(rule == _RULE_CODE[name])
-
-    _told(trace, links, named("bmm"), lambda dims: note("bmm", (dims or [])[1:2]))
-    _told(trace, links, named("topk"), lambda dims: note("topk", (dims or [])[:1]))
-    matrices = {sizes[1:] for sizes in seen["bmm"]} | {sizes[:0:-1] for sizes in seen["bmm"]}
-    choices = {sizes[-1] for sizes in seen["topk"] if sizes}
-
-    def weights(dims: list[Any] | None) -> int:
-        source = dims[0] if dims else None
-        return int(source is not None and _is_shape(source, 3) and tuple(source[1:]) in matrices)
-
-    def choice(dims: list[Any] | None) -> int:
-        right = next((one for one in reversed(dims or []) if _is_shape(one, 2)), [0])
-        return 2 * int(right[-1] in choices)
-
-    found = _told(trace, links, named("dispatch"), weights)
-    return found + _told(trace, links, named("linear"), choice)
-
-
-def _is_by_channel(dims: list[Any] | None) -> int:
-    """1 for a convolution of each channel by itself over several places: it mixes those."""
-    weight = dims[1] if dims and len(dims) > 1 else None
-    return int(isinstance(weight, list) and len(weight) > 2 and weight[1] == 1 and max(weight[2:]) > 1)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.kernels import kernel_component
-from tracelens.attribution.names import OP_RULES
+from tracelens.attribution.names import OP_RULES, RULE_CODE
 from tracelens.attribution.structure.told import COPIES, SUMS, TOLD, told_by_kernels
 from tracelens.gemm import AttentionShape, GemmShape, KernelName, KernelNames, shape_of
 from tracelens.gemm.inductor import Fused, parse_fused
@@ -27,7 +27,6 @@ NodeArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 Dims = tuple[int, ...]
 
-_RULE = {rule: code for code, rule in enumerate(OP_RULES)}
 _PRODUCTS = ("linear", "bmm")
 #: Rules whose outermost operator is one unit (``aten::cross_entropy_loss`` with all that it calls).
 _WHOLE = (
@@ -112,7 +111,7 @@ def find_units(trace: Trace, links: Links, names: KernelNames, rule: NodeArray, 
     views = np.setdiff1d(behind[_enclosed(links, at, np.arange(len(at)))[0][behind] < 0], at)
 
     # what lays out the operands of a product can take longer than it, and has not its shape
-    multiplies = np.isin(look_up(rule, kernel_op), [_RULE[name] for name in (*_PRODUCTS, "core")])
+    multiplies = np.isin(look_up(rule, kernel_op), [RULE_CODE[name] for name in (*_PRODUCTS, "core")])
     order = np.lexsort((trace.kernels.ts_ns, -trace.kernels.dur_ns, ~multiplies))
     keys, first = np.unique(key[order], return_index=True)
     longest = order[first]
@@ -151,9 +150,9 @@ def find_units(trace: Trace, links: Links, names: KernelNames, rule: NodeArray, 
 def _homes(links: Links, rule: NodeArray, copies: BoolArray) -> NodeArray:
     """Per host node the operator that is its unit; an operator that is part of nothing is its own."""
     forest = links.forest
-    whole = np.isin(rule, [_RULE[name] for name in _WHOLE]) | copies
-    product = np.isin(rule, [_RULE[name] for name in _PRODUCTS])
-    core = rule == _RULE["core"]
+    whole = np.isin(rule, [RULE_CODE[name] for name in _WHOLE]) | copies
+    product = np.isin(rule, [RULE_CODE[name] for name in _PRODUCTS])
+    core = rule == RULE_CODE["core"]
     outer_core = forest.outermost(core)
     # attention that runs as products and a softmax is those, and not one unit
     unfused = np.unique(outer_core[product & (outer_core >= 0)])
@@ -163,7 +162,7 @@ def _homes(links: Links, rule: NodeArray, copies: BoolArray) -> NodeArray:
     own = forest.nearest(links.is_op)
     home = np.where(own >= 0, own, -1)
     # a linear layer can hold its own communication (sequence parallel)
-    sends = forest.outermost(rule == _RULE["communication"])
+    sends = forest.outermost(rule == RULE_CODE["communication"])
     for found in (forest.outermost(whole), forest.outermost(product), outer_core, sends):
         home = np.where(found >= 0, found, home)
     # a softmax inside an unfused attention is its own, and so is a product inside a loss
@@ -239,9 +238,9 @@ def _depths(trace: Trace, names: KernelNames, kernel: NodeArray) -> IntArray:
 def _leaf(trace: Trace, links: Links, rule: NodeArray) -> NodeArray:
     """Per node the innermost product or attention operator around it; of a linear layer that runs as a
     product for each sample, as rows do that lie apart, the layer."""
-    found = links.forest.nearest(np.isin(rule, [_RULE["linear"], _RULE["bmm"], _RULE["core"]]))
+    found = links.forest.nearest(np.isin(rule, [RULE_CODE["linear"], RULE_CODE["bmm"], RULE_CODE["core"]]))
     layer = links.forest.nearest(trace.symbols.where("aten::linear".__eq__)[links.name])
-    return np.where((look_up(rule, found) == _RULE["bmm"]) & (layer >= 0), layer, found)
+    return np.where((look_up(rule, found) == RULE_CODE["bmm"]) & (layer >= 0), layer, found)
 
 
 def _with(kind: Kind, told: str) -> Kind:
