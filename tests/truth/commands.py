@@ -28,7 +28,7 @@ _FILLED = {
     "REPORT.json": "report.json", "config.json": "config.json", "FILE": "out.json",
     "NAME": "h100-sxm", "N": "12", "NAME=NUMBER": "heads=16", "ID": "g1", "RULE": "TL101", "ARGS": "",
 }  # fmt: skip
-_AFTER_FLAG = {"--gemm": "g1", "--minutes": "1", "--dtypes": "bf16"}
+_AFTER_FLAG = {"--device": "0", "--gemm": "g1", "--minutes": "1", "--dtypes": "bf16"}
 #: Commands that need a GPU, a script or a browser: only their words are checked.
 PARSED_ONLY = {"bench", "verify", "capture", "open"}
 #: What a command needs at least, where a text names it without.

@@ -137,7 +137,8 @@ def summarize_files(
         else:
             found += decode(done.summary, name_of(path))
     if not found:
-        raise InputError(f"no rank can be used: {left[0].file}: {left[0].why}" if left else "no rank")
+        one = next((one for one in left if one.why != words.OTHER_ENDING), left[0] if left else None)
+        raise InputError(f"no rank can be used: {one.file}: {one.why}" if one else "no rank")
     return found, left
 
 
