@@ -41,8 +41,10 @@ def operator_rules(trace: Trace, links: Links, again: BoolArray) -> IntArray:
         [RULE_CODE.get(op_rule(text) or "", -1) for text in trace.symbols] or [-1], np.int32
     )
     rule = np.where(links.is_op, rule_of_symbol[links.name], -1).astype(np.int32)
-    rule[_matmuls_of_bmm(links, rule)] = RULE_CODE["bmm"]
-    rule[_over_a_linear(links, rule)] = RULE_CODE["linear"]
+    # aten::matmul of two batches runs a bmm (and copies for it), and is no linear layer
+    rule[_right_around(links, rule, "linear", "bmm")] = RULE_CODE["bmm"]
+    # what dequantizes a weight and multiplies with it (MatMul4Bit of bitsandbytes) is a linear layer
+    rule[_right_around(links, rule, "quantize", "linear")] = RULE_CODE["linear"]
     around = links.forest.parent[again]
     while len(around := np.unique(around[around >= 0])):
         around = around[~again[around]]
@@ -192,22 +194,13 @@ def _situation(
     )
 
 
-def _matmuls_of_bmm(links: Links, rule: IntArray) -> IntArray:
-    """``aten::matmul`` of two batches: it runs a bmm (and copies for it), and is no linear layer."""
-    products = np.flatnonzero(rule == RULE_CODE["bmm"])
-    above = links.forest.above(links.forest.nearest(rule >= 0))[products]
+def _right_around(links: Links, rule: IntArray, outer: str, inner: str) -> IntArray:
+    """Nodes of the rule ``outer`` whose work is the ``inner`` right inside of them."""
+    within = np.flatnonzero(rule == RULE_CODE[inner])
+    above = links.forest.above(links.forest.nearest(rule >= 0))[within]
     above = above[above >= 0]
-    linear: IntArray = above[rule[above] == RULE_CODE["linear"]]
-    return linear
-
-
-def _over_a_linear(links: Links, rule: IntArray) -> IntArray:
-    """What dequantizes a weight and multiplies with it (``MatMul4Bit`` of bitsandbytes) is a linear layer."""
-    linear = np.flatnonzero(rule == RULE_CODE["linear"])
-    above = links.forest.above(links.forest.nearest(rule >= 0))[linear]
-    above = above[above >= 0]
-    over: IntArray = above[rule[above] == RULE_CODE["quantize"]]
-    return over
+    found: IntArray = above[rule[above] == RULE_CODE[outer]]
+    return found
 
 
 def _after_core(links: Links, paths: Paths, rule: IntArray, innermost: IntArray) -> IntArray:

@@ -28,6 +28,3 @@ def each_once(trace: Trace) -> Trace:
         return trace
     warning = words.listed_twice(int(again.sum()), len(kernels))
     return replace(trace, kernels=kernels.rows(~again), warnings=[*trace.warnings, warning])
-
-
-__all__ = ["each_once"]
