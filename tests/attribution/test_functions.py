@@ -119,6 +119,37 @@ def test_rows_that_are_gathered_inside_are_counted(tmp_path: Path) -> None:
     assert rows_of["_Linear/product"] == tokens
 
 
+def test_what_one_launch_replays_has_no_sizes_of_the_call_around_it(tmp_path: Path) -> None:
+    """``torch.cuda.make_graphed_callables``: an autograd function whose kernels are all of one launch."""
+    text = document(record(replace(LLAMA, whole=False), names="none"))
+    events = json.loads(text.replace('"_L', '"Graphed_L'))["traceEvents"]
+    functions = [e for e in events if e.get("name", "").startswith("Graphed_")]
+    launches = {
+        e["args"]["correlation"]: e for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")
+    }
+    one: dict[int, int] = {}
+    for number, launch in launches.items():
+        around = [f for f in functions if f["ts"] <= launch["ts"] < f["ts"] + f["dur"]]
+        if around:
+            launch["name"] = "cudaGraphLaunch"
+            one[number] = min(c for c, e in launches.items() if e["ts"] >= around[0]["ts"])
+    for event in events:
+        args = event.get("args", {})
+        if event.get("cat") == "kernel":
+            args["correlation"] = one.get(args["correlation"], args["correlation"])
+    trace = open_functions(read(tmp_path, json.dumps({"traceEvents": events})))
+    links = link(trace)
+    calls = find_calls(trace, links, attribute(trace, links))
+    graphed = [
+        shape for name, shape in zip(calls.op_name, calls.shape, strict=True) if "Graphed" in str(name)
+    ]
+    assert not any(graphed)
+    assert not [name for name in trace.symbols if "/product" in name]
+    # the same kernels, each with a launch of its own
+    opened = open_functions(read(tmp_path, text.replace('"_L', '"Graphed_L')))
+    assert [name for name in opened.symbols if "/product" in name]
+
+
 def test_operators_of_libraries_are_opened_too(tmp_path: Path) -> None:
     text = document(record(replace(LLAMA, whole=False), names="none"))
     trace = open_functions(read(tmp_path, text.replace('"_L', '"some_library::_L')))

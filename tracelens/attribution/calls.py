@@ -259,12 +259,13 @@ def _with_borrowed(
 def _gemm_ops(trace: Trace, links: Links) -> IntArray:
     """Per kernel the innermost GEMM or attention operator around it; -1 where there is none.
 
-    An unfused attention operator holds products of its own: those are the calls, not the operator.
+    What is around a graph's launch is of none of its kernels. An unfused attention operator holds products
+    of its own: those are the calls, not the operator.
     """
     is_gemm = links.is_op & trace.symbols.where(shows_sizes)[links.name]
     nearest = links.forest.nearest(is_gemm)
     # operators are the first nodes: a row of the table is the node itself
-    return look_up(nearest, links.kernel_node).astype(np.int64)
+    return np.where(orphans(trace, links), -1, look_up(nearest, links.kernel_node)).astype(np.int64)
 
 
 def _mains(rows: IntArray, starts: IntArray, kind: npt.NDArray[np.int64]) -> IntArray:

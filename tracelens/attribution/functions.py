@@ -23,7 +23,7 @@ from tracelens.attribution.kernels import kernel_component
 from tracelens.attribution.names import op_rule
 from tracelens.attribution.structure.units import grouped, tensors_of
 from tracelens.gemm import KernelNames, kernel_names
-from tracelens.trace import AddedOp, Trace, innermost_ops, with_ops
+from tracelens.trace import AddedOp, Trace, innermost_ops, look_up, with_ops
 from tracelens.trace.tables import Inputs
 
 RowArray = npt.NDArray[np.int32]
@@ -72,6 +72,8 @@ def open_functions(trace: Trace) -> Trace:
     if not multiplies.any():
         return trace
     launch, inside = innermost_ops(trace)
+    # one launch replays a whole graph: nothing says which of its kernels which product is
+    inside[look_up(trace.replays, launch, False)] = -1
     hidden = multiplies[trace.kernels.name] & (inside >= 0)
     hidden &= may[trace.ops.name[np.maximum(inside, 0)]]
     if not hidden.any():
