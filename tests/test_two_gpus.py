@@ -111,6 +111,27 @@ def test_processes_that_number_their_launches_alike_lose_none(tmp_path: Path) ->
     ]
 
 
+def test_each_process_has_its_own_launches_and_operators(tmp_path: Path) -> None:
+    """Files of two ranks put together: each counts its launches, operators and steps for itself."""
+    first = [e for e in FIRST["traceEvents"] if e["ph"] != "M"]
+    moved = [_moved(e) for e in first]
+    kernels = [e for e in moved if e.get("cat") in ON_GPU]
+    for event in moved:
+        args = event["args"]
+        if event.get("cat") not in ON_GPU:
+            event["pid"] = 77
+        if args.get("correlation", 0) % 16:  # some ids both have, most one alone
+            args["correlation"] -= 10**7 - 1
+        if event.get("cat") == "cpu_op":
+            event["name"] = "aten::of_another_process"
+    assert {e["args"]["correlation"] for e in kernels} & {
+        e["args"].get("correlation") for e in first if "args" in e
+    }
+    alone = analyze(_written(tmp_path, "alone.json", first)).report
+    both = analyze(_written(tmp_path, "both.json", [*first, *moved]), device=0).report
+    assert (both.summary, both.steps, both.components) == (alone.summary, alone.steps, alone.components)
+
+
 def test_a_stray_kernel_on_another_gpu_is_not_nothing(tmp_path: Path) -> None:
     """A rank that once touched GPU 0; all its other figures stay."""
     one = next(e for e in FIRST["traceEvents"] if e.get("cat") == "kernel")
@@ -122,3 +143,4 @@ def test_a_stray_kernel_on_another_gpu_is_not_nothing(tmp_path: Path) -> None:
     )  # fmt: skip
     (lack,) = (lack for lack in report.recording if lack.code == "several-gpus")
     assert lack.severity == "low" and "<0.1%" in lack.effect
+    assert "--device" not in lack.remedy  # there is nothing to see on the other GPU

@@ -429,3 +429,17 @@ def test_what_the_engine_runs_behind_a_node_is_of_its_forward_where_a_hook_took_
     forward = forward_op(4, tid=1, ts=10, name="aten::addmm")
     _, links = read_and_link(tmp_path, [forward, engine, hook, around, node, *sums, later])
     assert links.backward_to_forward.tolist() == [-1, -1, -1, -1, 0, 0, 0, -1]
+
+
+@pytest.mark.parametrize(("certain", "linked"), [([9, 9], "first"), ([9, 8], None), ([], None)])
+def test_an_id_of_two_processes_is_of_the_one_that_has_the_gpu(
+    tmp_path: Path, certain: list[int], linked: str | None
+) -> None:
+    """``certain``: the processes of the launches with an id of their own."""
+    events = [op("first", tid=1), launch(1, tid=1), op("second", tid=2) | {"pid": 8}]
+    events += [launch(1, tid=2) | {"pid": 8}, kernel(correlation=1)]
+    for number, process in enumerate(certain, 10):
+        events += [launch(number, tid=process) | {"pid": process}, kernel(correlation=number, ts=20 + number)]
+    trace = read(tmp_path, document(events))
+    row = int(link(trace).kernel_op[0])
+    assert (trace.symbols[int(trace.ops.name[row])] if row >= 0 else None) == linked

@@ -230,7 +230,8 @@ def _other_devices(r: _Recording) -> Iterator[Lack]:
     if r.trace.device is not None:
         left_out = sum(r.trace.beside.values())
         share = left_out / (left_out + r.total_ns)
-        told = words.other_devices(r.trace.device, [*r.trace.beside], share)
+        others = sorted(r.trace.beside, key=lambda one: (-r.trace.beside[one], one))
+        told = words.other_devices(r.trace.device, others, share, little=share < _NEGLIGIBLE)
         yield Lack("several-gpus", *told, _by_share(share), share)
 
 

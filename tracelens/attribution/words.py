@@ -168,13 +168,16 @@ def gpu_only(*, launches: bool) -> Lacking:
     )
 
 
-def other_devices(device: int, others: Sequence[int], share: float) -> Lacking:
-    """Of a trace of several GPUs, analyzed for one; the ``others`` have a ``share`` of its GPU time."""
+def other_devices(device: int, others: Sequence[int], share: float, *, little: bool) -> Lacking:
+    """Of a trace of several GPUs, analyzed for one; the ``others`` have a ``share`` of its GPU time, a
+    ``little`` of which is a stray, and no part of the work."""
     named = f"GPU{'s' if len(others) > 1 else ''} {integers(others)}"
     return (
         "Several GPUs in one file",
         f"every figure is of GPU {device}: {pct(share)} of the file's GPU time, on {named}, is in none",
-        f"tracelens analyze --device {others[0]}, or one file per rank",
+        f"torch.cuda.set_device({device}) before anything else: then nothing strays to another GPU"
+        if little
+        else f"tracelens analyze --device {others[0]}, or one file per rank",
     )
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields, replace
 import msgspec
 import numpy as np
 
-from tracelens.trace.nesting import NodeArray, build_forest, look_up, match
+from tracelens.trace.nesting import NodeArray, build_forest, look_up
+from tracelens.trace.processes import launches_of_kernels
 from tracelens.trace.tables import MISSING, Inputs, Ops, Trace
 
 _NOTHING = Inputs(None, None, None, None)
@@ -32,7 +33,7 @@ def innermost_ops(trace: Trace) -> tuple[NodeArray, NodeArray]:
     ts_ns = np.concatenate([ops.ts_ns, launches.ts_ns])
     dur_ns = np.concatenate([ops.dur_ns, launches.dur_ns])
     forest = build_forest(thread, ts_ns, dur_ns)
-    launch = match(launches.correlation, trace.kernels.correlation)
+    launch = launches_of_kernels(trace)
     node = np.where(launch >= 0, launch + len(ops), -1)
     return launch, look_up(forest.nearest(np.arange(len(thread)) < len(ops)), node)
 

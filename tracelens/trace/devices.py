@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from tracelens.errors import UsageError
 from tracelens.numbers import integers
 from tracelens.trace.metadata import device_properties
-from tracelens.trace.tables import MISSING, Trace
+from tracelens.trace.processes import launches_of_kernels, processes_of_threads
+from tracelens.trace.tables import MISSING, Table, Trace
+
+T = TypeVar("T", bound=Table)
 
 
 def one_device(trace: Trace, wanted: int | None = None) -> Trace:
     """The trace with the GPU events of one device, by default of the one with most GPU time, and with their
     launches.
 
-    The operators are those of all. Events without a device stay. ``Trace.beside`` says what is left out.
+    The operators are those of all, but for processes that only other GPUs work for. Events without a device
+    stay. ``Trace.beside`` says what is left out.
     Raises UsageError where the wanted device ran nothing.
     """
     kernels, launches = trace.kernels, trace.launches
@@ -29,13 +34,24 @@ def one_device(trace: Trace, wanted: int | None = None) -> Trace:
         return trace
     chosen = wanted if wanted is not None else max(devices, key=lambda one: (time[one], -one))
     mine = np.isin(kernels.device, [chosen, MISSING])
-    others = np.setdiff1d(kernels.correlation[~mine], kernels.correlation[mine])
-    own = ~np.isin(launches.correlation, others[others != MISSING])
+    launch, process = launches_of_kernels(trace), processes_of_threads(trace)
+    ours, theirs = (np.unique(launch[here & (launch >= 0)]) for here in (mine, ~mine))
+    own = ~np.isin(np.arange(len(launches)), np.setdiff1d(theirs, ours))
+    process_of = process[launches.thread]
+    strangers = np.setdiff1d(process_of[theirs], process_of[ours])
+
+    def kept(table: T) -> T:
+        return table.rows(~np.isin(process[getattr(table, "thread")], strangers))  # noqa: B009
+
     listed = [entry for entry in device_properties(trace.metadata) if entry.get("id") == chosen]
     return replace(
         trace,
         kernels=kernels.rows(mine),
-        launches=launches.rows(own),
+        launches=kept(launches.rows(own)),
+        ops=kept(trace.ops),
+        ranges=kept(trace.ranges),
+        frames=kept(trace.frames),
+        flows=kept(trace.flows),
         metadata=trace.metadata | ({"deviceProperties": listed} if listed else {}),
         device=chosen,
         beside={one: ns for one, ns in time.items() if one != chosen},

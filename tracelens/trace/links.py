@@ -27,6 +27,7 @@ from tracelens.trace.nesting import (
     look_up,
     match,
 )
+from tracelens.trace.processes import launches_of_kernels, numbered_by_external_id
 from tracelens.trace.steps import Steps, find_steps
 from tracelens.trace.tables import Ops, Table, Trace
 
@@ -94,7 +95,7 @@ def link(trace: Trace) -> Links:
     thread[frames_at] = _frame_threads(trace)[frame_row]
 
     forest = build_forest(thread, ts_ns, dur_ns)
-    kernel_launch = _launches(trace)
+    kernel_launch = launches_of_kernels(trace)
     kernel_node = np.where(kernel_launch >= 0, kernel_launch + launches_at.start, NONE).astype(np.int32)
     by_external = _by_external_id(trace, kernel_launch)
     kernel_node = np.where(kernel_node < 0, by_external, kernel_node)
@@ -124,29 +125,6 @@ def link(trace: Trace) -> Links:
     )
 
 
-def _launches(trace: Trace) -> NodeArray:
-    """Per kernel the launch of the same correlation id; -1 where it is not in the file.
-
-    Kineto's old tracer for AMD GPUs writes that id as the External id of both, and no correlation.
-    """
-    launches, kernels = trace.launches, trace.kernels
-    if _numbered_by_external_id(trace):
-        return match(launches.external_id, kernels.external_id)
-    return match(launches.correlation, kernels.correlation)
-
-
-def _numbered_by_external_id(trace: Trace) -> bool:
-    """Has nothing a correlation, and every launch an External id of its own?
-
-    Launches of one operator share its id, where the External id is the operator's.
-    """
-    launches, kernels = trace.launches, trace.kernels
-    if (launches.correlation >= 0).any() or (kernels.correlation >= 0).any():
-        return False
-    ids = launches.external_id[launches.external_id >= 0]
-    return len(ids) > 0 and len(np.unique(ids)) == len(ids)
-
-
 def _by_external_id(trace: Trace, kernel_launch: NodeArray) -> NodeArray:
     """Kernels without a launch event, through the operator's External id.
 
@@ -155,7 +133,7 @@ def _by_external_id(trace: Trace, kernel_launch: NodeArray) -> NodeArray:
     kernels = trace.kernels
     known = kernels.external_id >= 0
     repeats = (kernels.external_id[known] == kernels.correlation[known]).all()
-    if repeats or _numbered_by_external_id(trace):
+    if repeats or numbered_by_external_id(trace):
         return np.full(len(kernels), NONE)
     orphans = (kernel_launch < 0) & known & (kernels.external_id > 0)
     return match(trace.ops.external_id, np.where(orphans, kernels.external_id, -1))
