@@ -21,12 +21,13 @@ def _layer(*, ranges: bool) -> list[Row]:
         mm("moe.router", 512, 8, 1024, inside=moe),
         Row("moe.router", "aten::topk", "void at::native::sbtopk::gatherTopK", ([512, 8],), 7, inside=moe),
         Row("moe.router", "aten::_softmax", "softmax_warp_forward", (choices,), 2, inside=moe),
+        Row("moe.dispatch", "aten::copy_", ELEMENTWISE, (rows, rows), 5, inside=moe),
         Row("moe.experts", "aten::index", "vectorized_gather_kernel", ([8, 1024, 2048],), 500, inside=moe),
         Row("moe.experts", "aten::bmm", GEMM, ([1024, 1, 1024], [1024, 1024, 2048]), 600, inside=moe),
         Row("moe.experts", "aten::silu", ELEMENTWISE, ([1024, 2048],), 5, inside=moe),
         Row("moe.experts", "aten::bmm", GEMM, ([1024, 1, 2048], [1024, 2048, 1024]), 600, inside=moe),
-        Row("moe.dispatch", "aten::mul", ELEMENTWISE, (rows, [512, 2, 1]), 5),
-        Row("moe.dispatch", "aten::sum", "reduce_kernel", (rows,), 6),
+        Row("moe.dispatch", "aten::mul", ELEMENTWISE, (rows, [512, 2, 1]), 5, inside=moe),
+        Row("moe.dispatch", "aten::sum", "reduce_kernel", (rows,), 6, inside=moe),
     ]
 
 
@@ -39,3 +40,14 @@ def test_experts_and_the_next_routers_softmax_are_no_attention(tmp_path: Path, r
     assert not any(part.startswith("attention.") for part in parts)
     right, wrong = verdict(rows, trace, found)
     assert wrong == {} and (right > 0.99 or not ranges)
+    said = [COMPONENTS[code] for code in found.component.tolist()]
+    moved = {one for one, row in zip(said, rows, strict=True) if row.right == "moe.dispatch"}
+    assert moved == {"moe.dispatch" if ranges else "unattributed"}
+
+
+def test_a_token_of_each_sequence_is_no_row_of_a_choice(tmp_path: Path) -> None:
+    """One step of a decode: what weighs [batch, 1, hidden] beside the experts can be anything."""
+    moe, token = "MoE", [512, 1, 1024]
+    weighs = Row("", "aten::mul", ELEMENTWISE, (token, [512, 1, 1]), 5, inside=moe)
+    _, _, found = attributed(tmp_path, written([*_layer(ranges=True), weighs]))
+    assert COMPONENTS[found.component.tolist()[-1]] == "unattributed"

@@ -37,7 +37,8 @@ class Situation:
     beside_convolution: bool = False  # the module around it, or around its own, holds convolutions
     behind: bool = False  # outside the modules, between the last of them and the backward
     gated: bool = False  # in an MLP of three products with one activation
-    mixture: str = "none"  # "weights": takes those of experts; "choice": as wide as what is chosen from
+    #: "weights": takes those of experts; "choice": as wide as what is chosen from; "rows": of each choice
+    mixture: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +353,8 @@ def _among_experts(s: Situation, role: str) -> str | None:
     """In a mixture of experts: its products, its choices and its moves; the rest by its place."""
     if s.mixture == "weights":
         return "moe.experts"  # one copy of an expert for each token (index of a stack of weights, then bmm)
+    if s.mixture == "rows" and role == "moe":
+        return "moe.dispatch"
     if s.inner == "dispatch" or (s.inner == "bmm" and role == "moe" and s.beside_experts):
         return "moe.dispatch"  # by an index, or by a product with who goes where (arXiv 2006.16668)
     if s.inner in ("topk", "softmax") or (role == "moe" and s.mixture == "choice"):

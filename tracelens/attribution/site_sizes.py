@@ -14,6 +14,9 @@ from tracelens.trace import Links, Trace
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
+#: What a mixture does with the rows of each choice, without its experts' products.
+_ON_ROUTED = frozenset({"aten::copy_", "aten::mul", "aten::sum"})
+
 
 def on_vocabulary(trace: Trace, links: Links, rule: IntArray, nodes: IntArray) -> IntArray:
     """Per site: 1 for a GEMM with a weight of the shape of the token table, 2 for other work on logits.
@@ -85,8 +88,9 @@ def _adds_activations(dims: list[Any] | None) -> int:
 
 def of_mixture(trace: Trace, links: Links, rule: IntArray) -> IntArray:
     """Per node: 1 for an index that takes the matrices that a batched product multiplies with, one for each
-    token; 2 for a linear layer as wide as what ``topk`` chooses from; else 0."""
-    seen: dict[str, set[tuple[int, ...]]] = {"bmm": set(), "topk": set()}
+    token; 2 for a linear layer as wide as what ``topk`` chooses from; 3 for what copies the rows that such a
+    layer takes for each choice, weighs or sums their results, [rows, choices, width]; else 0."""
+    seen: dict[str, set[tuple[int, ...]]] = {"bmm": set(), "topk": set(), "softmax": set(), "linear": set()}
 
     def note(name: str, sizes: list[Any]) -> int:
         seen[name] |= {tuple(size) for size in sizes if _is_shape(size, 2) or _is_shape(size, 3)}
@@ -97,6 +101,7 @@ def of_mixture(trace: Trace, links: Links, rule: IntArray) -> IntArray:
 
     _told(trace, links, named("bmm"), lambda dims: note("bmm", (dims or [])[1:2]))
     _told(trace, links, named("topk"), lambda dims: note("topk", (dims or [])[:1]))
+    _told(trace, links, named("softmax"), lambda dims: note("softmax", (dims or [])[:1]))
     matrices = {sizes[1:] for sizes in seen["bmm"]} | {sizes[:0:-1] for sizes in seen["bmm"]}
     choices = {sizes[-1] for sizes in seen["topk"] if sizes}
 
@@ -106,10 +111,19 @@ def of_mixture(trace: Trace, links: Links, rule: IntArray) -> IntArray:
 
     def choice(dims: list[Any] | None) -> int:
         right = next((one for one in reversed(dims or []) if _is_shape(one, 2)), [0])
-        return 2 * int(right[-1] in choices)
+        if right[-1] not in choices:
+            return 0
+        note("linear", [one for one in dims or [] if _is_shape(one, 2)][:1])
+        return 2
 
-    found = _told(trace, links, named("dispatch"), weights)
-    return found + _told(trace, links, named("linear"), choice)
+    def routed(dims: list[Any] | None) -> int:
+        of = next((tuple(one) for one in dims or [] if _is_shape(one, 3)), ())
+        rows = (*of[:1], *of[2:]) in seen["linear"]
+        return 3 * int(rows and (of[1] > 1 or of[:2] in seen["softmax"]))  # [batch, 1, width] is a token each
+
+    found = _told(trace, links, named("dispatch"), weights) + _told(trace, links, named("linear"), choice)
+    moves = trace.symbols.where(lambda text: text in _ON_ROUTED)[links.name] & links.is_op
+    return found + _told(trace, links, moves, routed)
 
 
 def convolved_by_channel(trace: Trace, links: Links, rule: IntArray) -> IntArray:

@@ -188,7 +188,7 @@ def _situation(
         vocabulary=("none", "weight", "logits")[site["vocabulary"]],
         experts=experts,
         behind=bool(site["behind"]),
-        mixture=("none", "weights", "choice")[site["mixture"]],
+        mixture=("none", "weights", "choice", "rows")[site["mixture"]],
         gated=bool(site["gated"]),
         beside_convolution=not convolves.isdisjoint({elements, elements[:-1]}),
     )
