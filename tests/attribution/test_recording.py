@@ -12,7 +12,7 @@ import pytest
 from tests.kept import analyzed
 from tests.said import Listener
 from tests.synthetic import ModelSpec, Options, build
-from tests.trace.tools import document, kernel, need_shared, op, read, shared_traces
+from tests.trace.tools import document, kernel, launch, need_shared, op, read, shared_traces
 from tracelens.analysis import analyze_trace
 from tracelens.attribution import attribute
 from tracelens.attribution.recording import find_lacks
@@ -272,3 +272,19 @@ def test_the_share_in_the_words_is_the_share_beside_them(name: str) -> None:
         assert lack.share is not None
         assert f"{lack.share:.1%} " in lack.effect
         assert lack.effect.count("%") == (2 if "either" in lack.effect else 1)
+
+
+def test_what_dtensor_lays_out_is_told_from_a_part_without_a_name(tmp_path: Path) -> None:
+    """torch.distributed.tensor: rows gathered along another dimension than the first are copied once more."""
+    events = [
+        {**op("Output", ts=0, dur=100), "cat": "user_annotation"},
+        op("Redistribute", ts=1, dur=40),
+        op("aten::cat", ts=2, dur=30),
+        launch(1, ts=3),
+        op("aten::cat", ts=50, dur=30),
+        launch(2, ts=51),
+        *(kernel("CatArrayBatchedCopy", ts=60 + at, dur=9, correlation=at) for at in (1, 2)),
+    ]
+    trace = read(tmp_path, document(events))
+    said = {why: mask.tolist() for why, mask in attribute(trace, link(trace)).reasons()}
+    assert said == {"redistributed": [True, False], "unknown module": [False, True]}

@@ -59,6 +59,8 @@ for _part in ("moe.router", "moe.dispatch"):
 
 _SENT = ("Memcpy HtoD", "Memcpy DtoH")
 _IS_TABLES_GRADIENT = re.compile("embedding(_dense|_sparse)?_backward")
+#: The autograd function of torch/distributed/tensor/_redistribute.py, and its backward.
+_REDISTRIBUTES = re.compile(r"Redistribute(Backward)?")
 _REASON = {name: code for code, name in enumerate(REASONS)}
 
 
@@ -290,6 +292,7 @@ def _reasons(trace: Trace, links: Links, seen: _Seen, open_: BoolArray, ambiguou
     origin, phases = seen.origin, seen.phases
     node = links.kernel_node
     compiled = links.forest.nearest(trace.symbols.where(is_compiled)[links.name]) >= 0
+    redistributed = links.forest.nearest(trace.symbols.where(_REDISTRIBUTES.fullmatch)[links.name]) >= 0
     in_path = look_up(seen.paths.of_node, np.where(origin >= 0, origin, node)) >= 0
     conditions = (
         ("unknown module", open_ & in_path),
@@ -297,6 +300,7 @@ def _reasons(trace: Trace, links: Links, seen: _Seen, open_: BoolArray, ambiguou
         ("no operator", open_ & (node >= 0) & (links.kernel_op < 0) & ~in_path),
         ("backward", open_ & look_up(phases.backward, node, False) & (origin < 0)),
         ("compiled", open_ & look_up(compiled, node, False)),
+        ("redistributed", open_ & look_up(redistributed, node, False)),
         ("no operators", open_ & ~in_path & (len(trace.ops) == 0)),
         ("graph", open_ & look_up(trace.replays, links.kernel_launch, False)),
         ("no launch", open_ & (node < 0)),

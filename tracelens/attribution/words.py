@@ -52,6 +52,10 @@ REASONS = {
         "no module or range around the kernel says which part of the model it is",
         "label it with record_function, named after its part (attention, mlp, rotary, ...)",
     ),
+    "redistributed": (
+        "DTensor lays out what a collective gathered: no part of the model",
+        "shard along dimension 0 (Shard(0)): what is gathered along another is copied once more",
+    ),
 }
 
 DEEP_EP = "a kernel of DeepEP, which serves experts alone"
