@@ -132,6 +132,20 @@ def test_the_first_steps_of_real_traces_are_as_long_as_the_others() -> None:
         assert busy_ms <= report.summary.gpu_ms_per_step * 1.001
 
 
+def test_a_step_before_missing_numbers_ends_with_its_own_work(tmp_path: Path) -> None:
+    """What runs in between is of no step, and delays the next one where it runs into that."""
+    between = [*_kernel(2, 120, 130, 40), *_kernel(3, 480, 490, 30)]
+    times = _times(
+        tmp_path,
+        [
+            _step(3, 0, 100), _step(7, 500, 100), _step(8, 600, 100), *between,
+            *_kernel(1, 10, 20, 90), *_kernel(4, 510, 520, 50), *_kernel(5, 610, 620, 50),
+        ],
+    )  # fmt: skip
+    assert (times.start_ns / 1000).tolist() == [0, 520, 600]
+    assert (times.end_ns / 1000).tolist() == [110, 600, 700]
+
+
 def test_without_step_ranges_the_whole_trace_is_one_step_and_says_so(tmp_path: Path) -> None:
     times = _times(tmp_path, _kernel(1, 0, 5, 10))
     assert times.count == 1

@@ -232,6 +232,30 @@ def test_a_step_whose_launches_have_lost_kernels_is_not_whole(tmp_path: Path, sa
     said(left_out(report))
 
 
+def test_what_is_lost_between_steps_is_lost_to_none(tmp_path: Path) -> None:
+    """ProfilerStep#4 is not marked, and the profiler has lost half of what ran in it."""
+    events = _events()
+    missing = next(one for one in events if one.get("name") == "ProfilerStep#4")
+    begin, end = missing["ts"], missing["ts"] + missing["dur"]
+    there = {
+        one["args"]["correlation"]
+        for one in events
+        if one.get("cat") in ("cuda_runtime", "cuda_driver") and begin <= one["ts"] < end
+    }
+    lost = {number for number in there if number % 2}
+    kept = [
+        one
+        for one in events
+        if one.get("name") != "ProfilerStep#4"
+        and not (one.get("cat") == "kernel" and one["args"]["correlation"] in lost)
+    ]
+    whole, report = _report(tmp_path, events), _report(tmp_path, kept)
+    assert [step.index for step in report.steps] == [3, 5, 6]
+    assert _left_out(report) == []
+    longest = max(step.duration_ms for step in whole.steps)
+    assert max(step.duration_ms for step in report.steps) == pytest.approx(longest, rel=0.01)
+
+
 def test_a_micro_batch_before_the_one_with_the_optimizer_is_whole(tmp_path: Path) -> None:
     """prof.step() after each micro-batch: the last step is the beginning of the first, and no cut one."""
     events = _events()

@@ -70,7 +70,8 @@ def step_times(
 
     The host runs ahead of the GPU, so the host's ProfilerStep says when work was queued, not when it
     ran. Step i begins when the host begins it or when the GPU is done with everything queued before,
-    whichever is later; the last step ends with its host range or its last kernel, whichever is later.
+    whichever is later; the last step, and one behind which numbers are missing, ends with its host range or
+    its last kernel, whichever is later.
     Queued before the first step is what belongs to none and runs on a stream before any step's work does:
     a stream runs in the order of its launches.
 
@@ -128,7 +129,10 @@ def _marked(trace: Trace, links: Links, attribution: Attribution) -> _Cut:
     np.maximum.at(done, owner + 1, end)  # done[i + 1]: end of step i's work; done[0]: of what came before
     done = np.maximum.accumulate(done)
     start = np.maximum(steps.start_ns, done[:-1])
-    stop = np.maximum(np.append(start[1:], max(int(steps.end_ns[-1]), int(done[-1]))), start)
+    own = steps.end_ns.copy()  # where the next number is not there, what was done until it was in no step
+    np.maximum.at(own, attribution.step[~outside], end[~outside])
+    next_ = np.where(np.diff(steps.index) == 1, start[1:], np.minimum(own[:-1], start[1:]))
+    stop = np.maximum(np.append(next_, max(int(steps.end_ns[-1]), int(done[-1]))), start)
     unlinked = links.kernel_node < 0
     owned = np.isin(np.arange(len(steps.index)), owner[outside & unlinked])
     early = np.flatnonzero(before & unlinked)

@@ -82,8 +82,10 @@ def _with_lost_kernels(trace: Trace, links: Links) -> list[int]:
     if trace.symbols.where(lambda name: "BeginCapture" in name or "GraphLaunch" in name)[launches.name].any():
         return []
     size = len(links.steps.index)
+    at = _step_of(links, launches.ts_ns)
+    at[launches.ts_ns >= np.append(links.steps.end_ns, 0)[at]] = -1  # between steps, and behind them
     every, lost = (
-        np.bincount(_step_of(links, launches.ts_ns[rows]) + 1, minlength=size + 1)[1:]
+        np.bincount(at[rows] + 1, minlength=size + 1)[1:]
         for rows in (_kernel_launches(trace), _lost_launches(trace, links))
     )
     return np.flatnonzero(lost > _MISSING * every).tolist()
