@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.attribution.rows import Row, attributed, written
 from tracelens.attribution import attribute
 from tracelens.attribution.replayed_parts import _backward, _forward
 from tracelens.trace import link, read_trace
@@ -107,3 +108,17 @@ def test_a_graph_of_an_h100_has_the_parts_of_its_eager_twin(path: Path) -> None:
     assert sum(time for mine, other, time in pairs if mine == other) > 0.99 * total
     wrong = sum(time for mine, other, time in pairs if mine not in (other, "unattributed"))
     assert wrong < 0.008 * total
+
+
+def test_a_replayed_model_whose_attention_is_unfused_is_a_whole_one(tmp_path: Path) -> None:
+    """pytorch/ao tutorials/quantize_vit: no kernel of a fused attention names it."""
+    gemm = "ampere_bf16_s16816gemm_bf16_64x64_sliced1x2_ldg8_f2f_stages_64x6_tn"
+    batched = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_64x64_{}_align1>"
+    scores, values = batched.format("tn"), batched.format("nn")
+    norm = "triton_per_fused_add_native_layer_norm_8"
+    names = [norm, gemm, gemm, gemm, scores, "softmax_warp_forward<c10::BFloat16>", values, gemm]
+    names += [norm, gemm, "triton_poi_fused_gelu_6", gemm]
+    grids = {scores: (16, 1, 12), values: (4, 1, 12)}
+    rows = [Row("", "", name, grid=grids.get(name, (12, 4, 1))) for name in names * 6]
+    _, _, found = attributed(tmp_path, written(rows, graph=True))
+    assert found.found == "whole"

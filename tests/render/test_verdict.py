@@ -114,6 +114,8 @@ def test_little_is_called_little() -> None:
     said, _ = verdict(picture(gain=Estimate(0.05, 0.1, 0.15, "model")))
     large, _ = verdict(picture(gain=GAIN))
     assert f"{ms(0.1)} (0.5%" in said and said.split(",")[0] != large.split(",")[0]
+    rounded, _ = verdict(picture(gain=Estimate(0.15, 0.198, 0.2, "model")))
+    assert "(1.0%" in rounded and rounded.split(",")[0] != said.split(",")[0]  # no less than it is written as
 
 
 @pytest.mark.parametrize(
@@ -233,6 +235,18 @@ def test_exposed_communication_is_named_with_what_it_serves(said: Listener) -> N
     hide = verdict(picture(exposed_ms=5.5, communication=[collective(3.5), collective(2.0, size=1e5)]))[1]
     late = verdict(picture(exposed_ms=5.5, communication=[collective(3.5), collective(2.0, size=256.0)]))[1]
     assert hide.partition(",")[0] != late.partition(",")[0], "small messages wait; on a slow network, 100 kB"
+
+
+def test_only_what_is_all_of_it_is_called_so() -> None:
+    """A kind that takes 1 % is a line of its own below."""
+
+    def said(*times_ms: float) -> str:
+        kinds = zip(("all_gather", "all_reduce"), times_ms, strict=False)
+        rows = [collective(time_ms, kind, "unknown") for kind, time_ms in kinds]
+        sentence = verdict(picture(exposed_ms=4.0, communication=rows))[1].split(". ")[1]
+        return sentence.partition("all_gather")[0]
+
+    assert said(4.0) == said(3.9999, 0.0001) != said(3.96, 0.04) != said(3.2, 0.8)
 
 
 def test_bytes_that_move_are_named_by_component_without_the_products_in_them(said: Listener) -> None:

@@ -105,6 +105,9 @@ class _Seen(NamedTuple):
 def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> Attribution:
     paths, phases, sites, rule, inferred, origin, op_node = seen
     columns = _said(links, seen)
+    # that what is around a graph is no part of a model says nothing of each of the graph's parts
+    replayed = look_up(trace.replays, links.kernel_launch, False)
+    columns.set(replayed & columns.are("other"), "unattributed", "none")
     columns.phase[trace.kernels.marked_backward] = PHASE["backward"]
     # what a range says of a launch without an operator
     launched, said = decide_launches(
@@ -149,7 +152,7 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
         modules=[p.module for p in paths.paths],
         forward_op=np.where(origin >= 0, origin - links.ops_at.start, -1).astype(np.int32),
         reason=_reasons(trace, links, seen, open_, candidates > 0),
-        transformer=sites.transformer or bool(columns.are("attention.core").any()),
+        transformer=sites.transformer or bool(columns.are("attention.core", "attention.scores").any()),
         role=columns.role,
         names=names,
         like=np.full(len(path), -1, np.int32),

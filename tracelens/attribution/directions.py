@@ -37,9 +37,10 @@ def settle_phases(
     role[:] = _roles_by_layout(trace, links, names, role, phase)
     gradient = (role == ROLE["dgrad"]) | (role == ROLE["wgrad"])
     phase[gradient & untold_by_host(trace, links)] = PHASE["backward"]
-    ahead, back = replayed_directions(trace, links, names, role == ROLE["forward"], gradient)
+    ahead, back, ends = replayed_directions(trace, links, names, role == ROLE["forward"], gradient)
     phase[ahead & (phase == PHASE["other"]) & ~updates] = PHASE["forward"]
     phase[back & ~updates] = PHASE["backward"]
+    phase[ends] = PHASE["optimizer"]
     phase[_behind_backward(trace, links, phases) & (phase == PHASE["forward"])] = PHASE["backward"]
 
 

@@ -32,6 +32,7 @@ _FORWARD = re.compile(_NOT_INDUCTOR + r"(forward|fprop|(?<![a-z])fwd)")
 #: What only fills, for the kernel behind it, and what works on lists of weights or of their gradients.
 _FILLS = re.compile(r"FillFunctor|^Memset")
 _ON_LISTS = re.compile(r"multi_tensor_apply")
+_BEHIND = 2
 
 
 def _updates(text: str) -> bool:
@@ -40,8 +41,8 @@ def _updates(text: str) -> bool:
 
 def replayed_directions(
     trace: Trace, links: Links, names: KernelNames, forward: BoolArray, backward: BoolArray
-) -> tuple[BoolArray, BoolArray]:
-    """Which kernels of graphs are of the forward and which of the backward.
+) -> tuple[BoolArray, BoolArray, BoolArray]:
+    """Which kernels of graphs are of the forward, which of the backward, and which work on lists behind that.
 
     ``forward`` and ``backward`` are products whose direction is known. So are kernels that state it in their
     name; so is all between two of one direction, before the first of a forward, and behind the last of a
@@ -57,7 +58,7 @@ def replayed_directions(
     out = np.zeros(len(name), np.int32)
     for part in replays(trace, links):
         out[part] = _filled(known[part], fills[part], lists[part])
-    return out == 1, out == -1
+    return out == 1, out == -1, out == _BEHIND
 
 
 def replays(trace: Trace, links: Links) -> list[npt.NDArray[np.intp]]:
@@ -89,7 +90,7 @@ def _trained_steps(trace: Trace) -> list[npt.NDArray[np.intp]]:
 
 
 def _filled(known: IntArray, fills: BoolArray, lists: BoolArray) -> IntArray:
-    """Directions along one replay, 0 where it is open."""
+    """Directions along one replay, 0 where it is open, ``_BEHIND`` where lists follow a backward."""
     certain = np.flatnonzero(known | lists)
     if not len(certain):
         return known
@@ -100,4 +101,6 @@ def _filled(known: IntArray, fills: BoolArray, lists: BoolArray) -> IntArray:
     behind, ahead = np.r_[False, lists[certain], False][place], np.r_[lists[certain], False][place]
     ends, begins = (before == -1) & ahead, (after == 1) & behind
     out = np.where((before == after) | (fills & (after != 0)) | begins, after, np.where(ends, -1, 0))
-    return np.where(lists, 0, np.where(known != 0, known, out)).astype(np.int32)
+    last = np.maximum.accumulate(np.where(known != 0, at, -1))
+    follow = np.where((last >= 0) & (known[last] == -1), _BEHIND, 0)
+    return np.where(lists, follow, np.where(known != 0, known, out)).astype(np.int32)

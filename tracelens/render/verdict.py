@@ -47,7 +47,7 @@ _MOST = 0.5
 _WIDE = 0.40
 #: Components named where the step is bound by memory.
 _NAMED = 3
-_SHARES = ((0.99, "All of it"), (0.5, "Most of it"), (0.0, "The largest part of it"))
+_SHARES = ((0.9995, "All of it"), (0.95, "Nearly all of it"), (0.5, "Most of it"), (0.0, "The largest part of it"))
 _MORE = ", more than any shape change would save."
 #: Said once: a card that stands below the verdict leaves it out.
 PROFILED = "The profiler slows the CPU: tracelens capture also times steps without it."
@@ -160,7 +160,7 @@ def _not_judged(seen: StepPicture) -> tuple[str, str]:
         return said, _joined(open_, _does(covered))
     if seen.gpu.vendor == "amd":
         said = "This is an AMD GPU: its tensor-core and tile rules are not judged."
-        return said, "Times, components and shapes are shown; MFU, peaks and changes are not."
+        return said, "Times, components and shapes are shown; MFU and peaks are not."
     if covered.unattributed_frac > UNKNOWN:
         main = main_unattributed(covered)
         why = f"Main reason: {main.reason}. Fix: {main.remedy}." if main else ""
@@ -435,7 +435,7 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
             gains = f"what a step gains is not known, as none is {'whole' if seen.cut else 'marked'}"
             share = f"{pct(time_ms / found.step_ms)}{how}"
             return f"{changes} {does} GPU work by {time} {of} {step} ({share}); {gains}: {title}.{more}"
-        if time_ms < LITTLE * found.step_ms:
+        if round(time_ms / found.step_ms, 3) < LITTLE:  # as the share is written beside it
             time = f"{'together ' if count > 1 else ''}{time}"
             return f"Shapes are worth less than 1% of the step: {changes}, {time} ({share}): {title}.{more}"
         does = "saves" if count == 1 else "together save"

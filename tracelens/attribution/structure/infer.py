@@ -233,7 +233,7 @@ def infer(
 def _without_operators(trace: Trace, links: Links, names: KernelNames, units: Units) -> list[str]:
     """Per unit its phase, as the names of the kernels tell it."""
     unknown = np.zeros(len(trace.kernels), np.bool_)
-    ahead, back = replayed_directions(trace, links, names, unknown, unknown)
+    ahead, back, _ = replayed_directions(trace, links, names, unknown, unknown)
     ahead, back = (look_up(one, units.kernel, False) for one in (ahead, back))
     return [
         "forward" if one else "backward" if other else "other" for one, other in zip(ahead, back, strict=True)
