@@ -37,6 +37,10 @@ def fp32(number: int, m: int = 4096, n: int = 4096, k: int = 4096, **more: Any) 
     return gemm(number, m, n, k, **(given | more))
 
 
+def predicted_us(n: int, dtype: str) -> float:
+    return predict_gemm(4096, n, 4096, gpu=H100, dtype=dtype).time_us.mid or 0.0
+
+
 def check(*rows: GemmRow, **more: Any) -> Outcome:
     return RULE.check(step_of(rows, **({"step_ms": 20.0} | more)))
 
@@ -48,7 +52,7 @@ def test_a_whole_step_in_fp32_is_told_to_allow_tf32(said: Listener) -> None:
     assert finding.fix[1] == '+ torch.set_float32_matmul_precision("high")'
     said(finding.title)
     expected = sum(
-        time / 1e3 - (predict_gemm(4096, n, 4096, gpu=H100, dtype="tf32").time_us.mid or 0.0) / 1e3
+        time / 1e3 * (1 - predicted_us(n, "tf32") / predicted_us(n, "fp32"))
         for n, time in ((4096, 2750.0), (8192, 5500.0))
     )
     assert finding.saving_ms.mid == pytest.approx(expected, rel=1e-6)

@@ -25,6 +25,7 @@ from tracelens.rules.evidence.slices import copied_ms, need_slices
 from tracelens.rules.evidence.views import View, saving_of, view_of
 from tracelens.rules.evidence.vocabulary import columns, need_vocabulary, vocabulary, vocabulary_rows
 from tracelens.step.experts import Mixture
+from tracelens.step.predicted import Anchors
 from tracelens.step.stalls import call_us_of
 
 ROW = gemm(1, 2048, 10240, 2560)
@@ -303,7 +304,7 @@ def test_an_aligned_view_saves_its_time_less_a_copy_at_worst(said: Listener) -> 
     none, _ = saving_of(replace(bare, gemms=[twice]), View(twice, "a", 2560, 2561))
     assert two is not None and none is not None and two.low is not None and none.low is not None
     assert none.low - two.low == pytest.approx(2 * copied)
-    anchored: Any = SimpleNamespace(by_dtype={"bf16": (1.25, 0.0)})
+    anchored = Anchors({"bf16": (1.25, 0.0)})
     ours = replace(step, step=replace(step.step, anchors=anchored))
     slower, slower_how = saving_of(ours, view)
     assert slower is not None and slower.mid is not None

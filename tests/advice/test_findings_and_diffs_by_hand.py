@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -43,6 +44,7 @@ from tracelens.rules.evidence.low_precisions import (
     types_of,
 )
 from tracelens.rules.evidence.precision import Precision, need_precisions, on_tensor_cores
+from tracelens.step.predicted import FAR_ERROR
 
 ROW = gemm(1, 1000, 1000, 1000, time_us=100.0, calls=2.0)
 NOW = ModelConfig(hidden=1024, heads=16, kv_heads=16, head_dim=64, ffn=4096, vocab=50257, layers=2,
@@ -590,12 +592,17 @@ def test_sixteen_bits_cost_their_casts(role: str | None, weight: int, rest: int,
     case = Precision([row], "fp32", ("tf32", "bf16"), False)
     found = case.savings(step)
     half = found["bf16"]
-    then = predict_gemm(2048, 1024, 512, gpu=H100, dtype="bf16").time_us
-    assert half is not None and then.mid is not None and then.high is not None and then.low is not None
+    now, then = (
+        predict_gemm(2048, 1024, 512, gpu=H100, dtype=dtype).time_us.known for dtype in ("fp32", "bf16")
+    )
+    assert half is not None and now is not None and then is not None
     sure, worst = (3 * 6 * elements / 3350e6 for elements in (weight, rest))
-    assert half.mid == pytest.approx(3 * (2000 - then.mid) / 1e3 - sure)
-    assert half.low == pytest.approx(3 * (2000 - then.high) / 1e3 - sure - worst)
-    assert half.high == pytest.approx(3 * (2000 - then.low) / 1e3 - sure)
+    then_us = 2000 * then.mid / now.mid  # forty times as slow as predicted, in either type
+    faster = FAR_ERROR + 0.5 * math.log(max(then.mid / then.low, now.high / now.mid))
+    slower = FAR_ERROR + 0.5 * math.log(max(then.high / then.mid, now.mid / now.low))
+    assert half.mid == pytest.approx(3 * (2000 - then_us) / 1e3 - sure)
+    assert half.low == pytest.approx(3 * (2000 - then_us * math.exp(slower)) / 1e3 - sure - worst)
+    assert half.high == pytest.approx(3 * (2000 - then_us * math.exp(-faster)) / 1e3 - sure)
     said(case.arithmetic(step, "bf16"), case.arithmetic(step, "tf32"))
     two = replace(row, batch=2)
     both = Precision([two], "fp32", ("bf16",), False).savings(step_of([two]))["bf16"]

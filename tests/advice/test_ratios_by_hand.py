@@ -18,13 +18,13 @@ from tracelens.step.measured_step import _moved_call
 from tracelens.step.predicted import (
     FAR_ERROR,
     NEAR_ERROR,
-    _anchored,
     _ladder_error,
     _left_grid,
     _narrow,
     _on_grid,
     _spread_of,
-    _type_error,
+    anchored,
+    type_error,
 )
 from tracelens.step.step_search import _diff
 from tracelens.step.work import AttentionCall, Dim
@@ -57,7 +57,7 @@ def test_a_product_on_the_grid_by_what_aligned_ones_took(
     anchor: tuple[float, float] | None, tflops: float, wanted: tuple[float, float, float], said: Listener
 ) -> None:
     row = gemm(1, 1024, 1023, 1024, time_us=400.0)
-    found = _anchored(predicted(), row, anchor, ("now", "then"), 0.0, tflops)
+    found = anchored(predicted(), row, anchor, ("now", "then"), 0.0, tflops)
     assert not isinstance(found, str) and found.kind == "anchored"
     assert (found.low, found.mid, found.high) == pytest.approx(tuple(one / 400 for one in wanted))
     said(found.how)
@@ -67,7 +67,7 @@ def test_a_product_on_the_grid_by_what_aligned_ones_took(
 def test_a_product_without_a_whole_range_is_not_anchored(
     times: tuple[float | None, ...], said: Listener
 ) -> None:
-    found = _anchored(predicted(times=times), gemm(1, 8, 8, 8), (1.0, 0.1), ("", ""), 0.0, 1.0)
+    found = anchored(predicted(times=times), gemm(1, 8, 8, 8), (1.0, 0.1), ("", ""), 0.0, 1.0)
     said(found)
 
 
@@ -143,15 +143,15 @@ def test_padded_storage_has_the_next_16_bytes(dtype: str, step: int) -> None:
 def test_errors_of_another_type() -> None:
     """8 or 4 bits for 16 within 0.2; any other two miss the truth apart, by half of what both leave open."""
     old, new = predicted(times=(90, 100, 200)), predicted(times=(80, 100, 150))
-    assert _type_error(0.1, {"bf16", "fp8"}, old, new) == (0.2, (0.0, 0.0))
-    assert _type_error(0.3, {"fp16", "nvfp4"}, old, new) == (0.3, (0.0, 0.0))
+    assert type_error(0.1, {"bf16", "fp8"}, old, new) == (0.2, (0.0, 0.0))
+    assert type_error(0.3, {"fp16", "nvfp4"}, old, new) == (0.3, (0.0, 0.0))
     open_by = (0.5 * math.log(2), 0.5 * math.log(1.5))
     assert _spread_of(old, new) == pytest.approx(open_by)
     assert _spread_of(new, old) == pytest.approx((0.5 * math.log(1.5), 0.5 * math.log(2)))
     for types in ({"bf16", "fp32"}, {"fp8", "nvfp4"}, {"fp8", "fp32"}):
-        error, beside = _type_error(0.01, types, old, new)
+        error, beside = type_error(0.01, types, old, new)
         assert error == FAR_ERROR and beside == pytest.approx(open_by)
-    assert _type_error(9.0, {"bf16", "fp32"}, old, new)[0] == 9.0
+    assert type_error(9.0, {"bf16", "fp32"}, old, new)[0] == 9.0
     assert (
         _spread_of(predicted(times=(None, 1, 1)), new)
         == _spread_of(old, predicted(times=(0, 1, 1)))

@@ -40,6 +40,7 @@ from tracelens.rules.evidence.vocabulary import columns, need_vocabulary, vocabu
 from tracelens.rules.evidence.widths import GatedMlp, need_gated_mlp
 from tracelens.step.alignment import Misfit, misfit_of
 from tracelens.step.experts import Mixture
+from tracelens.step.predicted import Anchors
 
 ROW = gemm(1, 2048, 10240, 2560, time_us=1000.0)
 ODD = gemm(2, 2048, 1001, 2560, kernel=cutlass(1), time_us=1000.0)
@@ -258,7 +259,7 @@ def test_this_traces_aligned_gemms_set_the_pace(
     row = gemm(1, 2048, 512, 1024, time_us=400.0, calls=8.0)
     step = step_of([row])
     assert step.step is not None
-    anchored: Any = SimpleNamespace(by_dtype={"bf16": (factor, width), "fp16": (9.0, 9.0)})
+    anchored = Anchors({"bf16": (factor, width), "fp16": (9.0, 9.0)}, pace=(8.0, 8.0))
     found, how = saving_of(replace(step, step=replace(step.step, anchors=anchored),
                                    gpu=replace(step.gpu, bandwidth_gbps=None)), View(row, "a", 1,
                                        2))  # fmt: skip

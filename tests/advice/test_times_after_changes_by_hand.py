@@ -190,7 +190,7 @@ def call(
     us: float = 1000.0, *, packed: int | None = None, backward: bool = False, **more: Any
 ) -> AttentionCall:
     sizes = AttentionDims(2, 32, 32, 2048, 2048, 128)
-    row = attention(1, 128, time_us=us, calls=4.0, attention=sizes, dtype="bf16", **more)
+    row = attention(1, 128, time_us=us, calls=4.0, attention=sizes, **({"dtype": "bf16"} | more))
     length = None if packed else 2048
     return AttentionCall(row, 1 if packed else 2, packed or T, length, length, backward)
 

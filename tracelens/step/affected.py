@@ -107,7 +107,9 @@ def affected_by(step: StepModel, then: ModelConfig) -> Affected:
         take(product.row, product.weight, scaled, each_expert=product.each_expert)
     for call in step.work.attention if names else ():
         if _OF_ATTENTION & set(names):
-            found = scaled_attention(call, now, then, gpu=step.gpu, measured=step.measured)
+            found = scaled_attention(
+                call, now, then, gpu=step.gpu, measured=step.measured, anchors=step.anchors
+            )
         else:
             found = _SAME
         take(call.row, 1.0, found)

@@ -243,7 +243,9 @@ def _product_factor(step: StepModel, product: Product, then: ModelConfig) -> flo
 def _attention_factor(step: StepModel, call: AttentionCall, then: ModelConfig) -> float:
     if all(then.get(name) == step.now.get(name) for name in _ATTENTION):
         return 1.0
-    scaled = scaled_attention(call, step.now, then, gpu=step.gpu, measured=step.measured)
+    scaled = scaled_attention(
+        call, step.now, then, gpu=step.gpu, measured=step.measured, anchors=step.anchors
+    )
     return 1.0 if isinstance(scaled, str) else scaled.mid
 
 

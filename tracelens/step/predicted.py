@@ -68,7 +68,8 @@ class Scaled:
 class Anchors:
     """Measured over predicted time of this trace's aligned products: per type, the median and its spread.
 
-    ``narrow``: the same of its products below 16 bytes, apart for odd sizes, which have kernels of their own.
+    ``pace``: that of linear layers of all types, which shows a GPU that runs slower throughout.
+    ``narrow``: that of its products below 16 bytes, apart for odd sizes, which have kernels of their own.
     ``compiled``: torch.compile made the layers' kernels, so it pads a product that leaves the grid
     (Inductor's pad_mm, which tries both).
     """
@@ -76,7 +77,20 @@ class Anchors:
     by_dtype: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # factor, log half-width
     fastest_tflops: Mapping[str, float] = field(default_factory=dict)  # per type, of one of them
     narrow: Mapping[tuple[str, bool], tuple[float, float]] = field(default_factory=dict)
+    pace: tuple[float, float] | None = None
     compiled: bool = False
+
+    def of_type(self, dtype: str) -> tuple[float, float] | None:
+        """Those of the type, or of all; None where too few of either are predicted."""
+        return self.by_dtype.get(dtype, self.pace)
+
+    @property
+    def slower(self) -> float:
+        """How much longer other kernels take than predicted, as this trace's GEMMs do; 1 at least.
+
+        Those that are faster have better kernels, which says nothing of others.
+        """
+        return max(1.0, self.pace[0]) if self.pace is not None else 1.0
 
     @classmethod
     def of(cls, work: Work, now: ModelConfig, *, gpu: Gpu, measured: Measurements | None) -> Anchors:
@@ -84,6 +98,7 @@ class Anchors:
         ratios: dict[str, list[float]] = {}
         narrow: dict[tuple[str, bool], list[float]] = {}
         fastest: dict[str, float] = {}
+        linear: list[float] = []
         for product in work.products:
             sizes = product.sizes(now)
             row = product.row
@@ -98,9 +113,10 @@ class Anchors:
                     narrow.setdefault(_narrow(found, row), []).append(pace)
                 continue
             ratios.setdefault(_math(row), []).append(pace)
+            linear += [pace] if sizes[3] == 1 else []
             reached = _operations(found) / (call_us_of(row) * 1e6)
             fastest[_math(row)] = max(reached, fastest.get(_math(row), 0.0))
-        return cls(_medians(ratios), fastest, _medians(narrow))
+        return cls(_medians(ratios), fastest, _medians(narrow), _medians({"": linear}).get(""))
 
 
 def scaled_product(
@@ -141,11 +157,11 @@ def scaled_product(
         return off
     if new.time_us.mid is None:
         return new.unknown or words.THEN_UNPREDICTED
-    floor = _floor(new, dtype, gpu) if _floor(old, _math(row), gpu) <= call_us / BELOW_FLOOR else 0.0
+    floor = held_us(old, new, row, gpu)
     onto_grid = same_type and _class(old) < GRID_BYTES <= _class(new)
     if onto_grid and not loads_16_bytes(row):
         seen = max(gpu.ceiling(_math(row)) or math.inf, anchors.fastest_tflops.get(_math(row), 0.0))
-        return _anchored(new, row, anchors.by_dtype.get(_math(row)), texts, floor, seen)
+        return anchored(new, row, anchors.of_type(_math(row)), texts, floor, seen)
     if onto_grid and loads_16_bytes(row):
         # Its kernel loads 16 bytes all the same (the storage is padded): compare like with like.
         old = predict_row(_on_grid(before, row), row, gpu=gpu, measured=measured)
@@ -158,14 +174,22 @@ def scaled_product(
     if same_type or types == SIXTEEN_BITS:  # of equal rates and bytes
         faster, slower = _ladder_error(old, new, row, gpu=gpu, measured=measured)
     else:
-        reach, (faster, slower) = _type_error(reach, types, old, new)
+        reach, (faster, slower) = type_error(reach, types, old, new)
+    return moved(old, new, call_us, (reach + faster, reach + slower), texts, floor)
+
+
+def moved(
+    old: Prediction, new: Prediction, call_us: float, widths: tuple[float, float],
+    texts: tuple[str, str], floor_us: float,
+) -> Scaled:  # fmt: skip
+    """The measured time moves as the prediction moves; both have a mid. ``widths``: faster, slower (logs)."""
+    assert old.time_us.mid and new.time_us.mid
     then_us = call_us * new.time_us.mid / old.time_us.mid
     how = words.as_predictions_move(call_us, new.time_us.mid, old.time_us.mid, then_us)
-    widths = reach + faster, reach + slower
-    return bounded(then_us, call_us, widths, new.time_us.basis, texts, how, floor, "ratio")
+    return bounded(then_us, call_us, widths, new.time_us.basis, texts, how, floor_us, "ratio")
 
 
-def _type_error(
+def type_error(
     reach: float, types: set[str], old: Prediction, new: Prediction
 ) -> tuple[float, tuple[float, float]]:
     """Error of the ratio of two types, and beside it what both predictions leave open (logs)."""
@@ -183,7 +207,7 @@ def _off_block(new: Prediction, dtype: str) -> str:
     return words.needs_blocks(dtype, block)
 
 
-def _anchored(
+def anchored(
     new: Prediction,
     row: GemmRow,
     anchor: tuple[float, float] | None,
@@ -402,6 +426,12 @@ def _narrow(found: Prediction, row: GemmRow) -> tuple[str, bool]:
 
 def _operations(found: Prediction) -> float:
     return 2.0 * found.m * found.n * found.k * found.batch
+
+
+def held_us(old: Prediction, new: Prediction, row: GemmRow, gpu: Gpu) -> float:
+    """The datasheet's least for ``new`` in us; 0 where the measured time of ``old`` speaks against it."""
+    least = _floor(old, _math(row), gpu)
+    return _floor(new, new.dtype, gpu) if least <= call_us_of(row) / BELOW_FLOOR else 0.0
 
 
 def _floor(found: Prediction, dtype: str, gpu: Gpu) -> float:

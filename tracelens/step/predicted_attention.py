@@ -16,7 +16,7 @@ from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Basis, weakest
-from tracelens.step.predicted import BELOW_FLOOR, Scaled, bounded
+from tracelens.step.predicted import BELOW_FLOOR, Anchors, Scaled, bounded
 from tracelens.step.stalls import call_us_of
 from tracelens.step.words import simulation as words
 from tracelens.step.work import AttentionCall
@@ -36,6 +36,7 @@ _BACKENDS = {
     "cudnn_sdpa": "cudnn",
     "mem_efficient": "efficient",
 }
+_NO_ANCHORS = Anchors()
 #: Type of products -> that of what they multiply and of all that is between them.
 _DATA = {"tf32": "fp32", "fp8": "bf16", "fp8-block": "bf16", "nvfp4": "bf16"}
 
@@ -53,7 +54,13 @@ class AttentionSizes:
 
 
 def scaled_attention(
-    call: AttentionCall, now: ModelConfig, then: ModelConfig, *, gpu: Gpu, measured: Measurements | None
+    call: AttentionCall,
+    now: ModelConfig,
+    then: ModelConfig,
+    *,
+    gpu: Gpu,
+    measured: Measurements | None,
+    anchors: Anchors = _NO_ANCHORS,
 ) -> Scaled | str:
     """The factor on a fused attention call's time, or why there is none.
 
@@ -70,7 +77,9 @@ def scaled_attention(
     if backend is None:
         return words.no_model(call.row.kernel_family)
     if call.row.dtype == "fp32" and _dtype_of(call, then, now) != "fp32" and after is not None:
-        return _in_16_bits(call, after, _dtype_of(call, then, now), texts, gpu=gpu, measured=measured)
+        dtype = _dtype_of(call, then, now)
+        slower = anchors.slower
+        return _in_16_bits(call, after, dtype, texts, gpu=gpu, measured=measured, slower=slower)
     call_us = call_us_of(call.row)
     ratios: list[float] = []
     floors: list[float] = []
@@ -115,11 +124,12 @@ def _in_16_bits(
     *,
     gpu: Gpu,
     measured: Measurements | None,
+    slower: float,
 ) -> Scaled | str:
     """The call by its own prediction: 16 bits have other kernels than fp32, of which its time tells nothing.
 
     The range spans the kernel that a recent torch picks and flash, which torch before 2.11 took, each with
-    and without a causal mask.
+    and without a causal mask; all ``slower`` as the trace's GEMMs are.
     """
     try:
         kernels = {likely_backend(head_dim=shape.head_dim, dtype=dtype, gpu=gpu).name}
@@ -132,6 +142,7 @@ def _in_16_bits(
         if isinstance(found, str) or (known := found.time_us.known) is None:
             return found if isinstance(found, str) else found.unknown or words.UNPREDICTED
         times.append(known)
+    times = [slower * one for one in times]
     call_us, mid = call_us_of(call.row), math.exp(statistics.fmean(math.log(one.mid) for one in times))
     widths = math.log(mid / min(one.low for one in times)), math.log(max(one.high for one in times) / mid)
     how = words.as_predicted(mid, call_us)

@@ -1,4 +1,4 @@
-"""What a row of the GEMM table would take as another GEMM: other sizes, or another precision."""
+"""What a row of the GEMM table would take as another GEMM."""
 
 from __future__ import annotations
 
@@ -15,25 +15,21 @@ def predicted(
     *,
     facts: StepFacts,
     sizes: tuple[int, int, int, int] | None = None,
-    dtype: str | None = None,
-    out_dtype: str | None = None,
 ) -> Prediction | str:
-    """The row's GEMM with other ``sizes`` or another ``dtype``, or why there is no prediction."""
+    """The row's GEMM, with other ``sizes`` where they are given, or why there is no prediction."""
     shape = sizes or sizes_of(row)
     if facts.step is None:
         return "the step cannot be simulated"
     if shape is None:
         return "its sizes are not known"
-    found = predict_row(
-        shape, row, gpu=facts.step.gpu, measured=facts.step.measured, dtype=dtype, out_dtype=out_dtype
-    )
+    found = predict_row(shape, row, gpu=facts.step.gpu, measured=facts.step.measured)
     if isinstance(found, str):
         return found
     return found if found.time_us.mid is not None else found.unknown or "its time is not predicted"
 
 
 def saved(row: GemmRow, then_us: Estimate) -> Estimate:
-    """Measured minus predicted time per step, ms; ``then_us`` of one call."""
+    """Measured time per step, ms, less that of calls of ``then_us``."""
     return row.calls_per_step / 1e3 * (call_us_of(row) - then_us)
 
 

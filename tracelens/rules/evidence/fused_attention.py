@@ -116,6 +116,8 @@ def _core_time(facts: StepFacts, core: CoreCalls, mask: Mask) -> FusedCalls | st
         return f"what a fused kernel takes cannot be predicted: {error}"
     if isinstance(backends, str):
         return FusedCalls(_NOTHING, unfit=backends)
+    slower = facts.step.anchors.slower
+    pace = f" × {slower:.4g} (this trace's aligned GEMMs over their predictions)" if slower > 1 else ""
     parts: list[Span] = []
     lines: list[str] = []
     floor = 0.0
@@ -134,12 +136,12 @@ def _core_time(facts: StepFacts, core: CoreCalls, mask: Mask) -> FusedCalls | st
                 return f"what a fused kernel takes is not predicted: {lacks[0]}"
             return FusedCalls(_NOTHING, unfit=next(one for one in found if isinstance(one, str)))
         each = _spanned([time for _, time, _ in known], more_us=_mask_us(facts, core) if mask.tensor else 0.0)
-        parts.append(calls / 1e3 * each)
+        parts.append(calls / 1e3 * slower * each)
         floor += calls / 1e3 * min(floor_us for _, _, floor_us in known)
         names = " or ".join(_NAMES.get(one.backend, one.backend) for one, _, _ in known)
         lines.append(
             f"Fused {direction} {mask.words} ({names}): {sig(each.mid)} µs predicted, {sig(each.low)} to"
-            f" {sig(each.high)}, {times(count(calls))} {facts.per_step}."
+            f" {sig(each.high)}{pace}, {times(count(calls))} {facts.per_step}."
         )
     return FusedCalls(reduce(Span.joined, parts, Span.exactly(0.0)), floor, tuple(backends), tuple(lines))
 

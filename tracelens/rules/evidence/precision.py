@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tracelens.gemm import bytes_per_element
-from tracelens.numbers import count, listed, ms, part_of, plural, sig, times
-from tracelens.results import Estimate, GemmRow, total
+from tracelens.numbers import count, listed, ms, part_of, plural, times
+from tracelens.results import Estimate, GemmRow, Span, total
 from tracelens.rules.engine.bounds import Bound, bound_of_row, name
 from tracelens.rules.engine.candidate import WORTH_A_FINDING, could_not_run
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes
-from tracelens.rules.engine.predictions import minus, moving_ms, predicted, saved
+from tracelens.rules.engine.predictions import minus, moving_ms, saved
 from tracelens.rules.engine.rows import sizes_of, time_of, took
 from tracelens.rules.engine.simulated import pays
+from tracelens.step.predicted import Scaled
+from tracelens.step.retyped import retyped
 from tracelens.step.stalls import call_us_of
 
 HALF = ("bf16", "fp16")
@@ -61,7 +63,7 @@ class Precision:
         return [f"{took(more, facts)} on CUDA cores, too, by name: without shapes no saving is predicted."]
 
     def savings(self, facts: StepFacts) -> dict[str, Estimate | None]:
-        """Measured minus predicted time in each target; None where too many rows have no prediction."""
+        """What each target saves; None where too many rows have no prediction."""
         return {target: self._saving(facts, target) for target in self.targets}
 
     def _saving(self, facts: StepFacts, target: str) -> Estimate | None:
@@ -71,7 +73,7 @@ class Precision:
         """
         parts, open_ = [], []
         for row in self.rows:
-            found, sizes = self._then(facts, row, target), sizes_of(row)
+            found, sizes = _retyped(facts, row, target), sizes_of(row)
             if isinstance(found, str) or sizes is None:
                 open_.append(row)
                 continue
@@ -80,13 +82,9 @@ class Precision:
             rest = batch * (m * k + n * k) - weight
             cast = row.calls_per_step * _CAST_BYTES if target in HALF else 0.0
             sure, worst = (moving_ms(cast * elements, facts=facts) for elements in (weight, rest))
-            parts.append(minus(saved(row, found), mid_ms=sure, low_ms=worst))
+            then = Span(found.low, found.mid, found.high, found.basis)
+            parts.append(minus(saved(row, call_us_of(row) * then), mid_ms=sure, low_ms=worst))
         return total(parts) if time_of(open_) <= _OPEN * time_of(self.rows) else None
-
-    def _then(self, facts: StepFacts, row: GemmRow, target: str) -> Estimate | str:
-        out = row.out_dtype if target == "tf32" else None
-        found = predicted(row, facts=facts, dtype=target, out_dtype=out)
-        return found if isinstance(found, str) else found.time_us
 
     def bounds(self, facts: StepFacts, target: str) -> list[Bound]:
         """Each row's time above the least that the datasheet allows in ``target``."""
@@ -108,13 +106,13 @@ class Precision:
         """How ``savings`` comes about, for the largest rows."""
         rows, said = sorted(self.rows, key=lambda row: -row.time_ms_per_step), []
         for row in rows[:_ROWS_IN_FULL]:
-            found = self._then(facts, row, target)
+            found = _retyped(facts, row, target)
             if not isinstance(found, str):
                 said.append(
-                    f"{name(row)}: {sig(call_us_of(row))} µs measured, {sig(found.mid)} µs predicted in"
-                    f" {target}, {times(count(row.calls_per_step))} {facts.per_step}."
+                    f"{name(row)} in {target}: {found.how}, {times(count(row.calls_per_step))}"
+                    f" {facts.per_step}."
                 )
-        left = [row for row in rows if isinstance(self._then(facts, row, target), str)]
+        left = [row for row in rows if isinstance(_retyped(facts, row, target), str)]
         if len(rows) > len(said) + len(left):
             said.append(f"{plural(len(rows) - len(said) - len(left), 'more row')} in the same way.")
         if left:
@@ -125,6 +123,13 @@ class Precision:
                 " every operand is cast, which the low end of the range takes off as well."
             )
         return " ".join(said)
+
+
+def _retyped(facts: StepFacts, row: GemmRow, target: str) -> Scaled | str:
+    sizes = sizes_of(row)
+    if facts.step is None or sizes is None:
+        return "the step cannot be simulated" if facts.step is None else "its sizes are not known"
+    return retyped(row, sizes, target, step=facts.step)
 
 
 def preferred(savings: Mapping[str, Estimate | None], bounds_ms: Mapping[str, float]) -> str:

@@ -97,8 +97,8 @@ def saving_of(facts: StepFacts, view: View) -> tuple[Estimate | None, str]:
     time, size = found.time_us.known, bytes_per_element(row.dtype)
     if time is None or size is None:
         return None, "the size of its elements is not known"
-    anchors = facts.step.anchors.by_dtype if facts.step is not None else {}
-    factor, width = anchors.get(row.math_dtype or row.dtype or "", (1.0, 0.0))
+    anchor = facts.step.anchors.of_type(row.math_dtype or row.dtype or "") if facts.step is not None else None
+    factor, width = anchor or (1.0, 0.0)
     predicted_us, mid = time.mid, time.mid * factor
     if (factor, width) != (1.0, 0.0):
         # Against this trace's other aligned GEMMs: no surer than shapes a factor of two apart.
