@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +14,13 @@ import pytest
 from tests.advice.advice_rows import attention, gemm
 from tests.kept import analyzed
 from tests.said import Listener
-from tracelens.accounting.report import summarize
+from tests.trace.tools import need_shared
+from tracelens.accounting.report import counted_types, mixed_peak, summarize
 from tracelens.accounting.steps import StepTimes
 from tracelens.accounting.words.figures import BUFFER_IN_FULL
 from tracelens.gemm import AttentionShape, GemmShape
 from tracelens.hardware import find_gpu
+from tracelens.render.five_numbers import five_numbers
 from tracelens.results import Coverage, Report, Summary
 from tracelens.words import PHASES
 
@@ -105,6 +108,39 @@ def test_a_utilization_that_leaves_something_out_is_a_lower_bound_and_says_what(
     found = summary(ONE, call, **given)
     assert (found.mfu_why, found.mfu_is_bound) == (why, why is not None)
     assert found.achieved_tflops == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(
+    ("works", "types", "peak"),
+    [
+        ({"bf16": 2, "fp8": 1}, {"bf16": 2 / 3, "fp8": 1 / 3}, 1 / (2 / 3 / 989 + 1 / 3 / 1979)),
+        ({"fp8": 2, "bf16": 1}, {"fp8": 2 / 3, "bf16": 1 / 3}, 1 / (1 / 3 / 989 + 2 / 3 / 1979)),
+        ({"bf16": 2, "fp32": 1}, {"bf16": 1.0}, 989),  # what fp32 loses is not its peak's doing
+        ({"fp8": 3, "bf16": 2, "tf32": 1}, {"fp8": 0.5, "bf16": 0.5}, 1 / (0.5 / 989 + 0.5 / 1979)),
+        ({"tf32": 2, "bf16": 1, "fp32": 1}, {"tf32": 0.75, "bf16": 0.25}, 1 / (0.75 / 494.5 + 0.25 / 989)),
+        ({"bf16": 99, "fp8": 1}, {"bf16": 1.0}, 989),
+        ({"bf16": 2, "int4": 1, None: 1}, {"bf16": 1.0}, 989),
+    ],
+)
+def test_each_type_is_measured_against_its_own_peak(
+    works: dict[str | None, int], types: dict[str, float], peak: float
+) -> None:
+    found = counted_types({dtype: float(work) for dtype, work in works.items()}, H100)
+    assert [*found] == [*types] and found == pytest.approx(types)
+    assert mixed_peak(found, H100) == pytest.approx(peak, rel=1e-3)
+
+
+def test_a_step_of_two_types_names_both_peaks(said: Listener) -> None:
+    """The public trace of a language model with logits in fp8: 34 % of its FLOPs."""
+    report = analyzed(need_shared("d1_")).report
+    found = report.summary
+    assert found.mfu_frac == pytest.approx((found.achieved_tflops or 0.0) / (found.mfu_peak_tflops or 1.0))
+    assert (found.mfu_peak_tflops or 0.0) == pytest.approx(1189, rel=0.01)
+    said([one.note for one in five_numbers(report) if one.key == "mfu"])
+    whole = replace(report, summary=replace(found, mfu_why=None))
+    said([one.note for one in five_numbers(whole) if one.key == "mfu"])
+    old = replace(report, summary=replace(found, mfu_why=None, mfu_types={}, mfu_peak_tflops=None))
+    said([one.note for one in five_numbers(old) if one.key == "mfu"])
 
 
 def test_rows_of_a_buffer_that_may_be_empty_make_no_lower_bound() -> None:

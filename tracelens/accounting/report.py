@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tracelens.accounting.limits import limits, picture_of
@@ -73,13 +75,16 @@ def summarize(
     """The five numbers and their kin; ``tracelens.render.verdict`` writes the verdict."""
     in_step = attribution.step >= 0
     length = float((times.end_ns - times.start_ns).sum())
-    work, dtype, why = _work(trace, calls, attribution, covered)
+    by_type, why = _work(trace, calls, attribution, covered)
+    types = counted_types(by_type, gpu)
+    work = sum(by_type.values()) if by_type else None
+    dtype = next(iter(types), None)
     if times.cut and work is not None:
         why = words.joined(words.CUT, why)
     buffers = words.BUFFER_IN_FULL if _counts_buffers(calls, attribution) else None
     bound = work is not None and why is not None and buffers is None
     why = words.joined(buffers, why) or None
-    peak = gpu.peak(dtype)
+    peak = mixed_peak(types, gpu)
     achieved = work / length / 1e3 if work is not None and length else None
     if achieved is not None and peak is None:
         why = words.joined(words.no_mfu_peak(gpu.vendor, gpu.name, dtype), why)
@@ -95,6 +100,8 @@ def summarize(
         mfu_frac=mfu,
         mfu_dtype=dtype,
         mfu_why=why,
+        mfu_types={one: share for one, share in types.items() if one is not None},
+        mfu_peak_tflops=peak,
         achieved_tflops=achieved,
         shape_waste_ms=None,
         verdict="",
@@ -109,10 +116,37 @@ def summarize(
     return replace(summary, step_bound=step_bound(summary), saving_of=saving_of(busy_frac(summary)))
 
 
+def counted_types(by_type: Mapping[str | None, float], gpu: Gpu) -> dict[str | None, float]:
+    """Shares of the FLOPs by the type whose peak they are measured against, the largest first.
+
+    The main type's, and those of faster types beside it. Slower ones count as the main one, or as 16 bits
+    beside fp8: what they lose is what the utilization is there to show. So do the few that nobody would name.
+    """
+    whole = sum(by_type.values()) or 1.0
+    named = sorted(
+        (one for one in by_type if by_type[one] > _NEGLIGIBLE * whole), key=lambda one: -by_type[one]
+    )
+    usual = [*named[:1], *(one for one in named if one in ("bf16", "fp16"))]
+    slowest = min(usual, key=lambda one: gpu.peak(one) or 0.0, default=None)
+    least = gpu.peak(slowest) or math.inf
+    found: dict[str | None, float] = {}
+    for dtype, work in by_type.items():
+        counted = dtype if dtype in named and (gpu.peak(dtype) or 0.0) >= least else slowest
+        found[counted] = found.get(counted, 0.0) + work / whole
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+
+def mixed_peak(types: Mapping[str | None, float], gpu: Gpu) -> float | None:
+    """Dense TFLOP/s of FLOPs of several types, each at its own peak: 1 / sum(share / peak)."""
+    peaks = [(share, gpu.peak(dtype)) for dtype, share in types.items()]
+    slowness = sum(share / peak if peak else math.inf for share, peak in peaks)
+    return 1 / slowness if peaks and math.isfinite(slowness) else None
+
+
 def _work(
     trace: Trace, calls: Calls, attribution: Attribution, covered: Coverage
-) -> tuple[float | None, str | None, str | None]:
-    """FLOPs of the model in the steps, the type that does most of them, and what they leave out.
+) -> tuple[dict[str | None, float], str | None]:
+    """FLOPs of the model in the steps by the type that multiplies, and what they leave out.
 
     What is computed a second time, by checkpointing or inside a fused backward, is no work of the model
     (arXiv 2204.02311, appendix B). A sum that leaves something out is a lower bound: GEMM time without
@@ -146,8 +180,8 @@ def _work(
     elif not attribution.transformer:
         why = words.GEMMS_ONLY
     if not by_type:
-        return None, None, (missing_ns and why) or words.NO_GEMM
-    return sum(by_type.values()), max(by_type, key=lambda dtype: by_type[dtype]), why
+        return {}, (missing_ns and why) or words.NO_GEMM
+    return by_type, why
 
 
 def _counts_buffers(calls: Calls, attribution: Attribution) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
@@ -65,14 +66,18 @@ def at_least(share: float) -> str:
 
 def _mfu(report: Report) -> Number:
     mfu, achieved, dtype = report.summary.mfu_frac, report.summary.achieved_tflops, report.summary.mfu_dtype
-    peak = report.gpu.peak_tflops.get(dtype) if dtype else None
+    peak, types = report.summary.mfu_peak_tflops, report.summary.mfu_types
+    if peak is None and dtype:  # a report saved before types were mixed
+        peak = report.gpu.peak_tflops.get(dtype)
     if mfu is not None:
-        note = f"of {f.sig(peak)} TFLOP/s, dense {dtype}" if peak else "of the dense peak"
+        note = f"of {f.sig(peak)} TFLOP/s, dense {_types(types) or dtype}" if peak else "of the dense peak"
         if achieved is not None and peak:
             note = f"{f.sig(achieved)} {note}"
         if _apart(report):
             note += ", of the mean step"
-        if report.summary.mfu_why:
+        if report.summary.mfu_why and len(types) > 1:
+            note += f"; {report.summary.mfu_why}"
+        elif report.summary.mfu_why:
             rate = f"{f.sig(achieved)} TFLOP/s; " if achieved is not None else ""
             note = f"{rate}{report.summary.mfu_why}"
         said = at_least(mfu) if report.summary.mfu_is_bound else f.pct(mfu)
@@ -81,6 +86,13 @@ def _mfu(report: Report) -> Number:
     if achieved is not None:
         why = f"{_LEAST if report.summary.mfu_is_bound else ''}{f.sig(achieved)} TFLOP/s; {why}"
     return Number("mfu", f.UNKNOWN, "MFU", why)
+
+
+def _types(types: Mapping[str, float]) -> str:
+    """``bf16 and fp8 (34% of the FLOPs)``; "" of a single one."""
+    first, *others = types or [""]
+    told = [f"{one} ({types[one]:.0%} of the FLOPs)" for one in others]
+    return f.listed([first, *told]) if told else ""
 
 
 def _busy(report: Report) -> Number:

@@ -85,7 +85,7 @@ class Summary:
         float, says("share of the steps' GPU time spent in kernels known to be GEMM or attention")
     ]
     mfu_frac: float | None
-    mfu_dtype: Annotated[str | None, says("the type whose dense peak it is measured against")]
+    mfu_dtype: Annotated[str | None, says("the type of most of its FLOPs")]
     mfu_why: Annotated[
         str | None, says("why mfu_frac is not known, what it leaves out, or what it counts too much of")
     ]
@@ -116,6 +116,10 @@ class Summary:
     mfu_is_bound: Annotated[
         bool, says("mfu_frac and achieved_tflops are lower bounds, also the MFU unprofiled")
     ] = False
+    mfu_types: Annotated[
+        dict[str, float], says("type -> share of the FLOPs that are measured against its dense peak")
+    ] = field(default_factory=dict)
+    mfu_peak_tflops: Annotated[float | None, says("of all of them: 1 / sum(share / peak)")] = None
 
 
 @dataclass(frozen=True, slots=True)
