@@ -12,7 +12,7 @@ from tests.advice.advice_steps import Shape, model_of
 from tests.said import Listener
 from tracelens.config.changes import parse_changes
 from tracelens.errors import UsageError
-from tracelens.results import CommunicationRow, WhatIf
+from tracelens.results import CommunicationRow, Known, WhatIf
 from tracelens.step.experts import mixture_of
 from tracelens.step.traced_step import StepModel
 from tracelens.step.whatif import what_if
@@ -260,6 +260,17 @@ def test_rows_of_padding_are_no_whole_number_of_experts_per_token(said: Listener
     with pytest.raises(UsageError) as error:
         what_if(step_of(mix), {"top_k": 1})
     said(error.value)
+
+
+@pytest.mark.parametrize("known", ["operator", "configuration"])
+def test_rows_of_padding_that_look_like_more_experts_per_token_are_padding(known: str) -> None:
+    """Top 8 with a capacity factor of 1.25 has the rows of top 10; a factor of 1 leaves 512 of the 640."""
+    mix = Mix(X, 64, [640] * 64)
+    seen, declared = (8, {}) if known == "operator" else (None, {"experts_per_token": 8})
+    dims = replace(mix.dims, top_k=Known(seen, "aten::topk"))
+    step = model_of(X, rows=mixed_rows(mix), dims=dims, declared=declared)
+    assert step.now.top_k == 8
+    assert parse_changes(["capacity_factor=1"], now=step.now) == {"capacity": 512}
 
 
 def test_a_shared_expert_sees_every_token() -> None:

@@ -44,7 +44,8 @@ def present_config(
         if mixture.capacity:
             more["capacity"] = round(mixture.capacity)
             more["row_multiple"] = mixture.row_multiple
-        more["top_k"] = mixture.top_k or declared.get("experts_per_token")
+        # rows can be padding: 8 experts per token with a capacity factor of 1.25 have the rows of 10
+        more["top_k"] = dims.top_k.value or declared.get("experts_per_token") or mixture.top_k
         if dims.expert_parallel.value is None:
             more["expert_parallel"] = mixture.ranks
     gated = mixture.gated if mixture is not None else is_gated(rows, dims.ffn.value)
