@@ -514,3 +514,14 @@ def test_every_figure_is_in_the_documentation_with_its_unit() -> None:
         assert f"| `{metric.shown}` | {metric.units} | {metric.meaning} |" in text, metric.name
         assert metric.meaning.endswith(".") and len(metric.meaning) < 200
     assert not set(REPORT_METRICS) & set(COMPARISON_METRICS), "a name means one thing"
+
+
+@pytest.mark.parametrize("part", ["idle", "exposed communication", "sum of GPU time"])
+def test_a_part_is_a_share_of_the_mean_step_that_it_is_a_mean_of(part: str) -> None:
+    """10 ms more: a twelfth of the mean step of 120 ms, and a tenth of the median one of 100 ms."""
+    one = with_steps(sample_report.full(), [100.0, 100.0, 100.0, 100.0, 200.0])
+    found = compare_reports(one, with_steps(one, STEADY))
+    result = replace(found, parts=[StepPart(part, 1.0, 11.0)])
+    metric = {"sum of GPU time": "gpu_time_change"}.get(part, f"{part.replace(' ', '_')}_change")
+    assert verdict(result, f"{metric}>9%").state == "passed"
+    assert verdict(result, f"{metric}>8%").state == "failed"

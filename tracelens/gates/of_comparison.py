@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from tracelens.comparison.causes import alike_ms
 from tracelens.comparison.moves import with_moves
@@ -118,9 +119,9 @@ def _unprofiled(result: Compared, _: str) -> Reading:
     return Reading(found, notes=[remark("not_tested")])
 
 
-def _both(time: Range, step: StepChange) -> dict[str, Range]:
-    """A time as a range, and as a share of the step before."""
-    base = step.before.median
+def _both(time: Range, step: StepChange, base: float | None = None) -> dict[str, Range]:
+    """A time as a range, and as a share of the step before: of its median, where no ``base`` is given."""
+    base = step.before.median if base is None else base
     if not base:
         return {"time": time}
     mid = None if time.mid is None else time.mid / base
@@ -216,7 +217,10 @@ def _part(
         low = -math.inf if bounded(result.before) else diff
         high = math.inf if bounded(result.after) else diff
         time = exact(diff) if low == high else Range(low, None, high, False)
-        shares = _both(time, result.step) if result.step is not None else {"time": time}
+        mean = None  # of files' steps, as their parts are; parts of folders are medians over the pairs
+        if isinstance(result, Comparison) and result.before.steps_ms:
+            mean = fmean(result.before.steps_ms)
+        shares = _both(time, result.step, mean) if result.step is not None else {"time": time}
         return Reading(shares, why=remark("different_models"), notes=[remark("not_tested")])
 
     return read
@@ -274,7 +278,7 @@ COMPARISON_METRICS: dict[str, Metric[Compared]] = {
         Metric(
             "idle_change",
             _BOTH,
-            "Idle time per step, after minus before; not tested. % of the step before.",
+            "Idle time per step, after minus before; not tested. % of the mean step before.",
             _part("idle"),
             signed=True,
         ),
@@ -282,14 +286,14 @@ COMPARISON_METRICS: dict[str, Metric[Compared]] = {
             "exposed_communication_change",
             _BOTH,
             "Exposed communication per step, after minus before; not tested. Where too much GPU time is "
-            "unattributed each is a lower bound. % of the step before.",
+            "unattributed each is a lower bound. % of the mean step before.",
             _part("exposed communication", lambda side: side.communication_is_bound),
             signed=True,
         ),
         Metric(
             "gpu_time_change",
             _BOTH,
-            "Sum of GPU event times per step, after minus before; not tested. % of the step before.",
+            "Sum of GPU event times per step, after minus before; not tested. % of the mean step before.",
             _part("sum of GPU time"),
             signed=True,
         ),
