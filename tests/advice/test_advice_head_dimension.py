@@ -276,3 +276,10 @@ def test_a_size_that_passes_says_by_what_it_fits(said: Listener) -> None:
         outcome = RULE.check(facts(row))
         assert outcome.state == "passed"
         said(outcome.why)
+
+
+def test_two_numbers_of_heads_of_one_size_pass_in_one_sentence() -> None:
+    """A model that pairs heads in some of its layers: 6 heads and 12, both of 128."""
+    rows = [attention(at, 128, heads=heads, kernel=flash2(128)) for at, heads in ((1, 6), (2, 12))]
+    outcome, alone = RULE.check(facts(*rows)), RULE.check(facts(rows[0]))
+    assert outcome.state == "passed" and outcome.why == alone.why

@@ -26,6 +26,7 @@ from tests.render import large_report, sample_report, sample_shapes
 from tests.render.golden import check
 from tests.said import Listener
 from tracelens import numbers as f
+from tracelens.accounting.cost import with_cost
 from tracelens.analysis import analyze
 from tracelens.render import explorer, groups, layers, losses
 from tracelens.render.findings import row_names
@@ -35,9 +36,10 @@ from tracelens.render.limits import BUDGET, FEWEST_LINES, FEWEST_WHOLE, LINES, W
 from tracelens.render.sections import SECTIONS
 from tracelens.render.templates import part
 from tracelens.render.verdict import PROFILED
-from tracelens.results import Curve, Estimate, Explorer, Report, Suggested
+from tracelens.results import Curve, Estimate, Explorer, Known, Price, Report, Suggested
 from tracelens.results.schema import json_schema
 from tracelens.results.step import UnprofiledSteps
+from tracelens.rules.engine.needs import judged_part
 
 ROOT = Path(__file__).resolve().parents[2]
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
@@ -227,6 +229,37 @@ def test_a_reason_that_checks_share_is_said_once() -> None:
     text = _Page(_section(render_html(report), "h-checks")).text
     assert first.slug in text and second.slug in text
     assert text.count(first.why) == 1
+
+
+def test_what_passed_checks_did_not_see_is_said_once() -> None:
+    report = sample_report.no_findings()
+    coverage = replace(report.coverage, opaque_frac=0.2)
+    part = judged_part(coverage)
+    checks = [
+        replace(one, why=f"{one.why} {part}" if one.state == "passed" else one.why) for one in report.checks
+    ]
+    assert sum(part in one.why for one in checks) > 1
+    text = _Page(_section(render_html(replace(report, checks=checks, coverage=coverage)), "h-checks")).text
+    assert text.count(part) == 1
+    assert part not in _Page(_section(render_html(report), "h-checks")).text
+
+
+def test_dimensions_that_one_reason_leaves_unknown_are_one_row() -> None:
+    report = sample_report.full()
+    why = "the trace shows two models"
+    model = replace(report.model, heads=Known(None, why), head_dim=Known(None, why), ffn=Known(4096, why))
+    section = _section(render_html(replace(report, model=model)), "h-method")
+    assert section.count(why) == 2, "of what is not known, and of the size that is"
+    assert "heads, head dim" in section
+
+
+def test_a_saving_per_1000_steps_is_said_where_it_is_not_the_same_figure_per_step() -> None:
+    """On one GPU ms per step are GPU-seconds per 1000 steps."""
+    report = sample_report.full()
+    for price, gpus, said in ((None, 1, False), (None, 8, True), (Price(2.5, "EUR"), 1, True)):
+        one = with_cost(replace(report, trace=replace(report.trace, world_size=gpus)), price)
+        assert one.cost is not None and one.cost.gpus == gpus
+        assert ("per 1000 steps" in _section(render_html(one), "h-findings")) is said
 
 
 def test_a_card_does_not_repeat_the_verdict() -> None:

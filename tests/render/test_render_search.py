@@ -49,6 +49,20 @@ def test_a_model_that_cannot_be_searched_says_why_and_no_model_says_nothing() ->
     assert "Shape search" not in _terminal(REFUSED, transformer=False)
 
 
+def test_a_search_that_tried_nothing_says_why_once_and_names_no_size_as_searched() -> None:
+    why = "the heads are not known"
+    found = replace(
+        REFUSED,
+        verdict=f"No shape was searched: {why}.",
+        searched=["vocab"],
+        not_searched={"hidden": why, "heads": "no shapes", "head_dim": "no shapes"},
+    )
+    section = _section(found)
+    assert section.count(found.verdict) == 1 and section.count("no shapes") == 1
+    assert "heads, head_dim: no shapes" in section and "Searched: vocab" not in section
+    assert REFUSED.verdict in _section(REFUSED)
+
+
 def test_the_page_shows_picks_front_and_what_was_left_out() -> None:
     section = _section(FOUND)
     for words in (FOUND.verdict, "3.3% (1.7 to 4.6%)", "3.30 ms", "retrain", "8.80 ms → 5.74 ms", "±1%",

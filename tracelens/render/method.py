@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracelens.render import costs, facts, step_times, waits
 from tracelens.render.section import Content, Page, Section
+from tracelens.results import Known, ModelDims
 from tracelens.words import EVIDENCE
 
 STEPS = 200  # steps listed
@@ -34,12 +35,20 @@ def _content(page: Page) -> Content:
         "step_lines": step_times.lines(report),
         "waits_how": waits.HOW if not report.waits.asked else "",
         "steps_text": facts.steps_text(report),
-        "dims": facts.dims(report.model),
+        "dims": _dims(report.model),
         "no_dims": facts.no_dims(report),
         "job_lines": costs.job_lines(report),
         "steps": report.steps[:STEPS] if len(report.steps) > 1 else [],
         "longest_step": max((step.duration_ms for step in report.steps), default=0.0) or 1.0,
     }
+
+
+def _dims(model: ModelDims) -> list[tuple[str, Known]]:
+    """Dimensions by name; those that one reason leaves unknown together."""
+    rows: dict[str, tuple[list[str], Known]] = {}
+    for name, dim in facts.dims(model):
+        rows.setdefault(dim.source if dim.value is None else name, ([], dim))[0].append(name)
+    return [(", ".join(names), dim) for names, dim in rows.values()]
 
 
 SECTION = Section("method", "Method and coverage", _content)

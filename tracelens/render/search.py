@@ -265,6 +265,14 @@ def reasons(pick: ShapePick, *, most: int = 4) -> list[str]:
     ]
 
 
+def _not_searched(found: ShapeSearch) -> list[tuple[str, str]]:
+    """Sizes, those with one reason together, and the reason."""
+    names: dict[str, list[str]] = {}
+    for name, why in found.not_searched.items():
+        names.setdefault(why, []).append(name)
+    return [(", ".join(some), why) for why, some in names.items()]
+
+
 def _content(page: Page) -> Content | None:
     found = page.report.shape_search
     if found is None or (found.state == "could_not_run" and not page.report.model.transformer):
@@ -281,6 +289,7 @@ def _content(page: Page) -> Content | None:
         "fig": figure(found),
         "narrow": figure(found, width=328, left=50),
         "box": BOX,
+        "not_searched": _not_searched(found),
         "ran": ran(found),
         "same_change": same_change,
         "spread": spread,

@@ -23,7 +23,7 @@ class HeadDimension(Rule):
         """Judge the fused attention kernels and the score and value GEMMs."""
         groups = need_heads(facts)
         candidates = [_candidate(facts, group) for group in groups if group.is_misfit]
-        return candidates, "" if candidates else " ".join(_fits(group) for group in groups)
+        return candidates, "" if candidates else " ".join(dict.fromkeys(map(_fits, groups)))
 
 
 def _fits(group: HeadsRun) -> str:
