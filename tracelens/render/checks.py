@@ -24,7 +24,7 @@ def _content(page: Page) -> Content | None:
 
 
 def _by_reason(checks: Sequence[Check], part: str) -> dict[str, list[Check]]:
-    """Checks with the same reason share one line; ``part``, which ends many a reason, is said once for all."""
+    """Checks with the same reason share one line; ``part``, which ends many of them, is said once for all."""
     found: dict[str, list[Check]] = {}
     for check in checks:
         found.setdefault(check.why.removesuffix(part).rstrip(), []).append(check)

@@ -102,7 +102,9 @@ def unseen(covered: Coverage, *, what: str = "it", frac: float | None = None) ->
 
 def judged_part(covered: Coverage) -> str:
     """That a check which found nothing judged a part, as a sentence behind its own."""
-    return f"Only what was recognised is judged: {pct(covered.unseen_frac)} of the GPU time {_lacks(covered)}."
+    return (
+        f"Only what was recognised is judged: {pct(covered.unseen_frac)} of the GPU time {_lacks(covered)}."
+    )
 
 
 def _lacks(covered: Coverage) -> str:
