@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from tests.advice.configs import read
 from tracelens.config.families import FAMILIES
-from tracelens.step.planned_kernels import RankLinear, attention_linears, logits_linear, mlp_linears
+from tracelens.step.planned_kernels import RankLinear, attention_linears, logits_linear, mlp_linears, stacks
 
 #: Small, and every size another number, so that no two can be taken for one another.
 _SMALL = {
@@ -26,6 +27,10 @@ _SMALL = {
     "pad_token_id": 0, "word_embed_proj_dim": 96, "rotary_dim": 8,
     "attention_types": [[["global"], 2]],
     "image_size": 28, "patch_size": 14, "mlp_ratio": 3,
+    "d_kv": 24, "d_ff": 160, "num_decoder_layers": 3, "encoder_layers": 2, "decoder_layers": 3,
+    "encoder_attention_heads": 6, "decoder_attention_heads": 6, "encoder_ffn_dim": 160,
+    "decoder_ffn_dim": 160, "max_source_positions": 20, "max_target_positions": 12,
+    "decoder_vocab_size": 224, "decoder_start_token_id": 1,
     "q_lora_rank": 56, "kv_lora_rank": 40, "qk_nope_head_dim": 20, "qk_rope_head_dim": 8, "v_head_dim": 22,
 }  # fmt: skip
 _OTHER_TYPE = {"gemma3": "gemma3_text", "llama4": "llama4_text", "mistral4": "mistral4"}
@@ -55,11 +60,17 @@ def _model(kind: str) -> tuple[dict[str, Any], Any]:
         wanted.pop("head_dim", None)
     if "layer_types" in known:
         wanted["layer_types"] = ["full_attention"] * 2
+    if FAMILIES[kind].both:  # other names of what the encoder has
+        wanted = {key: value for key, value in wanted.items() if key not in maps}
     config = transformers.AutoConfig.for_model(name, **wanted)
     if kind == "gpt_neo":
         config.attention_layers = ["global", "global"]
     build = (
-        transformers.AutoModel
+        transformers.AutoModelForSpeechSeq2Seq
+        if kind == "whisper"
+        else transformers.AutoModelForSeq2SeqLM
+        if FAMILIES[kind].both
+        else transformers.AutoModel
         if kind in _TEXT_ONLY or FAMILIES[kind].patches is not None
         else transformers.AutoModelForCausalLM
         if FAMILIES[kind].causal
@@ -84,7 +95,7 @@ def _linears(model: Any) -> Counter[tuple[int, int]]:
     return found
 
 
-def _ours(linears: tuple[RankLinear, ...]) -> Counter[tuple[int, int]]:
+def _ours(linears: Sequence[RankLinear]) -> Counter[tuple[int, int]]:
     found: Counter[tuple[int, int]] = Counter()
     for one in linears:
         found[(one.into, one.out)] += one.calls
@@ -97,8 +108,9 @@ def test_linear_layers_of_each_family(tmp_path: Path, kind: str) -> None:
     table, model = _model(kind)
     config = read(tmp_path, table | {"model_type": kind})
     x = config.model
-    logits = () if kind in _TEXT_ONLY else logits_linear(x)
-    ours = (*attention_linears(x, config.layout), *mlp_linears(x, config.layout), *logits)
+    each = stacks(x, config.layout)
+    ours = [linear for one in each for linear in (*attention_linears(*one), *mlp_linears(*one))]
+    ours += () if kind in _TEXT_ONLY else logits_linear(each[-1][0])
     assert _ours(ours) == _linears(model)
     assert kind in _TEXT_ONLY or not x.vocab or bool(x.tied) == bool(model.config.tie_word_embeddings)
 
@@ -120,7 +132,17 @@ def test_weights_of_each_family(tmp_path: Path, kind: str) -> None:
     table, model = _model(kind)
     x = read(tmp_path, table | {"model_type": kind}).model
     x = replace(x, tied=True) if kind in _TEXT_ONLY else x
-    skipped = ("position", "wpe", "token_type", "_bias", "shared_expert_gate", *_NOT_LAYERS)
+    x = replace(x, beside=None)  # positions and convolutions, skipped below
+    skipped = (
+        "encoder.conv",
+        "relative_attention_bias",
+        "position",
+        "wpe",
+        "token_type",
+        "_bias",
+        "shared_expert_gate",
+        *_NOT_LAYERS,
+    )
     weights = sum(
         weight.numel()
         for name, weight in model.named_parameters()  # tied weights come once

@@ -18,7 +18,7 @@ from tracelens.rules.advise import advise
 from tracelens.rules.engine.diffs import config_diffs
 from tracelens.rules.engine.effects import STATES, effects_of
 from tracelens.rules.engine.sizes import sizes_of
-from tracelens.step.planned_kernels import activation_bytes
+from tracelens.step.activations import activation_bytes
 
 SHAPE = Shape(2560, 32, 10240, 50257, layers=4)
 

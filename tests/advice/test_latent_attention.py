@@ -16,8 +16,8 @@ from tracelens.config import read_config
 from tracelens.config.training import Training
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
+from tracelens.step.activations import activation_bytes
 from tracelens.step.planned_kernels import (
-    activation_bytes,
     attention_calls,
     attention_linears,
     attention_traffic,

@@ -23,9 +23,10 @@ from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import find_gpu
 from tracelens.results.suggestions import WholeStep
+from tracelens.step.activations import activation_bytes
 from tracelens.step.memory import memory_of
 from tracelens.step.paces import pace_of
-from tracelens.step.planned_kernels import activation_bytes, busiest_stage
+from tracelens.step.planned_kernels import busiest_stage
 from tracelens.step.planned_step import Planner
 from tracelens.step.whole_step import whole_step
 from tracelens.step.words import planned as words

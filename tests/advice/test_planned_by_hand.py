@@ -19,14 +19,13 @@ from tracelens.hardware.collectives import exchange_us
 from tracelens.results import Span
 from tracelens.results.suggestions import WholeStep
 from tracelens.step import explorer, search_space
+from tracelens.step.activations import activation_bytes, memory_of_trace
 from tracelens.step.memory import memory_of, would_fit
 from tracelens.step.planned_change import total
 from tracelens.step.planned_kernels import (
     RankLinear,
-    activation_bytes,
     attention_calls,
     dense_mlps,
-    memory_of_trace,
     mlp_linears,
 )
 from tracelens.step.planned_step import Planner, _attention_open

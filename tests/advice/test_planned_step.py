@@ -15,8 +15,8 @@ from tracelens.config.model_config import changed
 from tracelens.errors import InputError
 from tracelens.gemm.predict.experts import ExpertLayer, predict_experts
 from tracelens.hardware import Gpu, find_gpu, list_gpus
+from tracelens.step.activations import activation_bytes
 from tracelens.step.planned_change import PlannedStep, compare
-from tracelens.step.planned_kernels import activation_bytes
 from tracelens.step.planned_step import Planner
 from tracelens.step.step import Change
 

@@ -25,6 +25,7 @@ _FLAGS = {
     "vocab": "Vocabulary size.",
     "layers": "Layers.",
     "sequence": "Tokens of a sequence.",
+    "decoder_sequence": "Those of the decoder of an encoder-decoder.",
     "micro_batch": "Sequences of a micro-batch, on one GPU.",
     "tensor_parallel": "GPUs that share each layer.",
     "pipeline_parallel": "Stages of layers, each on GPUs of its own.",

@@ -20,6 +20,7 @@ _MOST = {
     "expert_parallel": 2**12, "pipeline_parallel": 2**12, "virtual_stages": 2**12, "context_parallel": 2**12,
     "expert_tensor": 2**12,
     "shared_ffn": 2**23, "dense_layers": 2**14, "dense_ffn": 2**23,
+    "decoder_layers": 2**14, "decoder_sequence": 2**24,
 }  # fmt: skip
 #: Tokens of a micro-batch where no configuration says how many: enough rows to fill a GPU.
 USUAL_TOKENS = 8192
@@ -48,6 +49,8 @@ class Layout:
     window: int | None = None  # sliding: earlier keys that a query sees, in this share of the layers
     windowed_frac: float = 0.0
     patches: bool = False  # tokens are patches of images: there is no vocabulary
+    bias: bool = False  # a learned bias for every score (T5): no flash kernel takes one
+    cross: int | None = None  # tokens of another stack that a second attention in each layer reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,9 @@ class Configuration:
     written: frozenset[str] = frozenset()  # sizes that the input itself, or the user, sets
     padded: PaddedVocab | None = None  # where the framework pads the tokenizer's to model.vocab
     run: Run = Run()
+    decoder_keys: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of sizes that a decoder has a key for, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,8 @@ class Draft:
     origins: dict[str, Origin] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     latent: Latent | None = None
+    decoder_keys: dict[str, str] = field(default_factory=dict)
+    beside: int | None = None
 
     def put(
         self, name: str, value: int, source: str, *, key: str | None = None, origin: Origin = "follows"
@@ -210,13 +218,15 @@ def finish(
     _experts_share(values)
     _stages_share(values)
     _sequence_shares(values)
-    config = replace(ModelConfig(gated=gated, tied=tied, latent=draft.latent), **values)  # type: ignore[arg-type]
+    _decoder_shares(values)
+    config = replace(ModelConfig(gated=gated, tied=tied, latent=draft.latent, beside=draft.beside), **values)  # type: ignore[arg-type]
     assumed, written = (
         frozenset(name for name, one in draft.origins.items() if one == origin)
         for origin in ("assumed", "written")
     )
     return Configuration(config, layout, format, family, draft.sources, draft.keys, draft.fixed,
-                       tuple(draft.notes), assumed, written, padded)  # fmt: skip
+                       tuple(draft.notes), assumed, written, padded,
+                       decoder_keys=draft.decoder_keys)  # fmt: skip
 
 
 def _experts_share(values: Mapping[str, int]) -> None:
@@ -240,6 +250,19 @@ def _sequence_shares(values: Mapping[str, int]) -> None:
     if ranks > 1 and sequence % (2 * ranks):
         why = f"sequence = {sequence} does not divide over {ranks} context-parallel ranks, two parts each"
         raise UsageError(why)
+
+
+def _decoder_shares(values: Mapping[str, int]) -> None:
+    """UsageError for a length of no decoder, and for GPUs that cannot share an encoder and a decoder."""
+    if "decoder_layers" not in values:
+        if "decoder_sequence" in values:
+            raise UsageError("--decoder-sequence: this model has no decoder beside its layers: --sequence N")
+        return
+    for name in ("pipeline_parallel", "context_parallel"):
+        if values.get(name, 1) > 1:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag}: an encoder and a decoder are predicted on GPUs that hold both whole,"
+                             " or share each layer: --tensor-parallel N")  # fmt: skip
 
 
 def _stages_share(values: Mapping[str, int]) -> None:

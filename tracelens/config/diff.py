@@ -42,9 +42,12 @@ def config_diff(config: Configuration, then: ModelConfig) -> tuple[str, ...]:
             new = _multiple(config.padded, then)
             lines += [_line("-", key, config.padded.by, config), _line("+", key, new, config)]
             continue
-        if written:
-            lines.append(_line("-", key, before, config))
-        lines.append(_line("+", key, after, config))
+        for one in (key, config.decoder_keys.get(name)):
+            if one is None:
+                continue
+            if written:
+                lines.append(_line("-", one, before, config))
+            lines.append(_line("+", one, after, config))
     return tuple(lines)
 
 

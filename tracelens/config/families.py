@@ -26,11 +26,15 @@ class ModelFamily:
     latent: bool = False
     full_every: int | None = None  # of its layers with a sliding window, which sees all keys; 0: none does
     patches: int | None = None  # tokens beside those that are patches of an image: no vocabulary then
+    both: bool = False  # an encoder and a decoder
+    bias: bool = False  # for every score, of relative positions
 
 
 _GPT = {"gated": False, "rope": False, "tied": True}
 _IMAGES = {"gated": False, "rope": False, "causal": False}
 _LATENT_EXPERTS = {"latent": True, "experts": True}
+_BOTH = {"gated": False, "rope": False, "tied": True, "both": True}
+_T5 = {"rope": False, "both": True, "bias": True}
 _ENCODER = {"gated": False, "rope": False, "causal": False, "tied": True}
 
 #: ``model_type`` of config.json -> how it is built.
@@ -113,6 +117,18 @@ FAMILIES: dict[str, ModelFamily] = {
     "clip_vision_model": ModelFamily("CLIP's vision tower", patches=1, **_IMAGES),
     "siglip_vision_model": ModelFamily("SigLIP's vision tower", patches=0, **_IMAGES),
     "siglip2_vision_model": ModelFamily("SigLIP 2's vision tower", patches=0, **_IMAGES),
+    "t5": ModelFamily("T5", gated=False, tied=True, **_T5),
+    "mt5": ModelFamily("mT5", gated=True, tied=False, **_T5),
+    "umt5": ModelFamily("umT5", gated=True, tied=True, **_T5),
+    "bart": ModelFamily("BART", **_BOTH),
+    "mbart": ModelFamily("mBART", **_BOTH),
+    "plbart": ModelFamily("PLBART", **_BOTH),
+    "pegasus": ModelFamily("Pegasus", **_BOTH),
+    "marian": ModelFamily("Marian", **_BOTH),
+    "m2m_100": ModelFamily("M2M-100", **_BOTH),
+    "blenderbot": ModelFamily("Blenderbot", **_BOTH),
+    "blenderbot-small": ModelFamily("Blenderbot", **_BOTH),
+    "whisper": ModelFamily("Whisper", **_BOTH),
     "mixtral": ModelFamily("Mixtral", experts=True, full_every=0),
     "qwen3_moe": ModelFamily("Qwen3 MoE", experts=True, full_every=0),
     "olmoe": ModelFamily("OLMoE", experts=True),
@@ -145,6 +161,7 @@ FAMILIES: dict[str, ModelFamily] = {
 POSITIONS: dict[str, int] = {
     **dict.fromkeys(("gpt2", "gpt_neo", "opt", "gpt_bigcode", "biogpt", "openai-gpt"), 0),
     **dict.fromkeys(("bert", "distilbert", "ernie", "megatron-bert", "layoutlm"), 0),
+    **dict.fromkeys(("bart", "mbart", "plbart", "blenderbot", "blenderbot-small"), 0),
     **dict.fromkeys(("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "data2vec-text"), 2),
 }
 
@@ -159,10 +176,9 @@ NOT_MODELLED: dict[str, str] = {
     **dict.fromkeys(("lfm2", "lfm2_moe"), words.CONVOLUTIONS),
     **dict.fromkeys(("minimax", "minimax_m1", "bailing_hybrid"), words.LINEAR_ATTENTION),
     **dict.fromkeys(("gemma3n", "gemma4"), words.SIZES_BY_LAYER),
-    **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "bart", "mbart", "pegasus"), words.ENCODER_DECODER),
-    **dict.fromkeys(("whisper", "marian", "m2m_100", "t5gemma"), words.ENCODER_DECODER),
+    **dict.fromkeys(("t5gemma", "switch_transformers", "nllb-moe"), words.ENCODER_DECODER),
     **dict.fromkeys(("deberta", "deberta-v2", "xlnet"), words.RELATIVE_POSITIONS),
-    **dict.fromkeys(("longformer", "big_bird", "led", "reformer"), words.BLOCKS),
+    **dict.fromkeys(("longformer", "big_bird", "led", "reformer", "longt5"), words.BLOCKS),
     **dict.fromkeys(("beit", "data2vec-vision"), words.RELATIVE_POSITIONS),
     **dict.fromkeys(("swin", "swinv2", "hiera", "pvt_v2"), words.STAGES),
     **dict.fromkeys(("clip", "siglip", "siglip2", "metaclip_2"), words.TOWERS),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tracelens.config import words
 from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Given, Layout, finish, whole
+from tracelens.config.encoder_decoder import take_both
 from tracelens.config.families import FAMILIES, NOT_MODELLED, POSITIONS, ModelFamily
 from tracelens.config.images import patched
 from tracelens.config.latent import take_latent
@@ -54,11 +56,15 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
     else:
         _kv_heads(draft, table, family)
     layout_experts = _experts(draft, table, family)
-    if family.patches is not None:
+    if family.both:
+        gate = take_both(draft, table, family, given)
+        family = family if gate is None else replace(family, gated=gate)
+    elif family.patches is not None:
         family = patched(draft, table, family, given.sizes)
     elif not layout_experts:
         _ffn(draft, table, family)
-    _sequence(draft, table, given.sizes)
+    if not family.both:
+        _sequence(draft, table, given.sizes)
     window, windowed = _window(draft, table, family, given.sizes)
     _quantization(draft, whole_table)
     if table.get("num_nextn_predict_layers"):
@@ -78,6 +84,7 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
         window=window,
         windowed_frac=windowed,
         patches=family.patches is not None,
+        bias=family.bias,
     )
     share = table.get("tie_word_embeddings")
     return finish(

@@ -80,6 +80,9 @@ class ModelConfig:
     latent: Latent | None = None  # attention of this kind: ``head_dim`` is that of queries and keys
     context_parallel: int | None = None  # ranks that share each sequence, and all weights
     expert_tensor: int | None = None  # ranks that share each expert; None: those of a layer, unless ``ep`` do
+    decoder_layers: int | None = None  # of a decoder whose cross-attention reads what ``layers`` give out
+    decoder_sequence: int | None = None  # its own length; ``sequence`` is that of the encoder
+    beside: int | None = None  # weights of no GEMM that is counted: learned positions, convolutions
 
     def get(self, name: str) -> int | None:
         """The value of the integer parameter ``name``."""
@@ -126,6 +129,11 @@ class ModelConfig:
         return math.ceil(self.layers / self.pp) if self.layers else None
 
     @property
+    def all_layers(self) -> int:
+        """Layers of all stacks; one where none are known."""
+        return (self.layers or 1) + (self.decoder_layers or 0)
+
+    @property
     def local_experts(self) -> int | None:
         """Experts on one rank; None where they are not known or the ranks do not divide them."""
         ranks = self.ep
@@ -154,7 +162,8 @@ class ModelConfig:
 
         Per layer h*(a + 2*kv)*d + a*d*h for attention (or ``Latent.weights``) and h*f times two (three with a
         gate) times the experts for the MLP, with a router and what every token goes through beside them;
-        v*h for the embedding, twice unless tied. An unknown ``tied`` counts once.
+        v*h for the embedding, twice unless tied. An unknown ``tied`` counts once. A decoder's layer has its
+        attention twice.
         """
         h, a, d, f, v, count = self.hidden, self.heads, self.head_dim, self.ffn, self.vocab, self.layers
         if not (h and a and d and f and count):
@@ -162,9 +171,11 @@ class ModelConfig:
         kv = self.kv_heads or a
         experts, matrices, dense = self.experts or 1, 3 if self.gated else 2, self.dense_layers or 0
         mlp = h * matrices * (f * experts + (self.shared_ffn or 0)) + (h * experts if experts > 1 else 0)
-        layers = count * (self.latent.weights(h, a) if self.latent else h * (a + 2 * kv) * d + a * d * h)
+        attention = self.latent.weights(h, a) if self.latent else h * (a + 2 * kv) * d + a * d * h
+        layers = count * attention + (self.decoder_layers or 0) * (2 * attention + mlp)
         layers += (count - dense) * mlp + dense * h * matrices * (self.dense_ffn or 0)
-        return layers + (v or 0) * self.vocab_parts * h * (2 if self.tied is False else 1)
+        outside = (v or 0) * self.vocab_parts * h * (2 if self.tied is False else 1)
+        return layers + outside + (self.beside or 0)
 
     @property
     def expert_parameters(self) -> int:
@@ -198,7 +209,7 @@ NAMES = tuple(
     for one in fields(ModelConfig)
     if one.name not in ("gated", "tied", "dtype", "micro_batches", "vocab_split", "kv_repeated",
                         "shared_ffn", "dense_layers", "dense_ffn", "latent", "virtual_stages",
-                        "context_parallel", "expert_tensor")
+                        "context_parallel", "expert_tensor", "decoder_layers", "decoder_sequence", "beside")
 )  # fmt: skip
 
 

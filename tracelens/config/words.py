@@ -20,6 +20,15 @@ TWO_THIRDS = "two thirds of mlp_ratio * hidden, on the next multiple of 8"
 HEAD_DIM_FOLLOWS = "hidden / heads"
 KV_HEADS_FOLLOW = "as many as heads"
 SEQUENCE_ASSUMED = "assumed: give --sequence N"
+NOT_YET = "is not modelled yet"
+AS_ENCODER = "as many as the encoder has"
+TWO_STACKS = "encoder and decoder are not searched one without the other"
+DECODER_AS_LONG = "assumed, as long as the encoder's: give --decoder-sequence N"
+BIASED = (
+    "relative positions are a bias for every score, which no flash kernel takes: attention is guessed, from"
+    " FlexAttention to scores in memory"
+)
+STEM_NOT_COUNTED = "the convolutions in front of the encoder are not counted"
 NO_PATCHES_COUNTED = "the patches' embedding and the head are not counted: 2 % of the GEMMs or less"
 TAKEN_FOR_GPT = "taken for a GPT: a causal mask, an MLP without a gate; say --gated for SwiGLU"
 TAKEN_FOR_LLAMA = "taken for a Llama: a causal mask and rotary embeddings"
@@ -29,7 +38,7 @@ KNOWN_FILES = (
 TRACE_INSTEAD = "tracelens analyze TRACE --what-if heads=20 predicts what a change of it saves"
 
 #: Layers that are not modelled.
-ENCODER_DECODER = "an encoder and a decoder"
+ENCODER_DECODER = "an encoder and a decoder of a kind of their own"
 STATE_SPACE = "state-space layers"
 INDEXED = "attention to the keys that an indexer picks (index_topk)"
 SHORTCUTS = "experts beside two attentions"
@@ -88,6 +97,11 @@ def batch_assumed(tokens: int) -> str:
 def sequence_assumed(key: str, positions: int) -> str:
     """A length below what the model's positions allow."""
     return f"assumed, {key} allows {positions}: give --sequence N"
+
+
+def decoder_assumed(key: str, positions: int) -> str:
+    """A length of the decoder's text, which a batch pads to its longest."""
+    return f"assumed, the most that {key} allows ({positions}): give --decoder-sequence N"
 
 
 def beyond_positions(sequence: int, key: str, positions: int) -> str:

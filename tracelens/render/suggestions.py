@@ -17,9 +17,9 @@ _COMPONENTS = 8
 _SHAPES = ("M × N × K forward", "fold")
 #: Changes below half of the last digit shown.
 _ROUND = 0.00005
-_SIZES = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "experts", "sequence",
-          "micro_batch", "tensor_parallel", "pipeline_parallel", "virtual_stages",
-          "context_parallel", "expert_parallel")  # fmt: skip
+_SIZES = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "decoder_layers",
+          "experts", "sequence", "decoder_sequence", "micro_batch", "tensor_parallel", "pipeline_parallel",
+          "virtual_stages", "context_parallel", "expert_parallel")  # fmt: skip
 #: Not shown where they are one.
 _DEGREES = frozenset(
     {"tensor_parallel", "pipeline_parallel", "virtual_stages", "context_parallel", "expert_parallel"}

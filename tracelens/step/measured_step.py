@@ -14,8 +14,8 @@ from functools import partial
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError, UsageError
 from tracelens.results import Estimate, GemmRow, Rest, WhatIf
+from tracelens.step.activations import memory_of_trace
 from tracelens.step.pads import pads_of
-from tracelens.step.planned_kernels import memory_of_trace
 from tracelens.step.predicted import scaled_product
 from tracelens.step.predicted_attention import scaled_attention
 from tracelens.step.search_space import SEARCHED

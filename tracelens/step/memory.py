@@ -9,7 +9,8 @@ from itertools import product
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
 from tracelens.config.training import Training
-from tracelens.step.planned_kernels import activation_bytes, busiest_stage
+from tracelens.step.activations import activation_bytes
+from tracelens.step.planned_kernels import busiest_stage, stacks
 from tracelens.step.words import planned as words
 
 #: bf16 weights and gradients, and Adam's fp32 master weights and two moments (ZeRO, arXiv 1910.02054).
@@ -58,7 +59,7 @@ def _states(stage: ModelConfig, training: Training, ranks: int) -> float:
         return (STATE_BYTES - _OPTIMIZER_BYTES) * held + _OPTIMIZER_BYTES * shared
     # Two layers are there whole, in 16 bits: the one computed and the one gathered ahead of it; beside
     # pipeline stages all, and their gradients, until the step ends.
-    layers, bytes_each = (stage.layers or 1, 2.0) if training.gpus == ranks * stage.tp else (2, 4.0)
+    layers, bytes_each = (stage.all_layers, 2.0) if training.gpus == ranks * stage.tp else (2, 4.0)
     return STATE_BYTES * shared + 2 * bytes_each * held / layers
 
 
@@ -75,9 +76,10 @@ def _kept(stage: ModelConfig, layout: Layout, training: Training, batches: float
     if training.checkpoint != "full":
         some = training.checkpoint == "selective-op"
         return batches * activation_bytes(stage, layout, sequence_parallel=split, selective=some)
-    inputs = 2.0 * (stage.token_count or 0) / stage.cp * (stage.hidden or 0) * (stage.layers or 1)
-    inputs /= stage.tp if split else 1
-    one = activation_bytes(replace(stage, layers=1, dense_layers=None), layout, sequence_parallel=split)
+    rows = sum((one.token_count or 0) * (one.layers or 1) for one, _ in stacks(stage, layout))
+    inputs = 2.0 * rows / stage.cp * (stage.hidden or 0) / (stage.tp if split else 1)
+    single = replace(stage, layers=1, dense_layers=None, decoder_layers=1 if stage.decoder_layers else None)
+    one = activation_bytes(single, layout, sequence_parallel=split)
     return one + batches * inputs - inputs / (stage.layers or 1)
 
 
@@ -105,7 +107,7 @@ def _shared(fits: Callable[[ModelConfig, Training], bool], config: ModelConfig, 
     """The fewest GPUs that share layers; else the fewest stages; else the fewest GPUs with both."""
     t, p, layers = config.tp, config.pp, config.layers or 1
     wider = [n for n in _TENSOR if config.ep == 1 and n > t and _divides(config, n)]
-    deeper = [n for n in _STAGES if p < n <= layers]
+    deeper = [n for n in _STAGES if p < n <= layers and not config.decoder_layers]
     both = sorted(product(wider, deeper), key=lambda pair: (pair[0] * pair[1], pair[1]))
     split = replace(alone, sequence_parallel=True)
     for some, how in (

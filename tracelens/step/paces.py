@@ -42,6 +42,9 @@ _BLACKWELL = Pace(_HOPPER.products, 1.0, _HOPPER.moved, _HOPPER.exchange, _UNFIT
 _MEGATRON = Pace(1.14, 1.0, _HOPPER.moved, 1.0, 0.12, casts=0.31, tensor=0.21, gradients=0.21, overlaps=True)
 _MEGATRON_BLACKWELL = replace(_MEGATRON, error=0.2, casts=0.35, tensor=0.44, gradients=0.18)
 FITTED_MEGATRON = {"h100-sxm": _MEGATRON} | dict.fromkeys(("b200", "gb200", "gb300"), _MEGATRON_BLACKWELL)
+#: Memory-bound kernels of encoder-decoders over those of MPT's steps, which have no dropout and no biases:
+#: what published steps on A100 come to (tests/advice/encoder_decoder_steps.csv).
+_BOTH_MOVED = 2.0
 #: A doubling of the nodes makes a step longer by so much, as all wait for the slowest (same fit).
 NODES_FRAC = 0.012
 
@@ -59,6 +62,11 @@ def pace_of(gpu: Gpu, *, unlike: bool = False, stack: Stack = "plain") -> Pace:
         return _BLACKWELL
     near = _HOPPER if (gpu.compute_capability or (0, 0)) >= (9, 0) else _AMPERE
     return replace(near, error=_UNFITTED_ERROR)
+
+
+def of_both_stacks(pace: Pace) -> Pace:
+    """That of an encoder with a decoder in plain PyTorch; the fast end is a decoder's."""
+    return replace(pace, moved=_BOTH_MOVED * pace.moved, least_moved=pace.least_moved or pace.moved)
 
 
 def has_megatron(gpu: Gpu) -> bool:

@@ -47,9 +47,14 @@ def total(times: Iterable[Span]) -> Span:
 
 
 def _basis(weighted: Sequence[tuple[float, Basis]]) -> Basis:
-    """Calibrated where measurements of this GPU predict all but a tenth of what is weighed."""
+    """Calibrated where measurements of this GPU predict all but a tenth of what is weighed.
+
+    Heuristic where guesses are more than a tenth of it.
+    """
     whole = sum(weight for weight, _ in weighted)
     other = sum(weight for weight, basis in weighted if basis != "calibrated")
+    if sum(weight for weight, basis in weighted if basis == "heuristic") > _OTHER_FRAC * whole:
+        return "heuristic"
     return "calibrated" if whole > 0 and other <= _OTHER_FRAC * whole else "model"
 
 

@@ -21,7 +21,9 @@ _DDP_BYTES = 4.0
 
 
 def tensor_parallel(planner: Planner, config: ModelConfig, training: Training, shown: float) -> Span:
-    """Two all-reduces of the activations forward and two backward in each layer, hidden or none of it.
+    """Two all-reduces of the activations forward and two backward in each layer (three with cross-attention).
+
+    All of it is hidden, or none of it.
 
     Experts that are dealt out whole need none; where they are cut as well, rows are exchanged. ``shown`` of
     it is not hidden.
@@ -29,14 +31,16 @@ def tensor_parallel(planner: Planner, config: ModelConfig, training: Training, s
     t = config.tp
     if t == 1:
         return Span.exactly(0.0, "model")
-    s = RankSizes.of(config)
-    routed = s.layers - (config.dense_layers or 0) if planner.layout.experts_per_token else 0
-    rows = (planner.layout.experts_per_token or 1) if config.ep > 1 else 1
-    rows = rows if config.etp > 1 else int(bool(config.shared_ffn))
-    layers = s.layers + (s.layers - routed) + routed * rows
-    calls = (3 if training.checkpoint == "full" else 2) * layers * training.batches
-    in_node = linked(planner.gpu.name, t)
-    took = calls * _exchanged(planner, "all_reduce", t, 2.0 * s.tokens * s.hidden, in_node)
+    in_node, took = linked(planner.gpu.name, t), 0.0
+    for stack, layout in planner.stacks(config):
+        s = RankSizes.of(stack)
+        routed = s.layers - (stack.dense_layers or 0) if layout.experts_per_token else 0
+        rows = (layout.experts_per_token or 1) if config.ep > 1 else 1
+        rows = rows if config.etp > 1 else int(bool(config.shared_ffn))
+        attentions = s.layers if layout.cross is None else 2 * s.layers
+        layers = attentions + (s.layers - routed) + routed * rows
+        calls = (3 if training.checkpoint == "full" else 2) * layers * training.batches
+        took += calls * _exchanged(planner, "all_reduce", t, 2.0 * s.tokens * s.hidden, in_node)
     return Span(0.0, shown * took, took, "model")
 
 
@@ -104,7 +108,7 @@ def data_parallel(
         (alike, t, ((config.parameters or 0) - experts) / t),
         (groups, ep * etp, experts / ep / etp),
     ]
-    took, layers = 0.0, config.layers or 1
+    took, layers = 0.0, config.all_layers
     gathers, times = (1, 1) if stages > 1 else (2, training.batches)
     for ranks, apart, weights in parts:
         if ranks == 1 or not weights:

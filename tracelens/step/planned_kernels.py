@@ -55,6 +55,7 @@ class RankAttention:
     window: int | None = None  # earlier keys that a query sees
     value_dim: int | None = None  # of values narrower than ``head_dim``
     keys: int | None = None  # that each query sees, where they are another number than the queries
+    bias: bool = False  # one for every score
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,23 @@ class RankSizes:
         )
 
 
+def stacks(config: ModelConfig, layout: Layout) -> tuple[tuple[ModelConfig, Layout], ...]:
+    """Each stack of layers as a model of its own, the one with the logits last.
+
+    A decoder reads what its encoder gives out: ``Layout.cross`` is how many tokens of it.
+    """
+    if not config.decoder_layers:
+        return ((config, layout),)
+    alone = replace(config, decoder_layers=None, decoder_sequence=None)
+    decoder = replace(alone, layers=config.decoder_layers, sequence=config.decoder_sequence)
+    return (
+        (replace(alone, vocab=0), replace(layout, causal=False)),
+        (decoder, replace(layout, cross=config.sequence)),
+    )
+
+
 def attention_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, ...]:
-    """QKV (one product or three, as the family does) and the output projection."""
+    """QKV (one product or three, as the family does) and the output projection, of a stack."""
     s = RankSizes.of(config)
     if config.latent is not None:
         return tuple(_latent_linears(s, config.latent))
@@ -121,6 +137,20 @@ def attention_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, 
         RankLinear("attention.qkv", s.tokens, s.hidden, query, 1, s.layers),
         RankLinear("attention.qkv", s.tokens, s.hidden, keys, 1, 2 * s.layers),
         output,
+        *cross_linears(config, layout),
+    )
+
+
+def cross_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, ...]:
+    """Of a second attention: queries of the stack's tokens, keys and values of the encoder's."""
+    if layout.cross is None:
+        return ()
+    s, read = RankSizes.of(config), (config.micro_batch or 1) * layout.cross
+    query, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
+    return (
+        RankLinear("attention.qkv", s.tokens, s.hidden, query, 1, s.layers),
+        RankLinear("attention.qkv", read, s.hidden, keys, 1, 2 * s.layers),
+        RankLinear("attention.output", s.tokens, query, s.hidden, 1, s.layers),
     )
 
 
@@ -182,7 +212,7 @@ def logits_linear(config: ModelConfig) -> tuple[RankLinear, ...]:
 
 
 def attention_calls(config: ModelConfig, layout: Layout) -> tuple[RankAttention, ...]:
-    """The fused attention of every layer: those that see all keys, and those with a sliding window.
+    """The attention of every layer: that which sees all keys, that with a window, and cross-attention.
 
     A context-parallel rank has an early and a late part of each sequence (Megatron-LM, ring attention): its
     queries see as many keys as those of the whole do on average, as far as no mask hides them.
@@ -195,12 +225,15 @@ def attention_calls(config: ModelConfig, layout: Layout) -> tuple[RankAttention,
     found = []
     for layers, window in ((s.layers - windowed, None), (windowed, layout.window)):
         call = RankAttention(
-            batch, s.heads, s.kv_heads, whole, s.head_dim, layout.causal, layers, window, value
+            batch, s.heads, s.kv_heads, whole, s.head_dim, layout.causal, layers, window, value,
+            bias=layout.bias,
         )  # fmt: skip
         if config.cp > 1:
             keys = visible_pairs(whole, whole, causal=layout.causal, window=window) // whole
             call = replace(call, sequence=whole // config.cp, causal=False, window=None, keys=keys)
         found += [call] if layers else []
+    if layout.cross is not None:
+        found.append(replace(found[0], causal=False, window=None, calls=s.layers, keys=layout.cross))
     return tuple(found)
 
 
@@ -223,15 +256,35 @@ def attention_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
         unit = 2.0 * s.tokens * (s.heads + s.kv_heads) * s.head_dim * s.layers
         for phase in DIRECTIONS:
             yield Traffic("attention.rope", phase, "b*s*(a+kv)*d", 2 * unit, 9 * unit)
+    if layout.bias:
+        yield from _bias_traffic(attention_calls(config, layout))
+
+
+def _bias_traffic(calls: tuple[RankAttention, ...]) -> Iterator[Traffic]:
+    """A bias is read by each kernel, for all scores, and its gradient written where it is learned.
+
+    transformers puts mask and bias together anew in each layer and batch (integrations/sdpa_attention.py);
+    the gradient of that is read, written where nothing is masked, and summed over the batch. That of
+    cross-attention is zeros.
+    """
+    read = sum(bias_bytes(call) * call.calls for call in calls)
+    learned = sum(bias_bytes(call) * call.calls for call in calls if call.keys is None)
+    yield Traffic("attention.other", "forward", "b*a*s*s", read, 3 * read)
+    yield Traffic("attention.other", "backward", "b*a*s*s", read + learned, read + 4 * learned)
+
+
+def bias_bytes(call: RankAttention) -> float:
+    """Of the bias of one call, in 16 bits; 0 without one."""
+    return 2.0 * call.bias * call.batch * call.heads * call.sequence * (call.keys or call.sequence)
 
 
 def hidden_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
-    """Two norms and two residual additions a layer, and the embedding."""
+    """Two norms and two residual additions a layer, three with cross-attention, and the embedding."""
     s = RankSizes.of(config)
     unit = 2.0 * s.tokens * s.hidden
-    layer = 2 * unit * s.layers  # two of each in a layer
+    layer = (2 if layout.cross is None else 3) * unit * s.layers
     # RMSNorm in plain PyTorch is six kernels in fp32; LayerNorm is one: the pair covers both.
-    plain_norm = (12, 22) if layout.rope else (2, 5)
+    plain_norm = (12, 22) if layout.rope or layout.bias else (2, 5)
     yield Traffic("norm", "forward", "b*s*h", 2 * layer, plain_norm[0] * layer)
     yield Traffic("norm", "backward", "b*s*h", 3 * layer, plain_norm[1] * layer)
     yield Traffic("residual", "forward", "b*s*h", layer, 3 * layer)
@@ -271,56 +324,3 @@ def busiest_stage(config: ModelConfig) -> ModelConfig:
         config, layers=layers, dense_layers=max(0, dense) or None, tied=True,
         pipeline_parallel=None, virtual_stages=None,
     )  # fmt: skip
-
-
-def activation_bytes(
-    config: ModelConfig, layout: Layout, *, sequence_parallel: bool = False, selective: bool = False
-) -> float:
-    """Activations of one micro-batch that a rank keeps for the backward of ``layers`` layers, in 16 bits.
-
-    As in Korthikanti et al. (arXiv 2205.05198), with fused attention and no recompute; ``sequence_parallel``:
-    each rank keeps its part of what is as wide as the stream. ``selective``: of a layer its input, what
-    attention gives and the outputs of every second GEMM, as torchtitan keeps them.
-    """
-    s = RankSizes.of(config)
-    kv_heads = s.heads if config.kv_repeated else s.kv_heads
-    stream = 4 * s.hidden / (config.tp if sequence_parallel else 1)
-    width = stream + (2 * s.heads + 2 * kv_heads) * s.head_dim
-    if (latent := config.latent) is not None:  # short vectors before and behind their norms, q, k, v and out
-        width = stream + 2 * (latent.keys + (latent.queries or 0)) + latent.turned
-        width += 2 * s.heads * (s.head_dim + latent.value)
-    mlp = sum(width * layers for width, layers in dense_mlps(config, layout))
-    if config.experts and layout.experts_per_token:
-        mlp += s.ffn * layout.experts_per_token * (s.layers - (config.dense_layers or 0))
-    kept = s.layers * width + (3 if config.gated else 2) * mlp
-    if selective:
-        outputs = s.layers * ((s.heads + 2 * kv_heads) * s.head_dim + stream / 2)
-        outputs += (2 if config.gated else 1) * mlp
-        kept = s.layers * (stream / 4 + s.heads * s.head_dim) + outputs / 2
-    return 2.0 * s.tokens * (kept + 3 * s.vocab)
-
-
-def memory_of_trace(config: ModelConfig) -> float | None:
-    """Estimate of a rank's memory in bytes for a model read off a trace: weights as in ``memory_of``.
-
-    None where a size is not known, or experts share the tokens. What data-parallel ranks share (ZeRO, FSDP),
-    and activations that are computed again, make it less.
-    """
-    if config.experts and config.experts > 1:
-        return None
-    weights = config.rank_parameters
-    try:
-        return 16.0 * weights + kept_of_trace(config) if weights is not None else None
-    except InputError:
-        return None
-
-
-def kept_of_trace(config: ModelConfig) -> float:
-    """``activation_bytes`` of a model read off a trace: one stage's layers, one rank's vocabulary.
-
-    A rank of a 1F1B schedule keeps those of as many micro-batches as there are stages behind it, itself
-    among them (Narayanan et al., arXiv 2104.04473): this is the last stage's.
-    """
-    t = config.tp
-    rank = replace(config, vocab=config.vocab * t if config.vocab else None, layers=config.stage_layers)
-    return activation_bytes(rank, Layout())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
@@ -15,10 +15,11 @@ from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder
 from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
+from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.numbers import round_up
-from tracelens.results import Span
+from tracelens.results import Estimate, Span
 from tracelens.step import planned_kernels as kernels
 from tracelens.step.casts import cast_ms
 from tracelens.step.memory import memory_of
@@ -87,33 +88,40 @@ class Planner:
 
     def attention(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden, heads, kv_heads and head_dim."""
-        linears = kernels.attention_linears(config, self.layout)
-        calls = kernels.attention_calls(config, self.layout)
-        return (
-            *self._linears(linears),
-            *(part for call in calls for part in self._attention(call)),
-            *self._moved(kernels.attention_traffic(config, self.layout)),
-        )
+        found: list[PlannedPart] = []
+        for stack, layout in self.stacks(config):
+            found += self._linears(kernels.attention_linears(stack, layout))
+            found += (
+                part for call in kernels.attention_calls(stack, layout) for part in self._attention(call)
+            )
+            found += self._moved(kernels.attention_traffic(stack, layout))
+        return tuple(found)
 
     def mlp(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden and ffn."""
-        linears = kernels.mlp_linears(config, self.layout)
-        return (
-            *self._linears(linears),
-            *expert_parts(config, self.layout, gpu=self.gpu, dtype=self.dtype),
-            *self._moved(kernels.mlp_traffic(config, self.layout)),
-        )
+        found: list[PlannedPart] = []
+        for stack, layout in self.stacks(config):
+            found += self._linears(kernels.mlp_linears(stack, layout))
+            found += expert_parts(stack, layout, gpu=self.gpu, dtype=self.dtype)
+            found += self._moved(kernels.mlp_traffic(stack, layout))
+        return tuple(found)
 
     def hidden(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden alone."""
-        return tuple(self._moved(kernels.hidden_traffic(config, self.layout)))
+        moved = (kernels.hidden_traffic(*one) for one in self.stacks(config))
+        return tuple(part for one in moved for part in self._moved(one))
 
     def vocab(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden and vocab."""
+        stack, _ = self.stacks(config)[-1]
         return (
-            *self._linears(kernels.logits_linear(config)),
-            *self._moved(kernels.vocab_traffic(config)),
+            *self._linears(kernels.logits_linear(stack)),
+            *self._moved(kernels.vocab_traffic(stack)),
         )
+
+    def stacks(self, config: ModelConfig) -> tuple[tuple[ModelConfig, Layout], ...]:
+        """Each stack of layers, with how it is built."""
+        return kernels.stacks(config, self.layout)
 
     def vocab_ranks(self, now: ModelConfig) -> int:
         """GPUs that share the vocabulary: that of a configuration is the whole one."""
@@ -123,7 +131,8 @@ class Planner:
         """Mid estimate of the step, each part predicted once. Attention and MLP go with the layers."""
         outer = (then.hidden, then.micro_batch, then.sequence)
         attention = ("attention", *outer, then.heads, then.kv_heads, then.head_dim)
-        layers, mixed = then.layers or 1, bool(then.dense_layers or self.layout.window)
+        layers = then.layers or 1
+        mixed = bool(then.dense_layers or then.decoder_layers or self.layout.window)
         alike = layers if mixed else 1  # layers of more than one kind are summed as they are
         layer = self._sum((*attention, alike), self.attention, replace(then, layers=alike))
         layer += self._sum(("mlp", *outer, then.ffn, alike), self.mlp, replace(then, layers=alike))
@@ -190,8 +199,9 @@ class Planner:
     def left_wide(self, config: ModelConfig) -> list[str]:
         """Components whose sizes a type of low precision does not take, though recipes convert them."""
         linears = [
-            *kernels.attention_linears(config, self.layout),
-            *kernels.mlp_linears(config, self.layout),
+            linear
+            for one in self.stacks(config)
+            for linear in (*kernels.attention_linears(*one), *kernels.mlp_linears(*one))
         ]
         left = [one.component for one in linears if one.component in CONVERTED]
         taken = [one.component for one in linears if self._type_of(one) in LOW_PRECISION]
@@ -231,7 +241,7 @@ class Planner:
         shape += f" window {call.window}" if call.window is not None else ""
         shape += f" keys {call.keys}" if call.keys is not None else ""
         for direction in DIRECTIONS:
-            found = predict_attention(
+            found = self._predict_call(
                 AttentionProblem(
                     batch=call.batch,
                     heads=call.heads,
@@ -239,15 +249,13 @@ class Planner:
                     seq_q=call.sequence,
                     seq_k=call.keys or call.sequence,
                     head_dim=call.head_dim,
-                    causal=call.causal,
+                    causal=call.causal and not call.bias,  # a bias holds the mask: nothing is skipped
                     direction=direction,
                     dtype="fp32" if self.wide == "tf32" else self.wide,
                     window=call.window,
                     value_dim=call.value_dim,
                 ),
-                gpu=self.gpu,
-                measured=self.measured,
-                backend=self.backend,
+                call,
             )
             time = found.time_us
             cannot = found.unknown or words.no_time("attention", self.gpu.title)
@@ -272,6 +280,23 @@ class Planner:
                 )
             )
         return tuple(parts)
+
+    def _predict_call(self, problem: AttentionProblem, call: RankAttention) -> AttentionPrediction:
+        """One call; with a bias a wide guess, for no such call was measured.
+
+        The middle is torch's choice for a mask tensor: no flash, and no cuDNN where the bias is learned
+        (sdp_utils.cpp), as it is but in cross-attention. The range reaches from the choice without one, as
+        FlexAttention has none, to scores in memory, as older transformers have T5.
+        """
+        run = partial(predict_attention, problem, gpu=self.gpu, measured=self.measured)
+        bare = run(backend=self.backend)
+        if not call.bias or self.backend is not None:
+            return bare
+        found = bare if call.keys is not None and bare.backend == "cudnn" else run(backend="efficient")
+        low, mid, high = bare.time_us.low, found.time_us.mid, run(backend="math").time_us.high
+        if low is None or mid is None or high is None:
+            return found
+        return replace(found, time_us=Estimate(min(low, mid), mid, max(mid, high), "heuristic"))
 
     def _moved(self, traffic: Iterable[Traffic]) -> Iterator[PlannedPart]:
         bandwidth = self.gpu.bandwidth_gbps

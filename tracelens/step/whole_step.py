@@ -26,6 +26,7 @@ from tracelens.step.paces import (
     Pace,
     has_megatron,
     is_blackwell,
+    of_both_stacks,
     pace_of,
 )
 from tracelens.step.planned_change import PlannedStep, total
@@ -36,7 +37,7 @@ from tracelens.step.planned_exchange import (
     to_experts,
     to_stages,
 )
-from tracelens.step.planned_kernels import attention_calls, busiest_stage
+from tracelens.step.planned_kernels import attention_calls, busiest_stage, cross_linears
 from tracelens.step.planned_step import Planner
 from tracelens.step.predicted import LOW_PRECISION
 from tracelens.step.reasons import PlannedPart
@@ -85,6 +86,8 @@ def whole_step(
     unlike, stage = _unlike(planner, config, training), busiest_stage(config)
     pace = pace or pace_of(planner.gpu, unlike=bool(unlike), stack=training.stack or "plain")
     pace = pace if training.overlap else replace(pace, tensor=1.0)
+    if config.decoder_layers and not _megatron(planner, training):
+        pace = of_both_stacks(pace)
     if config.model_ranks > 1:  # who shares layers has fused kernels, as Megatron-LM does, or plain ones
         pace = replace(pace, least_moved=1.0)
     present, data = planner.step(stage), training.data_ranks(config)
@@ -99,7 +102,8 @@ def whole_step(
     parts |= _waits(parts, _launches(present, training), nodes=nodes)
     fitted = _has_fit(planner, config, training) and not unlike
     step_ms = replace(total(parts.values()), basis="model" if fitted else "heuristic")
-    tokens = training.batches * (config.token_count or 0) / config.batch_ranks
+    share = training.batches / config.batch_ranks
+    tokens = share * sum(one.token_count or 0 for one, _ in planner.stacks(config))
     memory = memory_of(config, planner.layout, training)
     return WholeStep(
         gpus=training.gpus or 1,
@@ -110,7 +114,7 @@ def whole_step(
         micro_batches=training.batches,
         step_ms=step_ms,
         tokens_per_s_per_gpu=_rate(tokens * 1e3, step_ms),
-        mfu_frac=_rate(tokens * _operations(planner, config) / (_peak(planner) * 1e9), step_ms),
+        mfu_frac=_rate(share * _operations(planner, config) / (_peak(planner) * 1e9), step_ms),
         parts=[WholeStepPart(name, time, time.mid / step_ms.mid) for name, time in parts.items()],
         memory_gb=memory.whole / 1e9,
         notes=[*_assumed(asked, run, planner, config, training), *_notes(planner, config, training)],
@@ -212,12 +216,13 @@ def _as_fast_as_kernels(parts: dict[str, Span], present: PlannedStep, training: 
 def _as_run(parts: Iterable[PlannedPart], pace: Pace, split: int) -> Span:
     """Their time in a step. Attention at its low end is the kernel that a recent PyTorch picks.
 
-    No step with experts was there to fit: theirs is that of their layer alone, with its range. ``split``
+    No step with experts was there to fit: theirs is that of their layer alone, with its range; and that of
+    attention with a bias is a guess of what runs. ``split``
     sequence-parallel ranks share what is as wide as the stream.
     """
     low = mid = high = 0.0
     for part in parts:
-        if part.kind == "experts":
+        if part.kind == "experts" or (part.kind == "attention" and part.time_ms.basis == "heuristic"):
             own = part.time_ms
             low, mid, high = low + own.low, mid + own.mid, high + own.high
             continue
@@ -244,10 +249,10 @@ def _optimizer(planner: Planner, config: ModelConfig, training: Training, data: 
 
 def _launches(present: PlannedStep, training: Training) -> float:
     """Kernels of a step in plain PyTorch."""
-    layers = present.model.layers or 1
+    layers = present.model.all_layers / (2 if present.model.decoder_layers else 1)  # of a stack
     found = 0.0
     for part in present.parts:
-        many = part.calls
+        many: float = part.calls
         if part.kind == "bytes":
             many = _SMALL_KERNELS * (1 if part.component in _OUTSIDE else layers)
         elif part.kind == "experts":
@@ -278,18 +283,22 @@ def _rate(amount_ms: float, time: Span) -> Span:
 
 
 def _operations(planner: Planner, config: ModelConfig) -> float:
-    """Of one token, forward and backward, as MFU counts them: experts and keys it goes to, no recompute.
+    """Of a micro-batch, forward and backward, as MFU counts: experts and keys of a token, no recompute.
 
     Heads count with the mean width of keys and values, which differ in latent attention.
     """
-    used = replace(config, tied=True, experts=planner.layout.experts_per_token)
-    values = config.latent.value if config.latent else config.head_dim
+    values, found = config.latent.value if config.latent else config.head_dim, 0.0
     width = (config.heads or 0) * ((config.head_dim or 0) + (values or 0)) / 2
-    keys = sum(
-        call.calls * min(call.sequence, call.window or call.sequence)
-        for call in attention_calls(replace(config, context_parallel=None), planner.layout)
-    )
-    return 6.0 * (used.parameters or 0) + 12.0 * width * keys
+    for one, layout in planner.stacks(replace(config, context_parallel=None)):
+        used = replace(one, tied=True, experts=layout.experts_per_token, beside=None)
+        keys = sum(
+            call.calls * min(call.keys or call.sequence, call.window or call.keys or call.sequence)
+            for call in attention_calls(one, layout)
+        )
+        found += (one.token_count or 0) * (6.0 * (used.parameters or 0) + 12.0 * width * keys)
+        crossed = cross_linears(replace(one, tensor_parallel=None), layout)
+        found += 6.0 * sum(linear.rows * linear.into * linear.out * linear.calls for linear in crossed)
+    return found
 
 
 def _peak(planner: Planner) -> float:
@@ -305,6 +314,7 @@ def _unlike(planner: Planner, config: ModelConfig, training: Training) -> list[s
     low = planner.dtype in LOW_PRECISION and not _megatron(planner, training)
     found = [words.low_precision_unfitted(planner.dtype)] if low else []
     found += [words.PATCHES_UNFITTED] if planner.layout.patches else []
+    found += [words.BOTH_UNFITTED] if config.decoder_layers else []
     found += [words.LATENT_UNFITTED] if config.latent else []
     found += [words.CONTEXT_UNFITTED] if config.cp > 1 and not _megatron(planner, training) else []
     return found + ([words.EXPERTS_UNFITTED] if planner.layout.experts_per_token else [])

@@ -23,9 +23,9 @@ from tracelens.measure.verify.standin import (
 )
 from tracelens.results import GemmRow
 from tracelens.results.verified import Reason, WholeKind, Why
+from tracelens.step.activations import memory_of_trace
 from tracelens.step.affected import changed_names, concerns, grown_calls, vocab_untold
 from tracelens.step.per_token import growth_frac
-from tracelens.step.planned_kernels import memory_of_trace
 from tracelens.step.predicted import dtype_then, layout_of
 from tracelens.step.predicted_attention import AttentionSizes, attention_sizes
 from tracelens.step.stalls import call_us_of

@@ -9,7 +9,7 @@ from tracelens.numbers import delta, percent, sig, signed_bytes
 from tracelens.results import Amount, GemmRow, MemoryEffect, WhatIf
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.sizes import Change, ChangedSizes
-from tracelens.step.planned_kernels import kept_of_trace
+from tracelens.step.activations import kept_of_trace
 from tracelens.step.whatif import what_if
 
 #: Bytes a weight takes in training with Adam: in mixed precision 2 + 2 for weight and gradient and 12 for the
