@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 
 from benchmarks.hub.truth import Place
-from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row
-from benchmarks.libraries.truth import _CONVOLUTIONS, _FUSED, _GATED, _NORMS, _in_attention
+from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row, feed_forwards, row_of, settled
+from benchmarks.libraries.truth import _CONVOLUTIONS, _NORMS, _in_attention
 
 _ANY = ".*"
 _PRODUCT = "linear|conv[12]d"
@@ -26,19 +26,17 @@ _TRIANGLE = "other attention.*"
 _STOCHASTIC = "dropout residual"
 #: A module that attends, and what holds the product in it.
 _ATTENDS = r"(\w*Attention|AttentionBlock|AutoCorrelationLayer|MLA|DoubleStreamBlock)\[\w*\]/\w+"
-#: A feed-forward network: where its layers are held, its way up, its way down, the truth of the way up, its
-#: source.
 _FEED_FORWARDS = (
-    (r"MLP\[mlp\]", "c_fc", "c_proj", "mlp.up", "nanoGPT: model.py; nanochat: gpt.py"),
-    (r"(Mlp|MLP|FFN)\[\w+\]", "fc1", "fc2", "mlp.up", "all that have an Mlp or FFN"),
-    (r"Transformer(En|De)coderLayer\[\d\]", "linear1", "linear2", "mlp.up", "detr: transformer.py; torch.nn"),
-    (r"(MSA|Pair)Transition\[\w+\]", "linear_1", "linear_2", "mlp.up", "openfold: evoformer.py"),
-    (r"PositionwiseFeedForward\[\w+\]", "w_1", "w_2", "mlp.up", "transformer/SubLayers.py"),
-    (r"MPTMLP\[ffn\]", "up_proj", "down_proj", "mlp.up", "llmfoundry/models/layers/ffn.py"),
-    (r"Sequential\[(img|txt)_mlp\]", "0", "2", "mlp.up", "flux/modules/layers.py"),
-    (r"ResBlock\[\d\]/Sequential\[mlp\]", "0", "2", "mlp.up", "mar: models/diffloss.py"),
-    (r"(En|De)coderLayer\[\d\]", "conv1", "conv2", "mlp.up", "Autoformer_EncDec.py: 1 x 1"),
-    (r"FeedForward\[ff\](/\w+\[\w+\])*", "proj", "2", _GATED, "ldm/modules/attention.py: GEGLU"),
+    (r"MLP\[mlp\]", "c_fc", "", "c_proj", "nanoGPT: model.py; nanochat: gpt.py"),
+    (r"(Mlp|MLP|FFN)\[\w+\]", "fc1", "", "fc2", "all that have an Mlp or FFN"),
+    (r"Transformer(En|De)coderLayer\[\d\]", "linear1", "", "linear2", "detr: transformer.py; torch.nn"),
+    (r"(MSA|Pair)Transition\[\w+\]", "linear_1", "", "linear_2", "openfold: evoformer.py"),
+    (r"PositionwiseFeedForward\[\w+\]", "w_1", "", "w_2", "transformer/SubLayers.py"),
+    (r"MPTMLP\[ffn\]", "up_proj", "", "down_proj", "llmfoundry/models/layers/ffn.py"),
+    (r"Sequential\[(img|txt)_mlp\]", "0", "", "2", "flux/modules/layers.py"),
+    (r"ResBlock\[\d\]/Sequential\[mlp\]", "0", "", "2", "mar: models/diffloss.py"),
+    (r"(En|De)coderLayer\[\d\]", "conv1", "", "conv2", "Autoformer_EncDec.py: 1 x 1"),
+    (r"FeedForward\[ff\](/\w+\[\w+\])*", "proj", None, "2", "ldm/modules/attention.py: GEGLU"),
 )  # fmt: skip
 _ROWS = (
     # attention, in all of them
@@ -88,10 +86,7 @@ _ROWS = (
     Row(r"MambaBlock\[mixer\]", _ANY, "ssm.scan ssm.conv", "MambaSimple.py"),
     Row(r"HyenaOperator\[mixer\]" + _IN, _ANY, "other", "standalone_hyena.py"),
     # MLPs
-    *(Row(rf"{where}/\w+\[{up}\]", _PRODUCT, truth, source)
-      for where, up, _, truth, source in _FEED_FORWARDS),
-    *(Row(rf"{where}/\w+\[{down}\]", _PRODUCT, "mlp.down", source)
-      for where, _, down, _, source in _FEED_FORWARDS),
+    *feed_forwards(_FEED_FORWARDS, _PRODUCT),
     Row(r"(FeedForward\[feed_forward\]|MLP\[ffn\])/\w+\[w1\]", _ANY, "mlp.gate", "lingua; DeepSeek-V3"),
     Row(r"(FeedForward\[feed_forward\]|MLP\[ffn\])/\w+\[w3\]", _ANY, "mlp.up", "lingua; DeepSeek-V3"),
     Row(r"(FeedForward\[feed_forward\]|MLP\[ffn\])/\w+\[w2\]", _ANY, "mlp.down", "lingua; DeepSeek-V3"),
@@ -199,20 +194,13 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     """The truth of a call, as ``benchmarks.libraries.truth.truth_of`` says it of the other lists."""
     if not place.classes:
         return "loss norm" if function == "layer_norm" else "loss"  # of V-JEPA's targets
-    if function in ("cross_entropy", "mse_loss", "l1_loss"):
-        return "loss"
-    if function == "scaled_dot_product_attention":
-        return _FUSED
+    if found := settled(place, function, ("cross_entropy", "mse_loss", "l1_loss")):
+        return found
     own = place.classes[-1]
-    if function == "dropout" or own.startswith("Dropout"):
-        return "dropout"
     if function in _NORMS or _PLAIN.fullmatch(own):
         return "norm other" if own.startswith(("Group", "Frozen")) else "norm"
-    where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-    called = function + "=" * equal
-    for row in _ROWS:
-        if re.search(f"(^|/)({row.where})$", where) and re.fullmatch(row.function, called):
-            return row.truth
+    if found := row_of(_ROWS, place, function, equal=equal):
+        return found
     if place.within(_ATTENTION) >= 0:
         return _in_attention(function, seen=place.seen, weighted=weighted)
     if function in _CONVOLUTIONS:

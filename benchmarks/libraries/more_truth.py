@@ -8,11 +8,12 @@ the table of ``truth.py``, so that the same names mean the same in both lists.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from benchmarks.hub.truth import Place
 from benchmarks.libraries import truth
-from benchmarks.libraries.truth import _ADAPTED, _GATED, _NORMS, _adapted
+from benchmarks.libraries.truth import _ADAPTED, _FUSED, _GATED, _NORMS, _adapted
 
 
 class Row(NamedTuple):
@@ -22,6 +23,55 @@ class Row(NamedTuple):
     function: str
     truth: str
     source: str
+
+
+def spelled(place: Place) -> str:
+    """Classes and attributes, outermost first."""
+    return "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
+
+
+def row_of(rows: Iterable[Row], place: Place, function: str, *, equal: bool, weighed: bool = False) -> str:
+    """The truth of the first row that fits a call, "" where none does.
+
+    ``weighed``: the module calls the function with and without a weight of its own, here with it: then rows
+    for ``function w`` fit, too.
+    """
+    where = spelled(place)
+    called = function + "=" * equal
+    names = (f"{called} w", called) if weighed else (called,)
+    for row in rows:
+        if re.search(f"(^|/)({row.where})$", where) and any(re.fullmatch(row.function, x) for x in names):
+            return row.truth
+    return ""
+
+
+def feed_forwards(
+    networks: Sequence[tuple[str, str, str | None, str, str]], product: str, *, up: str = ""
+) -> Iterator[Row]:
+    """Rows of feed-forward networks: where layers are held, the way up, its gate, the way down, the source.
+
+    A gate that is None is the other half of the way up. ``product``: functions that multiply; ``up``: those
+    of the way up, where they are others.
+    """
+    for where, wide, gate, _, source in networks:
+        if wide:
+            truth = _GATED if gate is None else "mlp.up"
+            yield Row(rf"({where})/\w+\[{wide}\]", up or product, truth, source)
+    for where, _, gate, _, source in networks:
+        if gate:
+            yield Row(rf"({where})/\w+\[{gate}\]", product, "mlp.gate", source)
+    for where, _, _, down, source in networks:
+        if down:
+            yield Row(rf"({where})/\w+\[{down}\]", product, "mlp.down", source)
+
+
+def settled(place: Place, function: str, losses: Sequence[str]) -> str:
+    """The truth of losses, fused attention and dropout, wherever they are called; "" of all else."""
+    if function in losses:
+        return "loss"
+    if function == "scaled_dot_product_attention":
+        return _FUSED
+    return "dropout" if function == "dropout" or place.classes[-1].startswith("Dropout") else ""
 
 
 #: What stands behind the place of a module to mean all within it.
@@ -203,9 +253,6 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         at = place.within(_LORA)
         if at >= 0:
             return _adapted((_ADAPTED | {"k_proj": "attention.qkv"})[place.names[at]], function)
-        where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-        called = function + "=" * equal
-        for row in _ROWS:
-            if re.search(f"(^|/)({row.where})$", where) and re.fullmatch(row.function, called):
-                return row.truth
+        if found := row_of(_ROWS, place, function, equal=equal):
+            return found
     return truth.truth_of(place, function, weighted=weighted, equal=equal)

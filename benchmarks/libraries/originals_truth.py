@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from benchmarks.hub.truth import Place
-from benchmarks.libraries.more_truth import Row
+from benchmarks.libraries.more_truth import Row, row_of
 from benchmarks.libraries.truth import _BATCHED, _CONVOLUTIONS, _FUSED, _GATED, _LINEAR, _NORMS, _in_attention
 
 _IN = r"(/.*)?"
@@ -123,10 +123,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return (
             "norm other" if own.startswith(("Batch", "Group", "Instance")) or own.endswith("2d") else "norm"
         )
-    where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-    for row in _ROWS:
-        if re.search(f"(^|/)({row.where})$", where) and re.fullmatch(row.function, function):
-            return row.truth
+    if found := row_of(_ROWS, place, function, equal=False):
+        return found
     if equal and own == "ParallelTransformerBlock":
         return "residual attention.* mlp.*"  # of both ways' results
     if place.within(_ATTENTION) >= 0:

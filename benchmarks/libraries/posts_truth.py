@@ -15,16 +15,14 @@ import re
 from benchmarks.hub.truth import Place
 from benchmarks.libraries import recipes_truth
 from benchmarks.libraries.clones_truth import _ACT, _ANY, _MASK, _ROUTES, _SENDS, _STOCHASTIC
-from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row
+from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row, feed_forwards, row_of, settled
 from benchmarks.libraries.repos_truth import _ROTATES, _SCALE
-from benchmarks.libraries.truth import _FUSED, _GATED, _NORMS, _in_attention
+from benchmarks.libraries.truth import _GATED, _NORMS, _in_attention
 
 _PRODUCT = "linear|addmm|mm|conv[123]d"
 _HEAD = "logits other"
 #: A module that attends, and what holds a product in it.
 _ATTENDS = r"\w*Attention(ForTwoWayAttentionBlock)?\[\w+\]/\w+"
-#: A feed-forward network: where its layers are held, its way up, its gate, its way down, its source. A gate
-#: that is None is the other half of the way up.
 _FEED_FORWARDS = (
     (r"Mlp\[mlp\]", "fc1", "", "fc2", "timm: MDT; VideoMAEv2; EfficientSAM; ViLT; croco"),
     (r"GatedMlp\[mlp\]", "fc3", "fc1", "fc2", "fourm/models/fm_utils.py"),
@@ -152,12 +150,7 @@ _ROWS = (
     Row(r"AsymmetricAttention\[\w+\]", "mul|add|float|to", "attention.* norm other",
         "mod_rmsnorm.py; rotations"),
     # MLPs
-    *(Row(rf"{where}/\w+\[{up}\]", _PRODUCT, _GATED if gate is None else "mlp.up", source)
-      for where, up, gate, _, source in _FEED_FORWARDS if up),
-    *(Row(rf"{where}/\w+\[{gate}\]", _PRODUCT, "mlp.gate", source)
-      for where, _, gate, _, source in _FEED_FORWARDS if gate),
-    *(Row(rf"{where}/\w+\[{down}\]", _PRODUCT, "mlp.down", source)
-      for where, _, _, down, source in _FEED_FORWARDS if down),
+    *feed_forwards(_FEED_FORWARDS, _PRODUCT),
     Row(r"FeedForwardNetwork\[ffn\]/\w+\[(fc1|gate)\]", _PRODUCT, _GATED,
         "yoco: feedforward_network.py, SiLU of fc1"),
     Row(r"FeedForwardNetwork\[ffn\]/\w+\[fc2\]", _PRODUCT, "mlp.down", "yoco: feedforward_network.py"),
@@ -254,46 +247,24 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         if function == "normalize":
             return "loss norm logits"  # of items that HSTU's result is compared with: what the head takes
         return recipes_truth.truth_of(place, function, weighted=weighted, equal=equal)
-    if function in _LOSSES:
-        return "loss"
-    if function == "scaled_dot_product_attention":
-        return _FUSED
-    own = place.classes[-1]
-    if function == "dropout" or own.startswith("Dropout"):
-        return "dropout"
+    if found := settled(place, function, _LOSSES):
+        return found
     library = _LIBRARY.fullmatch(place.classes[0]) is not None
     if library:
         place = Place(tuple(_ADAPTERS.get(x, x) for x in place.classes), place.names, place.seen)
-    where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-    called = function + "=" * equal
-    if weighted and function in _WEIGHED:
-        called += " w"
-    for row in _LIBRARY_ROWS if library else ():
-        if _fits(row, where, called):
-            return row.truth
+    weighed = weighted and function in _WEIGHED
     if library:
-        return recipes_truth.truth_of(place, function, weighted=weighted, equal=equal)
-    return _by_rows(place, where, called, weighted=weighted, equal=equal)
-
-
-def _fits(row: Row, where: str, called: str) -> bool:
-    if not re.search(f"(^|/)({row.where})$", where):
-        return False
-    return any(re.fullmatch(row.function, x) for x in (called, called.removesuffix(" w")))
-
-
-def _by_rows(place: Place, where: str, called: str, *, weighted: bool, equal: bool) -> str:
+        found = row_of(_LIBRARY_ROWS, place, function, equal=equal, weighed=weighed)
+        return found or recipes_truth.truth_of(place, function, weighted=weighted, equal=equal)
     own = place.classes[-1]
-    function = called.removesuffix(" w").removesuffix("=")
     if _MAPS.fullmatch(own):
         return "norm other"
     if function in _NORMS or _PLAIN.fullmatch(own):
         return "norm"
-    if own == "LatentAttentionBlock" and called == "linear w" and place.seen == "softmax":
-        called = "linear w after"
-    for row in _ROWS:
-        if _fits(row, where, called):
-            return row.truth
+    if own == "LatentAttentionBlock" and weighted and function == "linear" and place.seen == "softmax":
+        function, weighed = "linear w after", False
+    if found := row_of(_ROWS, place, function, equal=equal, weighed=weighed):
+        return found
     if function == "embedding":
         return "embedding"
     if place.within(_ATTENTION) >= 0:

@@ -14,18 +14,15 @@ import re
 from benchmarks.hub.truth import Place
 from benchmarks.libraries import recipes_truth
 from benchmarks.libraries.clones_truth import _ACT, _ANY, _MASK, _ROUTES
-from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row
-from benchmarks.libraries.posts_truth import _fits
+from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row, feed_forwards, row_of, settled
 from benchmarks.libraries.repos_truth import _ROTATES
-from benchmarks.libraries.truth import _FUSED, _GATED, _NORMS, _in_attention
+from benchmarks.libraries.truth import _GATED, _NORMS, _in_attention
 
 _PRODUCT = "linear|addmm|mm|conv[123]d"
 _HEAD = "logits other"
 _BEFORE = "embedding other"
 #: A module that attends, and what holds a product in it.
 _ATTENDS = r"\w*(Attention|AttentionBlock|FusedQKV)\[\w+\](/Sequential\[\w+\])?/\w+"
-#: A feed-forward network: where its layers are held, its way up, its gate, its way down, its source. A gate
-#: that is None is the other half of the way up.
 _FEED_FORWARDS = (
     (r"FeedForward\[feed_forward\]", "linear1", "", "linear2", "train_llm.py"),
     (r"GemmaMLP\[mlp\]", "up_proj", "gate_proj", "down_proj", "gemma/model.py"),
@@ -183,12 +180,7 @@ _ROWS = (
     Row(r"Sequential\[mlp\]/Sequential\[dense_layer_\d\]/\w+\[\d\]", _ANY, "logits other mlp.*",
         "pytorch_widedeep: a head that is an MLP"),
     # MLPs
-    *(Row(rf"({where})/\w+\[{up}\]", f"{_PRODUCT}|einsum|add", _GATED if gate is None else "mlp.up", source)
-      for where, up, gate, _, source in _FEED_FORWARDS if up),
-    *(Row(rf"({where})/\w+\[{gate}\]", _PRODUCT, "mlp.gate", source)
-      for where, _, gate, _, source in _FEED_FORWARDS if gate),
-    *(Row(rf"({where})/\w+\[{down}\]", _PRODUCT, "mlp.down", source)
-      for where, _, _, down, source in _FEED_FORWARDS if down),
+    *feed_forwards(_FEED_FORWARDS, _PRODUCT, up=f"{_PRODUCT}|einsum|add"),
     Row(r"FFN\[\d\]/Conv1d\[\w+\]", _ANY, "mlp.* other", "vits: attentions.py"),
     Row(r"(FeedForward\[\w+\]|GemmaMLP\[\w+\]|\w*MLP\[mlp\]|SwiGLU\[\w+\]|MLPBlock\[mlp_block\]"
         r"|Mlp\[mlp\]|FFN\[\d\]"
@@ -289,20 +281,13 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     """The truth of a call, as ``benchmarks.libraries.truth.truth_of`` says it of the other lists."""
     if not place.classes:
         return _of_script(function, weighted=weighted, equal=equal)
-    if function in _FUNCTIONS:
-        return "loss"
-    if function == "scaled_dot_product_attention":
-        return _FUSED
+    if found := settled(place, function, _FUNCTIONS):
+        return found
     own = place.classes[-1]
-    if function == "dropout" or own.startswith("Dropout"):
-        return "dropout"
-    where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-    called = function + "=" * equal
     start = next((at for at, kind in enumerate(place.classes) if _LIBRARY.fullmatch(kind)), -1)
     if start >= 0 and not (place.classes[0] == "GemmaModel" and place.names[0] == "model"):
-        for row in _LIBRARY_ROWS:
-            if _fits(row, where, called):
-                return row.truth
+        if found := row_of(_LIBRARY_ROWS, place, function, equal=equal):
+            return found
         inner = Place(place.classes[start:], place.names[start:], place.seen)
         return recipes_truth.truth_of(inner, function, weighted=weighted, equal=equal)
     if function == "_weight_norm":
@@ -311,7 +296,13 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "norm other"
     if function in _NORMS or _PLAIN.fullmatch(own):
         return "norm"
-    return _by_rows(place, where, called, weighted=weighted)
+    if found := row_of(_ROWS, place, function, equal=equal):
+        return found
+    if function == "embedding":
+        return "embedding"
+    if place.within(_ATTENTION) >= 0:
+        return _in_attention(function, seen=place.seen, weighted=weighted)
+    return "residual" if equal else ""
 
 
 def _of_script(function: str, *, weighted: bool, equal: bool) -> str:
@@ -319,15 +310,3 @@ def _of_script(function: str, *, weighted: bool, equal: bool) -> str:
     if found == "loss" and function in _OF_LOGITS:
         return "loss logits"
     return "loss embedding other" if found == "loss" and function in _OF_NOISE else found
-
-
-def _by_rows(place: Place, where: str, called: str, *, weighted: bool) -> str:
-    for row in _ROWS:
-        if _fits(row, where, called):
-            return row.truth
-    function = called.removesuffix("=")
-    if function == "embedding":
-        return "embedding"
-    if place.within(_ATTENTION) >= 0:
-        return _in_attention(function, seen=place.seen, weighted=weighted)
-    return "residual" if called.endswith("=") else ""

@@ -19,8 +19,7 @@ from benchmarks.hub import truth as hub
 from benchmarks.hub.truth import Place
 from benchmarks.libraries import more_truth
 from benchmarks.libraries.clones_truth import _ACT, _ANY, _MASK, _STOCHASTIC
-from benchmarks.libraries.more_truth import _IN, Row
-from benchmarks.libraries.truth import _FUSED
+from benchmarks.libraries.more_truth import _IN, Row, row_of, settled
 
 _SCRIPT = "loss"
 #: What the script computes where it runs, the innermost last.
@@ -187,13 +186,9 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     """The truth of a call, as ``benchmarks.libraries.truth.truth_of`` says it of the other lists."""
     if not place.classes:
         return _of_script(function)
-    if function == "cross_entropy":
-        return "loss"
-    if function == "scaled_dot_product_attention":
-        return _FUSED
+    if found := settled(place, function, ("cross_entropy",)):
+        return found
     own = place.classes[-1]
-    if function == "dropout" or own.startswith("Dropout"):
-        return "dropout"
     at = next((i for i, kind in enumerate(place.classes[:-1]) if _ADAPTED.search(kind)), -1)
     if (
         at < 0
@@ -227,11 +222,8 @@ def _adapted(place: Place, function: str) -> str:
 
 
 def _by_rows(place: Place, function: str, *, weighted: bool, equal: bool) -> str:
-    where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-    called = function + "=" * equal
-    for row in _ROWS:
-        if re.search(f"(^|/)({row.where})$", where) and re.fullmatch(row.function, called):
-            return row.truth
+    if found := row_of(_ROWS, place, function, equal=equal):
+        return found
     own = place.classes[-1]
     if _PLAIN.fullmatch(own):
         return "norm"

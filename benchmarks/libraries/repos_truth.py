@@ -21,8 +21,8 @@ from benchmarks.libraries.clones_truth import (
     _SENDS,
     _STOCHASTIC,
 )
-from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row
-from benchmarks.libraries.truth import _CONVOLUTIONS, _FUSED, _GATED, _NORMS, _in_attention
+from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row, feed_forwards, row_of, settled
+from benchmarks.libraries.truth import _CONVOLUTIONS, _NORMS, _in_attention
 
 _ROTATES = "attention.rope attention.other"
 _SCALE = "residual attention.other mlp.other other"
@@ -32,8 +32,6 @@ _MODELS = (
     r"(Transformer|OLMo|GPT|LLaMA|MiniMindForCausalLM|MiniMindModel|GPTModel|Qwen3Model|Llama|GeneralGPTModel"
     r"|xLSTMLMModel|ESMC|DualARTransformer)\[(module|model|)\]"
 )
-#: A feed-forward network: where its layers are held, its way up, its gate, its way down, its source. A gate
-#: that is None is the other half of the way up.
 _FEED_FORWARDS = (
     (r"SwiGLUTorch\[feed_forward\]", "w12", None, "w3", "open_lm/model.py: chunks"),
     (r"OLMoSequentialBlock\[\d\]", "ff_proj", None, "ff_out", "olmo/model.py: chunks"),
@@ -113,12 +111,7 @@ _ROWS = (
     Row(r"mLSTMCell\[mlstm_cell\]" + _IN, _ANY, "ssm.scan attention.*", "cell.py; backends.py"),
     Row(r"mLSTMLayer\[xlstm\]", _ANY, "ssm.scan ssm.conv ssm.projection", "layer.py: skip and gate"),
     # MLPs
-    *(Row(rf"{where}/\w+\[{up}\]", _PRODUCT, _GATED if gate is None else "mlp.up", source)
-      for where, up, gate, _, source in _FEED_FORWARDS if up),
-    *(Row(rf"{where}/\w+\[{gate}\]", _PRODUCT, "mlp.gate", source)
-      for where, _, gate, _, source in _FEED_FORWARDS if gate),
-    *(Row(rf"{where}/\w+\[{down}\]", _PRODUCT, "mlp.down", source)
-      for where, _, _, down, source in _FEED_FORWARDS if down),
+    *feed_forwards(_FEED_FORWARDS, _PRODUCT),
     Row(r"(SwiGLUTorch|FeedForward|MLP|SwiGLU|PositionwiseFeedForward|FeedForwardNetwork|Mlp|SwiGLUFFN)\[\w+\]"
         r"(/Sequential\[layers\])?(/(\w*GELU|SiLU\w*|Swish)\[\w+\])?", _ANY, _ACT, "all"),
     Row(r"(Block|OLMoSequentialBlock|SelfAttentionBlock|Transformer|Sequential\[ffn\])(\[\d\])?"
@@ -183,22 +176,17 @@ _PLAIN = re.compile(r"\w*(Layer|RMS|Group|Batch)Norm(1d)?")
 
 def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str:
     """The truth of a call, as ``benchmarks.libraries.truth.truth_of`` says it of the other lists."""
-    if not place.classes or function in ("cross_entropy", "mse_loss", "nll_loss"):
+    if not place.classes:
         return "loss"
-    if function == "scaled_dot_product_attention":
-        return _FUSED
     if function == "embedding":
         return "embedding"
+    if found := settled(place, function, ("cross_entropy", "mse_loss", "nll_loss")):
+        return found
     own = place.classes[-1]
-    if function == "dropout" or own.startswith("Dropout"):
-        return "dropout"
     if function in _NORMS or _PLAIN.fullmatch(own):
         return {"BatchNorm1d": "norm other", "MultiHeadLayerNorm": "norm ssm.scan"}.get(own, "norm")
-    where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-    called = function + "=" * equal
-    for row in _ROWS:
-        if re.search(f"(^|/)({row.where})$", where) and re.fullmatch(row.function, called):
-            return row.truth
+    if found := row_of(_ROWS, place, function, equal=equal):
+        return found
     if place.within(_ATTENTION) >= 0:
         return _in_attention(function, seen=place.seen, weighted=weighted)
     if function in _CONVOLUTIONS:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 
 from benchmarks.hub.truth import Place
-from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row
-from benchmarks.libraries.truth import _BATCHED, _CONVOLUTIONS, _FUSED, _GATED, _LINEAR, _NORMS, _in_attention
+from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row, row_of, settled
+from benchmarks.libraries.truth import _BATCHED, _CONVOLUTIONS, _GATED, _LINEAR, _NORMS, _in_attention
 
 _ANY = ".*"
 _PRODUCT = r"linear|conv[12]d|matmul"
@@ -222,20 +222,16 @@ _LINEAR_IN_TOKENS = re.compile(r"^(LinearAttention|PolynormerAttention)$")
 
 def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str:
     """The truth of a call, as ``benchmarks.libraries.truth.truth_of`` says it of the other lists."""
-    if function in ("cross_entropy", "mse_loss", "l1_loss") or not place.classes:
+    if not place.classes:
         return "loss"
-    if function == "scaled_dot_product_attention":
-        return _FUSED
+    if found := settled(place, function, ("cross_entropy", "mse_loss", "l1_loss")):
+        return found
     own = place.classes[-1]
     on_maps = " other" if "Unet" in place.classes else ""  # no stream of tokens
-    if function == "dropout" or own.startswith("Dropout"):
-        return "dropout"
     if function in _NORMS or _PLAIN.fullmatch(own):
         return "norm other" if own.startswith(("Batch", "Group")) else f"norm{on_maps}"
-    where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-    for row in _ROWS:
-        if re.search(f"(^|/)({row.where})$", where) and re.fullmatch(row.function, function + "=" * equal):
-            return row.truth
+    if found := row_of(_ROWS, place, function, equal=equal):
+        return found
     if place.within(_ATTENTION) >= 0:
         if function in _BATCHED and not weighted and place.within(_LINEAR_IN_TOKENS) >= 0:
             return "attention.*"

@@ -14,10 +14,9 @@ import re
 from benchmarks.hub.truth import Place
 from benchmarks.libraries import recipes_truth
 from benchmarks.libraries.clones_truth import _ACT, _ANY, _MASK, _ROUTES, _SENDS, _STOCHASTIC
-from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row
-from benchmarks.libraries.posts_truth import _fits
+from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row, feed_forwards, row_of, settled
 from benchmarks.libraries.repos_truth import _ROTATES, _SCALE
-from benchmarks.libraries.truth import _FUSED, _GATED, _NORMS, _in_attention
+from benchmarks.libraries.truth import _NORMS, _in_attention
 
 _PRODUCT = "linear|addmm|mm|conv[123]d"
 _MATMUL = "matmul|__matmul__|bmm|einsum"
@@ -25,8 +24,6 @@ _HEAD = "logits other"
 _BOTH = "attention.scores attention.values"
 #: A module that attends, and what holds a product in it.
 _ATTENDS = r"(\w*(Attention|AttentionLayer|LocalMHA)\[\w+\]/\w+)"
-#: A feed-forward network: where its layers are held, its way up, its gate, its way down, its source. A gate
-#: that is None is the other half of the way up.
 _FEED_FORWARDS = (
     (r"MLP\[mlp\]", "c_fc", "", "c_proj", "denseformer.py; shap-e: transformer.py"),
     (r"SwiGLU\[swiglu\]", "w2", "w1", "w3", "diffmodel.py: xformers' SwiGLU"),
@@ -152,12 +149,7 @@ _ROWS = (
     Row(r"(BertSelfOutput|BertOutput)\[\w+\]|MultiHeadAttention\[slf_attn\]|PositionwiseFeedForward\[\w+\]",
         "add=", "residual", "xbert.py; FastSpeech2: SubLayers.py"),
     # MLPs
-    *(Row(rf"{where}/\w+\[{up}\]", _PRODUCT, _GATED if gate is None else "mlp.up", source)
-      for where, up, gate, _, source in _FEED_FORWARDS if up),
-    *(Row(rf"{where}/\w+\[{gate}\]", _PRODUCT, "mlp.gate", source)
-      for where, _, gate, _, source in _FEED_FORWARDS if gate),
-    *(Row(rf"{where}/\w+\[{down}\]", _PRODUCT, "mlp.down", source)
-      for where, _, _, down, source in _FEED_FORWARDS if down),
+    *feed_forwards(_FEED_FORWARDS, _PRODUCT),
     Row(r"(TransformerEncoder\[\w+\]/Block|AdaNorm)\[\w+\]/Sequential\[mlp\]/\w+\[\w+\]", _ANY,
         _CONDITION, "Maskgit-pytorch: shift, scale and gate"),
     Row(r"PositionwiseFeedForward\[\w+\]/Conv1d\[w_[12]\]", _ANY, "mlp.* other", "FastSpeech2: SubLayers.py"),
@@ -283,32 +275,22 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         if function == "normalize":
             return "loss norm logits"
         return recipes_truth.truth_of(place, function, weighted=weighted, equal=equal)
-    if function in _LOSSES:
-        return "loss"
-    if function == "scaled_dot_product_attention":
-        return _FUSED
+    if found := settled(place, function, _LOSSES):
+        return found
     own = place.classes[-1]
-    if function == "dropout" or own.startswith("Dropout"):
-        return "dropout"
     library = _LIBRARY.fullmatch(place.classes[0]) is not None
     if library:
         place = Place(tuple(_ADAPTERS.get(x, x) for x in place.classes), place.names, place.seen)
-    where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-    called = function + "=" * equal
-    if weighted and function in _WEIGHED:
-        called += " w"
-    for row in _LIBRARY_ROWS if library else ():
-        if _fits(row, where, called):
-            return row.truth
+    weighed = weighted and function in _WEIGHED
     if library:
-        return recipes_truth.truth_of(place, function, weighted=weighted, equal=equal)
+        found = row_of(_LIBRARY_ROWS, place, function, equal=equal, weighed=weighed)
+        return found or recipes_truth.truth_of(place, function, weighted=weighted, equal=equal)
     if _MAPS.fullmatch(own):
         return "norm other"
     if function in _NORMS or _PLAIN.fullmatch(own):
         return "norm"
-    for row in _ROWS:
-        if _fits(row, where, called):
-            return row.truth
+    if found := row_of(_ROWS, place, function, equal=equal, weighed=weighed):
+        return found
     if function == "embedding":
         return "embedding"
     if place.within(_ATTENTION) >= 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from benchmarks.hub.truth import Place
-from benchmarks.libraries.more_truth import Row
+from benchmarks.libraries.more_truth import Row, row_of, spelled
 from benchmarks.libraries.truth import _CONVOLUTIONS, _FUSED, _GATED, _NORMS, _in_attention
 
 _IN = r"(/.*)?"
@@ -199,13 +199,10 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return _FUSED
     if function == "dropout":
         return "dropout"
-    where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-    if (function in _NORMS or _PLAIN.fullmatch(own)) and not _STREAMS.search(where):
+    if (function in _NORMS or _PLAIN.fullmatch(own)) and not _STREAMS.search(spelled(place)):
         return "norm other" if own.startswith("Batch") else "norm"
-    called = function + "=" * equal
-    for row in _ROWS:
-        if re.search(f"(^|/)({row.where})$", where) and re.fullmatch(row.function, called):
-            return row.truth
+    if found := row_of(_ROWS, place, function, equal=equal):
+        return found
     if place.within(_ATTENTION) >= 0 or own == "Kmeans":
         return _in_attention(function, seen=place.seen, weighted=weighted)
     if function in _CONVOLUTIONS:

@@ -19,15 +19,13 @@ from benchmarks.libraries.clones_truth import (
     _SENDS,
     _STOCHASTIC,
 )
-from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row
+from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row, feed_forwards, row_of, settled
 from benchmarks.libraries.repos_truth import _ROTATES, _SCALE
-from benchmarks.libraries.truth import _CONVOLUTIONS, _FUSED, _GATED, _NORMS, _in_attention
+from benchmarks.libraries.truth import _CONVOLUTIONS, _NORMS, _in_attention
 
 _PRODUCT = "linear|addmm|conv[12]d"
 #: A module that attends, and what holds a product in it.
 _ATTENDS = r"\w*((?<!TwoStage)AttentionLayer|Attention)\[\w+\]/\w+"
-#: A feed-forward network: where its layers are held, its way up, its gate, its way down, its source. A gate
-#: that is None is the other half of the way up.
 _FEED_FORWARDS = (
     (r"LlamaMLP\[mlp\]", "up_proj", "gate_proj", "down_proj", "transformers: modeling_llama.py"),
     (r"T5DenseGatedActDense\[\w+\]", "wi_1", "wi_0", "wo", "transformers: modeling_t5.py"),
@@ -109,12 +107,7 @@ _ROWS = (
     Row(r"Mamba2\[mixer\]/RMSNorm\[norm\]", _ANY, "norm ssm.scan", "mamba2.py: gated"),
     Row(r"Mamba2\[mixer\]", _ANY, "ssm.scan ssm.conv", "mamba2.py"),
     # MLPs
-    *(Row(rf"{where}/\w+\[{up}\]", _PRODUCT, _GATED if gate is None else "mlp.up", source)
-      for where, up, gate, _, source in _FEED_FORWARDS if up),
-    *(Row(rf"{where}/\w+\[{gate}\]", _PRODUCT, "mlp.gate", source)
-      for where, _, gate, _, source in _FEED_FORWARDS if gate),
-    *(Row(rf"{where}/\w+\[{down}\]", _PRODUCT, "mlp.down", source)
-      for where, _, _, down, source in _FEED_FORWARDS if down),
+    *feed_forwards(_FEED_FORWARDS, _PRODUCT),
     Row(r"LlamaMLP\[mlp\]/Linear\[up_proj\]|ViTMLP\[mlp\]/Linear\[fc1\]", _ANY, "mlp.up mlp.other", "peft"),
     Row(r"LlamaMLP\[mlp\]/Linear\[gate_proj\]", _ANY, "mlp.gate mlp.other", "peft"),
     Row(r"(LlamaMLP\[mlp\]/Linear\[down_proj\]|ViTMLP\[mlp\]/Linear\[fc2\])", _ANY, "mlp.down mlp.other",
@@ -205,11 +198,9 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "embedding"  # places of PARSeq
     if not place.classes or function in ("cross_entropy", "mse_loss"):
         return "loss embedding logits" if function in ("cat", "expand", "mean", "sigmoid") else "loss"
-    if function == "scaled_dot_product_attention":
-        return _FUSED
+    if found := settled(place, function, ()):
+        return found
     own = place.classes[-1]
-    if function == "dropout" or own.startswith("Dropout"):
-        return "dropout"
     if "Linear" in place.classes[:-1]:  # an adapter in it
         return _adapted(place, function, weighted=weighted)
     if function in _NORMS or _PLAIN.fullmatch(own):
@@ -232,11 +223,8 @@ def _adapted(place: Place, function: str, *, weighted: bool) -> str:
 
 
 def _by_rows(place: Place, function: str, *, weighted: bool, equal: bool) -> str:
-    where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-    called = function + "=" * equal
-    for row in _ROWS:
-        if re.search(f"(^|/)({row.where})$", where) and re.fullmatch(row.function, called):
-            return row.truth
+    if found := row_of(_ROWS, place, function, equal=equal):
+        return found
     if function == "embedding":
         return "embedding"
     if place.within(_ATTENTION) >= 0:

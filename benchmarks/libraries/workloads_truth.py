@@ -14,16 +14,14 @@ import re
 from benchmarks.hub.truth import Place
 from benchmarks.libraries import recipes_truth
 from benchmarks.libraries.clones_truth import _ACT, _ANY, _MASK, _ROUTES, _SENDS, _STOCHASTIC
-from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row
+from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row, feed_forwards, row_of, settled
 from benchmarks.libraries.recipes_truth import _OF_LOGITS
 from benchmarks.libraries.repos_truth import _ROTATES, _SCALE
-from benchmarks.libraries.truth import _FUSED, _GATED, _NORMS, _in_attention
+from benchmarks.libraries.truth import _NORMS, _in_attention
 
 _PRODUCT = "linear|addmm|conv[123]d"
 #: A module that attends, and what holds a product in it.
 _ATTENDS = r"(\w*Attention(3D)?)\[\w+\]/\w+"
-#: A feed-forward network: where its layers are held, its way up, its gate, its way down, its source. A gate
-#: that is None is the other half of the way up.
 _FEED_FORWARDS = (
     (r"(Mlp|MLP)\[\w*mlp\]", "fc1", "", "fc2", "TimeSformer; Swin; Motionformer; ImageBind; hyvideo; timm"),
     (r"FeedForward\[mlp\]", "fc1", "", "fc2", "segm/model/blocks.py"),
@@ -144,12 +142,7 @@ _ROWS = (
     Row(r"TransformerLayer\[\w+\]/Linear\[[qkv]_proj\]", _PRODUCT, "attention.qkv", "gmflow/transformer.py"),
     Row(r"TransformerLayer\[\w+\]/Linear\[merge\]", _PRODUCT, "attention.output", "gmflow/transformer.py"),
     # MLPs
-    *(Row(rf"{where}/\w+\[{up}\]", _PRODUCT, _GATED if gate is None else "mlp.up", source)
-      for where, up, gate, _, source in _FEED_FORWARDS if up),
-    *(Row(rf"{where}/\w+\[{gate}\]", _PRODUCT, "mlp.gate", source)
-      for where, _, gate, _, source in _FEED_FORWARDS if gate),
-    *(Row(rf"{where}/\w+\[{down}\]", _PRODUCT, "mlp.down", source)
-      for where, _, _, down, source in _FEED_FORWARDS if down),
+    *feed_forwards(_FEED_FORWARDS, _PRODUCT),
     Row(r"Adapter\[adaptmlp\]" + _IN, _ANY, "mlp.*", "AdaptFormer: beside the MLP"),
     Row(r"((Mlp|MLP|FeedForward|SiglipMLP|GemmaMLP|DeepseekV2MLP|Dinov2MLP|FeedForwardNetwork|SwiGLU"
         r"|FFNComponent)\[\w+\])(/(GLU|Sequential)\[(nonlin|layers)\])?(/\w*(GELU|ReLU|SiLU|GELUTanh|Activation"
@@ -274,6 +267,7 @@ _OF_LIBRARIES = tuple(
 _ATTENTION = re.compile(r"^(\w*(?<!FeatureFlow)Attention(3D)?|Extractor)$")
 _PLAIN = re.compile(r"\w*(Layer|RMS|Rms)Norm")
 _MAPS = re.compile(r"\w*(Group|Batch|Instance)Norm(\dd)?")
+_LOSSES = ("cross_entropy", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits")
 #: What is of transformers or of peft as a whole.
 _LIBRARY = re.compile(r"Peft\w*|(Llama|Roberta)For\w+")
 
@@ -282,13 +276,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     """The truth of a call, as ``benchmarks.libraries.truth.truth_of`` says it of the other lists."""
     if not place.classes:
         return "loss logits other" if re.fullmatch(f"{_OF_LOGITS}|mean", function) else "loss"
-    if function in ("cross_entropy", "mse_loss", "l1_loss", "binary_cross_entropy_with_logits"):
-        return "loss"
-    if function == "scaled_dot_product_attention":
-        return _FUSED
-    own = place.classes[-1]
-    if function == "dropout" or own.startswith("Dropout"):
-        return "dropout"
+    if found := settled(place, function, _LOSSES):
+        return found
     library = _LIBRARY.fullmatch(place.classes[0]) is not None
     if library and "Linear" in place.classes[:-1]:
         return _adapted(place, function)
@@ -314,11 +303,8 @@ def _by_rows(place: Place, function: str, *, weighted: bool, equal: bool, librar
         return "norm"
     if library and own == "Linear" and not (weighted and function == "linear"):
         return _adapted(Place((*place.classes, ""), (*place.names, ""), place.seen), function)
-    where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-    called = function + "=" * equal
-    for row in _ROWS if not library else _OF_LIBRARIES:
-        if re.search(f"(^|/)({row.where})$", where) and re.fullmatch(row.function, called):
-            return row.truth
+    if found := row_of(_OF_LIBRARIES if library else _ROWS, place, function, equal=equal):
+        return found
     if library:
         return recipes_truth.truth_of(place, function, weighted=weighted, equal=equal)
     if function == "embedding":
