@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tracelens.results import Estimate, WhatIf
 from tracelens.rules.engine.candidate import Answer, Candidate
 from tracelens.rules.engine.facts import Outcome, StepFacts
 from tracelens.rules.engine.rule import Rule
+from tracelens.rules.engine.trials import Trial
 
 
 def outcome_of(call: Any, *given: Any) -> Outcome:
@@ -28,3 +31,16 @@ def only(rule: Rule, step: StepFacts) -> Candidate:
     """The one candidate of a rule."""
     (candidate,), _ = rule.look(step)
     return candidate
+
+
+def saved(one: WhatIf) -> tuple[float, float, float]:
+    """Least, middle and most that a change saves."""
+    saving = one.saving_ms
+    assert saving.low is not None and saving.mid is not None and saving.high is not None, one.notes
+    return saving.low, saving.mid, saving.high
+
+
+def trial_of(name: str, change: tuple[int, int], mid: float, low: float = 0.5) -> Trial:
+    """What another value of a dimension was predicted to save."""
+    found: Any = SimpleNamespace(saving_ms=Estimate(low, mid, mid + 1.0, "model"), change={name: [*change]})
+    return Trial(change[1], found, found.saving_ms.known)

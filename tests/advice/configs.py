@@ -17,6 +17,13 @@ PYTHIA_2_8B = {
     "intermediate_size": 10240, "vocab_size": 50304, "max_position_embeddings": 2048,
     "tie_word_embeddings": False,
 }  # fmt: skip
+DEEPSEEK_V3: dict[str, Any] = {
+    "model_type": "deepseek_v3", "hidden_size": 7168, "num_attention_heads": 128, "num_hidden_layers": 61,
+    "intermediate_size": 18432, "vocab_size": 129280, "n_routed_experts": 256, "n_shared_experts": 1,
+    "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "q_lora_rank": 1536,
+    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "max_position_embeddings": 4096, "tie_word_embeddings": False,
+}  # fmt: skip
 LLAMA2_7B = {
     "model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32,
     "num_hidden_layers": 32, "intermediate_size": 11008, "vocab_size": 32000, "hidden_act": "silu",

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from tests.advice.advice_answers import saved
 from tests.advice.advice_steps import A100, H100, Shape, model_of, rows_of
 from tests.said import Listener
 from tracelens.config.changes import parse_changes
 from tracelens.errors import UsageError
-from tracelens.results import WhatIf
 from tracelens.step.traced_step import StepModel
 from tracelens.step.whatif import what_if
 
@@ -20,12 +20,6 @@ LLAMA = Shape(4096, 32, 14336, v=128256, kv=8, gated=True, b=2)
 @pytest.fixture(scope="module")
 def step() -> StepModel:
     return model_of(LLAMA, rest_ms=20.0)
-
-
-def saved(one: WhatIf) -> tuple[float, float, float]:
-    saving = one.saving_ms
-    assert saving.low is not None and saving.mid is not None and saving.high is not None, one.notes
-    return saving.low, saving.mid, saving.high
 
 
 def test_fp8_is_for_the_linear_layers(step: StepModel) -> None:

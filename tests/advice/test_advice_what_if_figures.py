@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import saved
 from tests.advice.advice_rows import gemm
 from tests.advice.advice_steps import Shape, model_of, rows_of
 from tests.said import Listener
 from tracelens.errors import UsageError
-from tracelens.results import Basis, Rest, Span, WhatIf
+from tracelens.results import Basis, Rest, Span
 from tracelens.step.affected import Affected, AffectedPart
 from tracelens.step.predicted import ErrorKind, Scaled
 from tracelens.step.traced_step import StepModel
@@ -38,12 +39,6 @@ def llama() -> StepModel:
 def calm() -> StepModel:
     """The same with so much beside its GEMMs that it runs at full clock before and after."""
     return model_of(LLAMA, rest_ms=2000.0)
-
-
-def ends(one: WhatIf) -> tuple[float, float, float]:
-    saving = one.saving_ms
-    assert saving.low is not None and saving.mid is not None and saving.high is not None, one.notes
-    return saving.low, saving.mid, saving.high
 
 
 @pytest.mark.parametrize(
@@ -110,7 +105,7 @@ def test_errors_of_one_kind_add_and_of_different_kinds_add_in_squares(calm: Step
     for row in one.rows:
         kinds["attention" if row.component == "attention.core" else "products"].append(row.then_ms)
     assert all(kinds.values())
-    low, mid, high = ends(one)
+    low, mid, high = saved(one)
     slower = [sum(then.high - then.mid for then in spans) for spans in kinds.values()]
     faster = [sum(then.mid - then.low for then in spans) for spans in kinds.values()]
     assert low == pytest.approx(mid - math.sqrt(sum(x * x for x in slower)))
@@ -125,9 +120,9 @@ def test_what_is_not_predicted_may_move_as_much_as_what_is(said: Listener) -> No
         for r in (rows_of(LLAMA), [*rows_of(LLAMA), small])
     )
     touched = sum(row.time_ms for row in whole.rows)
-    opened = 1.0 * abs(ends(whole)[1]) / touched
-    assert ends(gap)[0] == pytest.approx(ends(whole)[0] - opened, rel=1e-9)
-    assert ends(gap)[2] == pytest.approx(ends(whole)[2] + opened, rel=1e-9)
+    opened = 1.0 * abs(saved(whole)[1]) / touched
+    assert saved(gap)[0] == pytest.approx(saved(whole)[0] - opened, rel=1e-9)
+    assert saved(gap)[2] == pytest.approx(saved(whole)[2] + opened, rel=1e-9)
     assert not any("not predicted" in note for note in whole.notes)
     said(gap.notes)
 
@@ -146,13 +141,13 @@ def test_idle_time_takes_up_what_is_added_and_a_saving_can_end_as_idle_time() ->
     """A quarter more layers, exactly; the GPU idles for 20 % of the step."""
     step = model_of(LLAMA, busy_frac=0.8, rest_ms=2000.0)
     step_ms = step.step_ms or 0.0
-    low, mid, high = ends(what_if(step, {"layers": 40}))
+    low, mid, high = saved(what_if(step, {"layers": 40}))
     assert low == mid and high == pytest.approx(mid + 0.2 * step_ms) and high < 0
     busy = what_if(replace(step, busy_frac=0.95), {"layers": 40})
-    assert ends(busy) == (mid, mid, mid)
-    less = ends(what_if(step, {"layers": 24}))
+    assert saved(busy) == (mid, mid, mid)
+    less = saved(what_if(step, {"layers": 24}))
     assert less[0] == 0.0 and less[1] == less[2] == pytest.approx(-mid)
-    all_idle = ends(what_if(replace(step, busy_frac=0.2), {"layers": 40}))
+    all_idle = saved(what_if(replace(step, busy_frac=0.2), {"layers": 40}))
     assert all_idle[2] == 0.0
     assert any("idle 20.0%" in note for note in what_if(step, {"layers": 40}).notes)
     assert not any("idle" in note for note in busy.notes)
@@ -165,7 +160,7 @@ def test_other_tokens_in_a_step_that_waits_are_no_prediction_per_token(said: Lis
 
 def test_without_a_step_s_time_idle_time_is_unlimited(llama: StepModel) -> None:
     one = what_if(replace(llama, step_ms=None, busy_frac=0.8), {"layers": 40})
-    low, mid, high = ends(one)
+    low, mid, high = saved(one)
     assert low == mid < 0 and high == 0.0
     assert one.step_ms is None and one.then_ms.mid is None and one.saving_frac.mid is None
 
@@ -174,7 +169,7 @@ def test_no_more_than_the_step_is_saved() -> None:
     """Kernels on parallel streams can add to more than the step that they run in."""
     step = replace(model_of(LLAMA), step_ms=10.0)
     one = what_if(step, {"layers": 16})
-    assert ends(one) == (10.0, 10.0, 10.0) and one.then_ms.mid == 0.0 and one.saving_frac.mid == 1.0
+    assert saved(one) == (10.0, 10.0, 10.0) and one.then_ms.mid == 0.0 and one.saving_frac.mid == 1.0
 
 
 # --- parts made by hand -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.advice.advice_answers import saved
 from tests.advice.advice_messages import message
 from tests.advice.advice_steps import Shape, dims_of, model_of, rows_of, spread
 from tests.said import Listener
@@ -30,12 +31,6 @@ def step_of(*rows: float | None, x: Shape = LLAMA, **more: object) -> StepModel:
     """Messages of these sizes among the tensor-parallel ranks."""
     sent = [message(bytes_per_call=size, group_size=x.t) for size in rows]
     return model_of(x, communication=sent, dims=spread(dims_of(x), pipeline_parallel=1), **more)  # type: ignore[arg-type]
-
-
-def saved(one: WhatIf) -> tuple[float, float, float]:
-    saving = one.saving_ms
-    assert saving.low is not None and saving.mid is not None and saving.high is not None, one.notes
-    return saving.low, saving.mid, saving.high
 
 
 # --- tensor parallel --------------------------------------------------------------------------------------

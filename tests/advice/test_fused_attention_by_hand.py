@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import answer
 from tests.advice.advice_facts import H100 as H100_GPU
 from tests.advice.advice_facts import RTX3060, V100, other, step_of
 from tests.advice.advice_rows import attention, facts, gemm
@@ -16,7 +17,6 @@ from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.results import OtherRow, Span
 from tracelens.results.row_sizes import AttentionDims
-from tracelens.rules.engine.candidate import Answer
 from tracelens.rules.evidence import fusing
 from tracelens.rules.evidence.attention_chain import Chain, chain_of, cores_of
 from tracelens.rules.evidence.attention_kernels import Kept, kept_of, saving_of
@@ -37,13 +37,6 @@ SOFTMAX = replace(
     other(1, "other", component="attention.softmax", op="aten::_softmax", calls=4.0, time_us=250.0),
     kernel="softmax_warp_forward",
 )
-
-
-def state_of(call: Any, *given: Any) -> tuple[str, bool, str]:
-    with pytest.raises(Answer) as found:
-        call(*given)
-    outcome = found.value.outcome
-    return outcome.state, outcome.absent, outcome.why
 
 
 def predicted(backend: str, direction: str = "forward", core: CoreCalls = CORE, causal: bool = False) -> Any:
@@ -250,10 +243,10 @@ def test_why_unfused_attention_is_not_judged(said: Listener) -> None:
         *((pair, "could_not_run") for pair in blind), ((SCORES,), "could_not_run"),
         ((replace(SCORES, m=1), replace(VALUES, m=1)), "could_not_run"),
     ):  # fmt: skip
-        found, absent, why = state_of(needed, *rows)
+        found, absent, why = answer(needed, *rows)
         assert (found, absent) == (state, state == "not_applicable")
         said(why)
-    silent, absent, why = state_of(lambda: needed(SCORES, VALUES, others=[]))
+    silent, absent, why = answer(lambda: needed(SCORES, VALUES, others=[]))
     assert (silent, absent) == ("could_not_run", False)
     said(why)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.advice.configs import DEEPSEEK_V3
 from tests.said import Listener
 from tracelens.config import Configuration, read_config
 from tracelens.config.megatron import _pattern
@@ -73,16 +74,8 @@ def test_latent_attention_and_layers_without_experts_are_read_from_a_script(
 
 
 def test_the_same_model_is_the_same_step_from_either_format(tmp_path: Path) -> None:
-    table = {
-        "model_type": "deepseek_v3", "hidden_size": 7168, "num_attention_heads": 128,
-        "num_hidden_layers": 61, "intermediate_size": 18432, "vocab_size": 129280, "n_routed_experts": 256,
-        "n_shared_experts": 1, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
-        "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64, "v_head_dim": 128, "max_position_embeddings": 4096,
-        "tie_word_embeddings": False,
-    }  # fmt: skip
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(table))
+    path.write_text(json.dumps(DEEPSEEK_V3))
     here = suggest(path, gpu="h200", sizes={"micro_batch": 4, "expert_parallel": 8})
     there = suggest(_read(tmp_path, DEEPSEEK), gpu="h200")
     times = [{one.component: one.time_ms.mid for one in found.components} for found in (here, there)]

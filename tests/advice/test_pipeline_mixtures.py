@@ -11,7 +11,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from tests.advice.configs import MIXTRAL_8X7B, read
+from tests.advice.configs import DEEPSEEK_V3, MIXTRAL_8X7B, read
 from tests.advice.test_blackwell_steps import _GPT_OSS_120B, _QWEN3_30B
 from tracelens.config.training import Training
 from tracelens.hardware import find_gpu
@@ -19,13 +19,6 @@ from tracelens.results import Estimate
 from tracelens.step.planned_step import Planner
 from tracelens.step.whole_step import whole_step
 
-_DEEPSEEK_V3 = {
-    "model_type": "deepseek_v3", "hidden_size": 7168, "num_attention_heads": 128, "num_hidden_layers": 61,
-    "intermediate_size": 18432, "vocab_size": 129280, "n_routed_experts": 256, "n_shared_experts": 1,
-    "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "q_lora_rank": 1536,
-    "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
-    "max_position_embeddings": 4096, "tie_word_embeddings": False,
-}  # fmt: skip
 _QWEN3_235B = _QWEN3_30B | {
     "hidden_size": 4096, "num_attention_heads": 64, "num_hidden_layers": 94, "moe_intermediate_size": 1536,
 }  # fmt: skip
@@ -49,10 +42,10 @@ _Row = tuple[dict[str, Any], str, str, int, int, int, int, int, int, float]
 _PUBLISHED: list[_Row] = [
     (_GPT_OSS_120B, "bf16", "h100-sxm", 64, 1280, 1, 4, 1, 8, 5824),
     (_QWEN3_30B, "fp8", "h100-sxm", 16, 1024, 1, 1, 1, 16, 8960),
-    (_DEEPSEEK_V3, "fp8", "gb300", 256, 4096, 2, 2, 8, 32, 4992),
-    (_DEEPSEEK_V3, "fp8", "gb200", 256, 4096, 1, 4, 4, 64, 4256),
-    (_DEEPSEEK_V3, "fp8", "b300", 256, 4096, 2, 8, 1, 8, 3456),
-    (_DEEPSEEK_V3, "fp8", "b200", 256, 4096, 1, 8, 2, 32, 3328),
+    (DEEPSEEK_V3, "fp8", "gb300", 256, 4096, 2, 2, 8, 32, 4992),
+    (DEEPSEEK_V3, "fp8", "gb200", 256, 4096, 1, 4, 4, 64, 4256),
+    (DEEPSEEK_V3, "fp8", "b300", 256, 4096, 2, 8, 1, 8, 3456),
+    (DEEPSEEK_V3, "fp8", "b200", 256, 4096, 1, 8, 2, 32, 3328),
     (_QWEN3_235B, "fp8", "gb300", 256, 8192, 2, 4, 12, 32, 6944),
     (_QWEN3_235B, "fp8", "gb200", 256, 8192, 1, 8, 3, 32, 5680),
     (_QWEN3_235B, "fp8", "b300", 256, 8192, 2, 8, 1, 8, 5936),

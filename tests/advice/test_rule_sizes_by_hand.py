@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import answer
 from tests.advice.advice_facts import H100, step_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100 as H100_INFO
@@ -17,7 +18,6 @@ from tests.said import Listener
 from tracelens.gemm.predict import predict_gemm
 from tracelens.results import Estimate, GemmRow, Known
 from tracelens.results.row_sizes import AttentionDims, Groups
-from tracelens.rules.engine.candidate import Answer
 from tracelens.rules.evidence.block_scales import block_fit, misfits
 from tracelens.rules.evidence.dimensions import Target, flops_growth, target
 from tracelens.rules.evidence.heads import COMPILED, HeadsRun, by_saving, need_heads
@@ -44,13 +44,6 @@ from tracelens.step.predicted import Anchors
 
 ROW = gemm(1, 2048, 10240, 2560, time_us=1000.0)
 ODD = gemm(2, 2048, 1001, 2560, kernel=cutlass(1), time_us=1000.0)
-
-
-def state_of(call: Any, *given: Any) -> tuple[str, bool, str]:
-    with pytest.raises(Answer) as found:
-        call(*given)
-    outcome = found.value.outcome
-    return outcome.state, outcome.absent, outcome.why
 
 
 # GEMMs off the grid
@@ -165,25 +158,23 @@ def test_the_case_of_a_parameter_leaves_out_the_vocabulary() -> None:
 def test_what_is_judged_of_a_step_off_the_grid(said: Listener) -> None:
     """More than half of the time has to be judged, where nothing was found."""
     fp32 = gemm(3, 2048, 1001, 2560, kernel=SIMT, dtype="fp32", time_us=1000.0, tensor_core="ineligible")
-    state, absent, why = state_of(need_misfits, facts(fp32))
+    state, absent, why = answer(need_misfits, facts(fp32))
     assert (state, absent) == ("not_applicable", False)
     said(why)
     found = need_misfits(facts(fp32, ROW))
     assert (len(found.gemms), found.misfits, found.on_cuda_cores) == (2, [], 1)
     long = replace(fp32, time_ms_per_step=1.01)
-    state, _, why = state_of(need_misfits, facts(long, ROW))
+    state, _, why = answer(need_misfits, facts(long, ROW))
     assert state == "not_applicable"
     said(why)
     blind = gemm(4, None, None, None, time_us=1200.0, op="aten::mm")
-    state, _, why = state_of(need_misfits, facts(long, blind, ROW))
+    state, _, why = answer(need_misfits, facts(long, blind, ROW))
     assert state == "could_not_run"
-    assert (
-        state_of(need_misfits, facts(replace(long, time_ms_per_step=1.2), blind, ROW))[0] == "not_applicable"
-    )
+    assert answer(need_misfits, facts(replace(long, time_ms_per_step=1.2), blind, ROW))[0] == "not_applicable"
     said(why)
     none = facts(long, replace(blind, time_ms_per_step=0.5), replace(blind, id="g9", n=7))
     assert [one.row.id for one in need_misfits(facts(ODD, blind)).misfits] == ["g2"]
-    said(state_of(need_misfits, none)[2])
+    said(answer(need_misfits, none)[2])
     text = need_misfits(facts(ROW, replace(blind, n=8, time_ms_per_step=0.1))).text(other=False)
     said(text)
 
@@ -281,9 +272,9 @@ def test_only_forward_logits_with_columns_tell_the_vocabulary(said: Listener) ->
     assert columns(facts(blind, back)) is None
     assert columns(facts(logits, dims=model(vocab=1))) == 1
     none = facts(gemm(4, 8, 8, 8), replace(ROW, n=None))
-    said(state_of(need_vocabulary, none)[2])
+    said(answer(need_vocabulary, none)[2])
     two = [gemm(at, 8, 8, 8, component="unattributed", time_us=500.0) for at in (1, 2)]
-    said(state_of(need_vocabulary, facts(*two))[2])
+    said(answer(need_vocabulary, facts(*two))[2])
 
 
 @pytest.mark.parametrize(
@@ -332,21 +323,21 @@ def test_a_gated_mlp_is_needed(said: Listener) -> None:
     assert (found.local, found.ranks, [row.id for row in found.rows]) == (1024, 1, ["g1", "g4"])
     split = need_gated_mlp(facts(gate, dims=model(ffn=1024, tensor_parallel=4)))
     assert (split.width, split.ranks) == (4096, 4)
-    assert state_of(need_gated_mlp, facts(gate, dims=model(ffn=1024, experts=2)))[:2] == (
+    assert answer(need_gated_mlp, facts(gate, dims=model(ffn=1024, experts=2)))[:2] == (
         "not_applicable",
         False,
     )
-    assert state_of(need_gated_mlp, facts(other, dims=dims))[:2] == ("not_applicable", True)
-    said(state_of(need_gated_mlp, facts(gate))[2])
+    assert answer(need_gated_mlp, facts(other, dims=dims))[:2] == ("not_applicable", True)
+    said(answer(need_gated_mlp, facts(gate))[2])
     part: Any = SimpleNamespace(component="mlp.act", phase="forward", time_ms_per_step=2.5)
-    state, absent, why = state_of(
+    state, absent, why = answer(
         need_gated_mlp, facts(gemm(9, 8, 8, 8, component="logits"), components=[part, part])
     )
     assert (state, absent) == ("could_not_run", False)
     said(why)
     fp32 = gemm(1, 2048, 1024, 512, component="mlp.gate", kernel=SIMT, dtype="fp32")
     assert need_gated_mlp(facts(fp32, gate, dims=dims)).local == 1024
-    said(state_of(need_gated_mlp, facts(fp32, dims=dims))[2])
+    said(answer(need_gated_mlp, facts(fp32, dims=dims))[2])
 
 
 # slices and stages
@@ -416,12 +407,12 @@ def test_a_stage_needs_its_layers_and_their_time(said: Listener) -> None:
     for given in (staged(components=[("loss", "forward", 1.0, 0.0)]), staged(None), staged(0),
         staged(stages=0),
                   replace(staged(), step=None)):  # fmt: skip
-        assert state_of(need_stage, given)[0] == "could_not_run"
+        assert answer(need_stage, given)[0] == "could_not_run"
     tiny = need_stage(staged(components=[("mlp.up", "forward", 0.5, 0.5)]))
     assert (tiny.layers_ms, tiny.first_ms, tiny.last_ms) == (0.5, 0.0, 0.0)
     assert "Logits" not in tiny.saw and "embedding" not in tiny.saw
-    assert state_of(need_stage, staged(stages=1))[2] == "No pipeline: no group."
-    said(state_of(need_stage, staged(stages=None))[2])
+    assert answer(need_stage, staged(stages=1))[2] == "No pipeline: no group."
+    said(answer(need_stage, staged(stages=None))[2])
 
 
 def test_what_goes_with_layers_outside_of_rows(said: Listener) -> None:
@@ -491,7 +482,7 @@ def test_groups_of_heads_are_in_order_those_of_unknown_number_first() -> None:
     found = need_heads(facts(*rows, blind))
     assert [(one.head_dim, one.heads) for one in found] == [(64, 4), (80, None), (80, 1), (80, 2)]
     zero = replace(rows[0], attention=AttentionDims(1, 2, 2, 8, 8, 0))
-    assert state_of(need_heads, facts(zero))[0] == "could_not_run"
+    assert answer(need_heads, facts(zero))[0] == "could_not_run"
     one = replace(rows[0], attention=AttentionDims(1, 2, 2, 8, 8, 1))
     assert [group.head_dim for group in need_heads(facts(one))] == [1]
 
@@ -506,7 +497,7 @@ def test_key_value_heads_are_needed(heads: int, kv_heads: int, known: bool, said
     if known:
         assert [row.id for row in need_kv_rows(step)] == ["g1"]
     else:
-        said(state_of(need_kv_rows, step)[2])
+        said(answer(need_kv_rows, step)[2])
 
 
 def test_rows_of_queries_alone_are_left_out_by_their_role() -> None:
@@ -548,7 +539,7 @@ def test_a_sequence_of_one_is_a_length(length: int | None, known: bool) -> None:
     if known:
         assert need_length(step, None) == 1
     else:
-        assert state_of(need_length, step, None)[:2] == ("could_not_run", False)
+        assert answer(need_length, step, None)[:2] == ("could_not_run", False)
 
 
 def test_half_of_causal_scores_had_to_be_done(said: Listener) -> None:
@@ -694,17 +685,17 @@ def test_a_half_empty_tile_keeps_the_start_of_its_kernel() -> None:
 
 def test_experts_are_needed_with_their_rows(said: Listener) -> None:
     router: Any = SimpleNamespace(component="moe.router", phase="forward", time_ms_per_step=1.0)
-    assert state_of(need_mixture, facts(ROW))[:2] == ("not_applicable", True)
-    assert state_of(need_mixture, facts(ROW, components=[router]))[0] == "could_not_run"
+    assert answer(need_mixture, facts(ROW))[:2] == ("not_applicable", True)
+    assert answer(need_mixture, facts(ROW, components=[router]))[0] == "could_not_run"
     sent = [message("all_to_all", purpose="expert all-to-all")]
     for dims in (model(), model(False)):
-        between = state_of(need_mixture, facts(ROW, dims=dims, communication=sent))
+        between = answer(need_mixture, facts(ROW, dims=dims, communication=sent))
         assert between[0] == "could_not_run"
     said(between[2])
     blind = replace(EXPERT, m=None, n=None, k=None, op="aten::mm")
-    said(state_of(need_mixture, facts(blind, blind))[2])
+    said(answer(need_mixture, facts(blind, blind))[2])
     shared = gemm(1, 2048, 1024, 1024, component="moe.experts")
-    told = state_of(need_mixture, facts(shared, dims=model(sequence=1024, micro_batch=2)))
+    told = answer(need_mixture, facts(shared, dims=model(sequence=1024, micro_batch=2)))
     assert told[0] == "could_not_run"
     said(told[2])
     found = need_mixture(facts(shared, dims=model(sequence=1024, micro_batch=1)))

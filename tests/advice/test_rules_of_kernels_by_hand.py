@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.advice.advice_answers import only, outcome_of
+from tests.advice.advice_answers import only, outcome_of, trial_of
 from tests.advice.advice_facts import other
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100, attention, cutlass, facts, gemm, model
@@ -559,11 +558,8 @@ def test_how_sure_a_view_is(
 # TL110: sequences
 
 
-def trial(value: int, mid: float, low: float = 0.5) -> Trial:
-    found: Any = SimpleNamespace(
-        saving_ms=Estimate(low, mid, mid + 1.0, "model"), change={"sequence": [1000, value]}
-    )
-    return Trial(value, found, found.saving_ms.known)
+def trial(value: int, mid: float) -> Trial:
+    return trial_of("sequence", (1000, value), mid)
 
 
 @pytest.mark.parametrize(

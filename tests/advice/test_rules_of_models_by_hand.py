@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import trial_of
 from tests.advice.advice_rows import H100, attention, facts, flash2, gemm, model
 from tests.said import Listener
 from tracelens.results import Estimate, Finding, GemmRow, Known, Span
@@ -455,10 +456,7 @@ def shaped(number: int = 1, *, kv_lost: float = 1.0, **more: Any) -> GemmRow:
 
 
 def trial(value: int, low: float, mid: float) -> Trial:
-    found: Any = SimpleNamespace(
-        saving_ms=Estimate(low, mid, mid + 1.0, "model"), change={"kv_heads": [4, value]}
-    )
-    return Trial(value, found, found.saving_ms.known)
+    return trial_of("kv_heads", (4, value), mid, low)
 
 
 def heads_step(row: GemmRow, ranks: int | None = 1, kv_heads: int = 4) -> Any:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.advice.advice_answers import only, outcome_of
+from tests.advice.advice_answers import only, outcome_of, trial_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100, NVJET, attention, cutlass, facts, gemm, model
 from tests.said import Listener
-from tracelens.results import Beside, Estimate, GemmRow, Known, Lost, PaddedBatch
+from tracelens.results import Beside, GemmRow, Known, Lost, PaddedBatch
 from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules import StepFacts
 from tracelens.rules import wave_cliffs as cliffs
@@ -190,10 +189,7 @@ def tokens(*rows: GemmRow, batch: int = 4, **more: Any) -> StepFacts:
 
 
 def trial(value: int, low: float, mid: float) -> Trial:
-    found: Any = SimpleNamespace(
-        saving_ms=Estimate(low, mid, mid + 1.0, "model"), change={"micro_batch": [4, value]}
-    )
-    return Trial(value, found, found.saving_ms.known)
+    return trial_of("micro_batch", (4, value), mid, low)
 
 
 def test_last_waves_count_from_a_hundredth_of_the_step_on(said: Listener) -> None:

@@ -25,12 +25,13 @@ def browser() -> Iterator[devtools.Browser]:
 
 
 @pytest.fixture
-def opened(browser: devtools.Browser, tmp_path: Path) -> Iterator[Open]:
+def show(browser: devtools.Browser, tmp_path: Path) -> Iterator[Open]:
+    """Opens a page given as text."""
     pages: list[devtools.Page] = []
 
-    def go(name: str = "full", fragment: str = "", **how: Any) -> devtools.Page:
+    def go(html: str, fragment: str = "", *, name: str = "page", **how: Any) -> devtools.Page:
         path = tmp_path / f"{name}.html"
-        path.write_text(render_html(sample_report.VARIANTS[name]()), encoding="utf-8")
+        path.write_text(html, encoding="utf-8")
         page = devtools.Page(browser, **how)
         pages.append(page)
         page.open(path, fragment)
@@ -39,3 +40,13 @@ def opened(browser: devtools.Browser, tmp_path: Path) -> Iterator[Open]:
     yield go
     for page in pages:
         page.close()
+
+
+@pytest.fixture
+def opened(show: Open) -> Open:
+    """Opens the page of a variant of the sample report."""
+
+    def go(name: str = "full", fragment: str = "", **how: Any) -> devtools.Page:
+        return show(render_html(sample_report.VARIANTS[name]()), fragment, name=name, **how)
+
+    return go

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,23 +25,6 @@ TRACES = sorted((ROOT / "sample_traces").glob("*.json.gz")) + sorted(
 ROWS = "[...document.querySelectorAll('#gemms tbody tr')]"
 SECTIONS = ("h-findings", "h-what_if", "h-search", "h-explorer", "h-components", "h-layer", "h-waits")
 Show = Callable[..., devtools.Page]
-
-
-@pytest.fixture
-def show(browser: devtools.Browser, tmp_path: Path) -> Iterator[Show]:
-    pages: list[devtools.Page] = []
-
-    def go(html: str, fragment: str = "", **how: Any) -> devtools.Page:
-        path = tmp_path / "page.html"
-        path.write_text(html, encoding="utf-8")
-        page = devtools.Page(browser, **how)
-        pages.append(page)
-        page.open(path, fragment)
-        return page
-
-    yield go
-    for page in pages:
-        page.close()
 
 
 def _quiet(page: devtools.Page) -> None:

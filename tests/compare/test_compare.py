@@ -24,6 +24,7 @@ from tests.cli import running
 from tests.compare.parsed import Parsed, only_ours
 from tests.kept import analyzed
 from tests.render import sample_report
+from tests.render.sample_report import with_steps
 from tests.said import Listener
 from tracelens.analysis import Analysis, analyze
 from tracelens.api import compare as compare_reports
@@ -33,7 +34,7 @@ from tracelens.comparison.steps import rank_test, shift, smallest_p
 from tracelens.errors import UsageError
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.compare_markdown import render_markdown
-from tracelens.results import Check, Estimate, Known, Report, Step, StepTime
+from tracelens.results import Check, Estimate, Known, Report
 from tracelens.results.advice import CheckState
 from tracelens.results.comparison import Comparison
 from tracelens.results.json import compare_json
@@ -54,18 +55,6 @@ def shared(name: str) -> Report:
     if not found:
         pytest.skip(f"no {name} beside this checkout")
     return report(found[0])
-
-
-def with_steps(one: Report, durations: list[float]) -> Report:
-    """The report with other step times, as another recording of the job would have."""
-    ordered = sorted(durations)
-    middle = ordered[len(ordered) // 2]
-    return replace(
-        one,
-        trace=replace(one.trace, sha256=f"{hash(tuple(durations)):064x}"),
-        steps=[Step(at, at * 10**9, ms, 0.98) for at, ms in enumerate(durations)],
-        summary=replace(one.summary, step_ms=StepTime(middle, ordered[0], ordered[-1], len(ordered))),
-    )
 
 
 def with_component(one: Report, name: str, factor: float) -> Report:

@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from tests.compare.parsed import Parsed
-from tests.compare.test_compare import BASE, shared, with_steps
+from tests.compare.test_compare import BASE, shared
 from tests.render import sample_report
+from tests.render.sample_report import with_steps
 from tests.said import Listener
 from tracelens.api import compare as compare_reports
 from tracelens.comparison.gemms import match_gemms

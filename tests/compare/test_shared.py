@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.compare.test_compare import with_steps
 from tests.compare.test_folders import made
 from tests.compare.test_judged import component, with_components
 from tests.compare.test_moves import gemm
 from tests.render import sample_report
+from tests.render.sample_report import with_steps
 from tests.said import Listener
 from tracelens.comparison.changes import caveats, find_changes
 from tracelens.comparison.compare import compare_reports

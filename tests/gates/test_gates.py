@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.render import sample_report
+from tests.render.sample_report import with_steps
 from tracelens.api import compare as compare_reports
 from tracelens.errors import UsageError
 from tracelens.gates import (
@@ -28,24 +29,12 @@ from tracelens.gates import (
 from tracelens.gates.metrics import FORMS, Code, exact, predicted
 from tracelens.render.gate_words import WORDS
 from tracelens.render.gates import value, why
-from tracelens.results import Check, Estimate, Known, Report, Step, StepTime
+from tracelens.results import Check, Estimate, Known, Report, StepTime
 from tracelens.results.advice import CheckState
 from tracelens.results.comparison import Comparison, ComponentChange, StepPart
 
 ROOT = Path(__file__).resolve().parents[2]
 STEADY = [100.0, 101.0, 99.0, 100.5, 100.2, 99.7]
-
-
-def with_steps(one: Report, durations: list[float]) -> Report:
-    """The report with other step times, as another recording of the job would have."""
-    ordered = sorted(durations)
-    middle = ordered[len(ordered) // 2]
-    return replace(
-        one,
-        trace=replace(one.trace, sha256=f"{hash(tuple(durations)):064x}"),
-        steps=[Step(at, at * 10**9, ms, 0.98) for at, ms in enumerate(durations)],
-        summary=replace(one.summary, step_ms=StepTime(middle, ordered[0], ordered[-1], len(ordered))),
-    )
 
 
 def with_waste(low: float | None, mid: float | None, high: float | None) -> Report:

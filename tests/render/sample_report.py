@@ -541,6 +541,18 @@ def hostile() -> Report:
                    recording=[Lack(names[0], names[1], names[2], names[3], "low", None)])  # fmt: skip
 
 
+def with_steps(one: Report, durations: list[float]) -> Report:
+    """The report with other step times, as another recording of the job would have."""
+    ordered = sorted(durations)
+    middle = ordered[len(ordered) // 2]
+    return replace(
+        one,
+        trace=replace(one.trace, sha256=f"{hash(tuple(durations)):064x}"),
+        steps=[Step(at, at * 10**9, ms, 0.98) for at, ms in enumerate(durations)],
+        summary=replace(one.summary, step_ms=StepTime(middle, ordered[0], ordered[-1], len(ordered))),
+    )
+
+
 def _estimate(low: float, mid: float, high: float) -> Estimate:
     return Estimate(low, mid, high, "model")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.measure.fakes import FakeDevice
@@ -13,6 +15,7 @@ from tracelens.measure.facts import DeviceFacts
 from tracelens.measure.journal import Case, Shape
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import PairTimes
+from tracelens.measure.verify import Source, read_source
 from tracelens.measure.verify.meter import CallTime
 from tracelens.results.verified import Why
 
@@ -108,3 +111,10 @@ def codes(whys: Iterable[Why]) -> list[str]:
 def cuda() -> FakeDevice:
     """A device that claims to be a GPU; nothing is ever run on it."""
     return FakeDevice([1.0], kind="cuda")
+
+
+def read(raw: dict[str, Any], folder: Path) -> Source:
+    """A report that was changed by hand."""
+    path = folder / "changed.json"
+    path.write_text(json.dumps(raw))
+    return read_source(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.measure.verify.rig import code, codes
+from tests.measure.verify.rig import code, codes, read
 from tracelens.config.model_config import ModelConfig
 from tracelens.measure.cases import AttentionCase, GemmCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
-from tracelens.measure.verify import Source, read_source
+from tracelens.measure.verify import Source
 from tracelens.measure.verify.plan import PlannedTrial, WholePair, make_trial
 from tracelens.measure.verify.source import Asked
 from tracelens.measure.verify.standin import StandIn, causal_of, stand_in, trace_layer_ms
@@ -287,9 +286,3 @@ def with_attention(raw: dict[str, Any], folder: Path, **changes: Any) -> Source:
         if row["kind"] == "attention":
             row |= changes
     return read(raw, folder)
-
-
-def read(raw: dict[str, Any], folder: Path) -> Source:
-    path = folder / "changed.json"
-    path.write_text(json.dumps(raw))
-    return read_source(path)

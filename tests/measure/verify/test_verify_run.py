@@ -11,7 +11,7 @@ import pytest
 from tests.measure.fakes import FakeDevice
 from tests.measure.verify import rig
 from tests.measure.verify.conftest import Verify
-from tests.measure.verify.rig import code, codes
+from tests.measure.verify.rig import code, codes, read
 from tests.said import Listener
 from tracelens import Analysis
 from tracelens.errors import InputError, UsageError
@@ -454,9 +454,3 @@ def test_a_pick_of_a_report_keeps_what_was_measured(
     (one,) = written.shape_search.picks
     assert one.verified is not None and one.verified.state == "measured"
     assert one.saving_ms == one.verified.saving_ms and one.verified.predicted_ms.mid == 2.0
-
-
-def read(raw: dict[str, Any], folder: Path) -> Source:
-    path = folder / "changed.json"
-    path.write_text(json.dumps(raw))
-    return read_source(path)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.measure.verify.rig import code
+from tests.measure.verify.rig import code, read
 from tests.said import Listener
 from tracelens.errors import InputError
 from tracelens.measure.verify import Source, read_source
@@ -141,9 +141,3 @@ def test_fields_of_a_later_version_are_left_alone(raw: dict[str, Any], tmp_path:
     found = read(raw, tmp_path)
     assert found.rows
     assert found.raw["later"] == {"x": 1}
-
-
-def read(raw: dict[str, Any], folder: Path) -> Source:
-    path = folder / "changed.json"
-    path.write_text(json.dumps(raw))
-    return read_source(path)
