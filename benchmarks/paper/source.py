@@ -153,21 +153,26 @@ def read_published(raw: Path | None) -> Published:
     return Published(None if raw is None else _raw(raw), quoted)
 
 
-def _raw(path: Path) -> Source:
+def raw_sweeps(path: Path) -> list[GemmMeasurement]:
     """Columns sweep, gpu, batch, m, reduction (K), n_out (N), tflops; times follow from the throughput.
 
     The authors' ``torch.mm`` and ``torch.bmm`` of row-major operands are cuBLAS's NN
     (EleutherAI/cookbook, benchmarks/sizing/utils.py).
     """
     found = []
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            m, n, k, batch = (int(row[name]) for name in ("m", "n_out", "reduction", "batch"))
+            time_us = 2.0 * m * n * k * batch / float(row["tflops"]) / 1e6
+            found.append(
+                GemmMeasurement(row["sweep"], m, n, k, batch, "fp16", "fp16", "NN", time_us, None, ())
+            )
+    return found
+
+
+def _raw(path: Path) -> Source:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                m, n, k, batch = (int(row[name]) for name in ("m", "n_out", "reduction", "batch"))
-                time_us = 2.0 * m * n * k * batch / float(row["tflops"]) / 1e6
-                found.append(
-                    GemmMeasurement(row["sweep"], m, n, k, batch, "fp16", "fp16", "NN", time_us, None, ())
-                )
+        found = raw_sweeps(path)
     except (OSError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise InputError(f"{path.name} cannot be read as the paper's raw sweeps: {error!r}") from error
     if not found:

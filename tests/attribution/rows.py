@@ -74,9 +74,19 @@ def attributed(folder: Path, events: list[dict[str, Any]]) -> tuple[Trace, Links
     return trace, links, attribute(trace, links)
 
 
+def said_of(folder: Path, rows: Sequence[Row], **how: Any) -> list[str]:
+    """The component found of each row; ``how`` as ``written`` takes it."""
+    trace, _, found = attributed(folder, written(rows, **how))
+    return _in_order(trace, found)
+
+
+def _in_order(trace: Trace, found: Attribution) -> list[str]:
+    return [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+
+
 def verdict(rows: Sequence[Row], trace: Trace, found: Attribution) -> tuple[float, dict[str, list[str]]]:
     """Share of GPU time that is right, and what is wrong: right -> found; unattributed is not wrong."""
-    components = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    components = _in_order(trace, found)
     right = sum(row.us for row, said in zip(rows, components, strict=True) if said in row.right.split())
     wrong: dict[str, list[str]] = {}
     for row, said in zip(rows, components, strict=True):
@@ -87,10 +97,8 @@ def verdict(rows: Sequence[Row], trace: Trace, found: Attribution) -> tuple[floa
 
 def open_rows(rows: Sequence[Row], trace: Trace, found: Attribution) -> list[str]:
     """What found no component."""
-    order = trace.kernels.ts_ns.argsort(kind="stable")
-    open_ = COMPONENTS.index("unattributed")
     return [
         f"{row.op} {row.kernel[:50]}: {row.right}"
-        for row, at in zip(rows, order, strict=True)
-        if found.component[at] == open_
+        for row, said in zip(rows, _in_order(trace, found), strict=True)
+        if said == "unattributed"
     ]

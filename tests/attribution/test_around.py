@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, written
+from tests.attribution.rows import Row, mm, said_of
 from tests.attribution.test_parts import ADD, CORE, DOWN, GELU, NORM, OUTPUT, OWN, QUERIES, UP, _row
-from tracelens.words import COMPONENTS
 
 OTHER, LINEAR = mm("unattributed", 64, 64, 64), mm("mlp.gate", 64, 64, 64)
 ATTENTION = [NORM, QUERIES, CORE, OUTPUT, ADD]
@@ -27,8 +26,7 @@ def _reads(folder: Path, *layers: list[Row], ends: tuple[Row, ...] = ()) -> None
         NORM,
         *ends,
     ]
-    trace, _, found = attributed(folder, written(rows, shapes=False))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(folder, rows, shapes=False)
     places = [at for at, row in enumerate(rows) if row.op == "aten::mm"]
     assert [said[at] for at in places] == [rows[at].right for at in places]
 
@@ -71,8 +69,7 @@ def test_a_norm_without_a_weight_ends_before_a_rotation(tmp_path: Path) -> None:
     steps = [_row("norm", name) for name in ("copy_", "pow", "mean", "add", "rsqrt", "mul", "copy_")]
     turn = [_row("attention.rope", name) for name in ("mul", "neg", "cat", "mul", "add")]
     rows = 4 * [NORM, QUERIES, *steps, *turn, CORE, OUTPUT, ADD, *MLP]
-    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, rows, shapes=False)
     assert said[: len(rows) // 4] == [row.right for row in rows[: len(rows) // 4]]
 
 
@@ -95,16 +92,14 @@ def test_a_router_is_followed_by_a_choice(tmp_path: Path) -> None:
     layers = [ATTENTION, mixture, RECURRENT, ATTENTION, MLP, RECURRENT, RECURRENT, ATTENTION, mixture]
     _reads(tmp_path, *layers)
     rows = [_row("embedding", "embedding"), *(row for layer in layers for row in layer), NORM]
-    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, rows, shapes=False)
     start = 1 + len(ATTENTION)
     assert said[start : start + len(mixture)] == [row.right for row in mixture]
 
 
 def test_the_first_attention_takes_what_is_looked_up(tmp_path: Path) -> None:
     rows = [_row("embedding", "embedding"), _row("", "mul"), *ATTENTION, *RECURRENT, *MLP, *ATTENTION, NORM]
-    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, rows, shapes=False)
     assert said[3] == "attention.qkv"
 
 
@@ -153,8 +148,7 @@ def test_an_expert_of_all_tokens_behind_the_others_is_an_mlp(tmp_path: Path, gat
         ADD,
     ]
     rows = [*ATTENTION, *RECURRENT, *mixture, *RECURRENT, *RECURRENT, *mixture, *ATTENTION, NORM]
-    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, rows, shapes=False)
     start = len([*ATTENTION, *RECURRENT, *mixture]) - len(shared) - 2
     assert said[start : start + len(shared) + 2] == [row.right for row in mixture[-len(shared) - 2 :]]
 

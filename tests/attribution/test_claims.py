@@ -209,19 +209,23 @@ def test_the_activation_of_a_bottleneck_is_of_no_mlp(tmp_path: Path) -> None:
     assert [COMPONENTS[code] for code in found.component[first]] == ["other", "other"]
 
 
+def _behind_attention(*modules: tuple[str, int, int]) -> list[dict[str, Any]]:
+    """Frames of modules, each with its first and last row behind those of attention."""
+    start = 100 * len(_attention())
+    return [
+        op(f"nn.Module: {name}_{n}", ts=start + 100 * first + n, dur=100 * (last - first) + 60 - 2 * n)
+        | {"cat": "python_function"}
+        for n, (name, first, last) in enumerate(modules)
+    ]
+
+
 def test_a_bias_added_in_a_module_of_one_product_is_of_that(tmp_path: Path) -> None:
     """transformers models/groupvit/modeling_groupvit.py, GroupViTMLP: linear layers on a transposed input."""
     up, gelu, down = MLP[1:4]
     wide = [*STREAM[:2], 4 * WIDTH]
     block = [MLP[0], up, _row("mlp.up", "add", wide, [4 * WIDTH]), gelu, down, *MLP[4:]]
     rows = [*_attention(), *block]
-    start = 100 * len(_attention())
-    modules = (("Mlp", 1, 4), ("Linear", 1, 2), ("GELU", 3, 3), ("Linear", 4, 4))
-    frames = [
-        op(f"nn.Module: {name}_{n}", ts=start + 100 * first + n, dur=100 * (last - first) + 60 - 2 * n)
-        | {"cat": "python_function"}
-        for n, (name, first, last) in enumerate(modules)
-    ]
+    frames = _behind_attention(("Mlp", 1, 4), ("Linear", 1, 2), ("GELU", 3, 3), ("Linear", 4, 4))
     trace, _, found = attributed(tmp_path, [*written(rows, shapes=False), *frames])
     added = trace.kernels.ts_ns.argsort(kind="stable")[len(_attention()) + 2]
     assert COMPONENTS[found.component[added]] == "mlp.up"
@@ -237,13 +241,7 @@ def test_a_convolution_of_each_channel_is_no_layer_of_an_mlp_on_maps(tmp_path: P
         _row("mlp.down", "conv2d", wide, [64, 256, 1, 1]),
     ]
     rows = [*_attention(), *mlp]
-    start = 100 * len(_attention())
-    modules = (("Mlp", 0, 3), *(("Conv2d", n, n) for n in (0, 1, 3)), ("GELU", 2, 2))
-    frames = [
-        op(f"nn.Module: {name}_{n}", ts=start + 100 * first + n, dur=100 * (last - first) + 60 - 2 * n)
-        | {"cat": "python_function"}
-        for n, (name, first, last) in enumerate(modules)
-    ]
+    frames = _behind_attention(("Mlp", 0, 3), *(("Conv2d", n, n) for n in (0, 1, 3)), ("GELU", 2, 2))
     trace, _, found = attributed(tmp_path, [*written(rows), *frames])
     last = trace.kernels.ts_ns.argsort(kind="stable")[-4:]
     assert [COMPONENTS[code] for code in found.component[last]] == [row.right for row in mlp]

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.attribution.judging import judged
+
 pytest.importorskip("torch")
 
 from benchmarks.attribution_zoo import judge
 from benchmarks.frameworks.shipped import NAMES, shipped
 from benchmarks.frameworks.truth import truth_of
-from benchmarks.hub.recording import Recorded
 from benchmarks.hub.truth import Place
 
 #: model, why it is here, and the least that is right with names hidden and given
@@ -33,12 +34,12 @@ def test_models_of_frameworks(tmp_path: Path, name: str, why: str, hidden: float
         pytest.skip(f"{framework} is not installed")
     from benchmarks.frameworks.recording import record_framework
 
-    _judged(tmp_path, record_framework(name), why, hidden, given)
+    judged(tmp_path, record_framework(name), why, hidden, given)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_recordings_that_are_kept(tmp_path: Path, name: str) -> None:
-    _judged(tmp_path, shipped()[name], name, 0.98, 0.99)
+    judged(tmp_path, shipped()[name], name, 0.98, 0.99)
 
 
 @pytest.mark.parametrize(
@@ -54,13 +55,6 @@ def test_recordings_that_are_kept_without_shapes(tmp_path: Path, name: str) -> N
 def test_ranges_say_as_much_as_modules(tmp_path: Path, name: str) -> None:
     score = judge(tmp_path, shipped()[name].trace("ranges"))
     assert score.right >= 0.99, (name, score.what)
-
-
-def _judged(folder: Path, recorded: Recorded, why: str, hidden: float, given: float) -> None:
-    for names, least in (("none", hidden), ("frames", given)):
-        score = judge(folder, recorded.trace(names))
-        assert score.right >= least, (names, why, score.what)
-        assert score.wrong <= 0.005, (names, why, score.what)
 
 
 _LAYER = ("TransformerLayer", "decoder.layers.0")

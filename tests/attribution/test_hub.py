@@ -28,14 +28,10 @@ def test_architectures_of_transformers(
     tmp_path: Path, name: str, why: str, hidden: float, given: float
 ) -> None:
     pytest.importorskip("transformers")
-    from benchmarks.attribution_zoo import judge
     from benchmarks.hub.recording import record_hub
+    from tests.attribution.judging import judged
 
-    recorded = record_hub(name)
-    for names, least in (("none", hidden), ("frames", given)):
-        score = judge(tmp_path, recorded.trace(names))
-        assert score.right >= least, (names, why, score.what)
-        assert score.wrong <= 0.005, (names, why, score.what)
+    judged(tmp_path, record_hub(name), why, hidden, given)
 
 
 @pytest.mark.parametrize(

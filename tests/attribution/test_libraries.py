@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.attribution_zoo import judge
 from benchmarks.hub.truth import Place
 from benchmarks.libraries.truth import truth_of
+from tests.attribution.judging import judged
 
 #: model, why it is here, and the least that is right with names hidden and given
 MODELS = (
@@ -30,11 +30,7 @@ def test_models_of_libraries(tmp_path: Path, name: str, why: str, hidden: float,
         pytest.skip(f"{library} is not installed")
     from benchmarks.libraries.recording import record_library
 
-    recorded = record_library(name)
-    for names, least in (("none", hidden), ("frames", given)):
-        score = judge(tmp_path, recorded.trace(names))
-        assert score.right >= least, (names, why, score.what)
-        assert score.wrong <= 0.005, (names, why, score.what)
+    judged(tmp_path, record_library(name), why, hidden, given)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, written
+from tests.attribution.rows import Row, mm, said_of
 from tests.attribution.test_beside_cores import _convolution
 from tests.attribution.test_parts import (
     ADD,
@@ -32,7 +32,6 @@ from tests.attribution.test_parts import (
 )
 from tests.attribution.test_structure import _run, _unit
 from tracelens.attribution.structure.norms import written_norms
-from tracelens.words import COMPONENTS
 
 EXPERTS, PLACES = 8, 160
 ROUTES = [mm("moe.router", TOKENS, EXPERTS, WIDTH), _row("moe.router", "_softmax", [BATCH, LENGTH, EXPERTS])]
@@ -199,8 +198,7 @@ def test_an_activation_written_out_adds_inside_its_mlp(tmp_path: Path) -> None:
     steps = [replace(_row("", name, wide, wide), inside=layer) for name in ("pow", "add", "tanh", "mul")]
     up, down = replace(UP, right="", inside=layer), replace(DOWN, right="", inside=layer)
     rows = [*ATTENTION, ADD, NORM, up, *steps, down, ADD, *ATTENTION, ADD]
-    trace, _, found = attributed(tmp_path, written(rows))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, rows)
     assert "residual" not in said[rows.index(up) : rows.index(down)]
 
 

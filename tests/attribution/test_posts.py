@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, written
+from tests.attribution.rows import Row, attributed, mm, said_of, written
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -96,8 +96,7 @@ def test_what_a_loss_looks_up_opens_no_model(tmp_path: Path) -> None:
     """The same: items that the last layer's are compared with, brought to the length of one."""
     items = [BATCH, LENGTH, 4, WIDTH]
     compares = [_row("", "linalg_vector_norm", items), _row("", "div", items, items)]
-    trace, _, found = attributed(tmp_path, written([LOOKUP, *2 * LAYER, NORM, LOOKUP, *compares, LOSS]))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, [LOOKUP, *2 * LAYER, NORM, LOOKUP, *compares, LOSS])
     assert "embedding" not in said[-3:]
 
 
@@ -110,8 +109,7 @@ def test_a_mixer_does_not_begin_in_the_layer_before(tmp_path: Path) -> None:
     mixer = [mm("", TOKENS, 2 * WIDTH, WIDTH), *scans, mm("", TOKENS, WIDTH, WIDTH), ADD]
     bends = _row("", "gelu", [BATCH, LENGTH, 4 * WIDTH])
     rows = 3 * [convolves, ADD, NORM, *mixer, NORM, up, bends, down, ADD]
-    trace, _, found = attributed(tmp_path, written(rows))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, rows)
     mlps = [one for row, one in zip(rows, said, strict=True) if row in (up, down)]
     assert not any(one.startswith("ssm") for one in mlps)
 
@@ -121,8 +119,7 @@ def test_one_scale_and_shift_for_all_samples_is_no_norm(tmp_path: Path, shift: l
     """wenet/squeezeformer/attention.py, adaptive_scale, of a stream that has been normalized."""
     scales = [_row("", "mul", STREAM, shift), _row("", "add", STREAM, shift)]
     rows = 3 * [*scales, OWN, OWN, OWN, CORE, OUTPUT, ADD, NORM, *MLP[1:], ADD, NORM]
-    trace, _, found = attributed(tmp_path, written(rows))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, rows)
     shifts = {one for row, one in zip(rows, said, strict=True) if row == scales[1]}
     assert "residual" not in shifts and ("norm" not in shifts or shift == [WIDTH])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.attribution import test_grammars
-from tests.attribution.rows import Row, attributed, mm, written
+from tests.attribution.rows import Row, mm, said_of
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -31,7 +31,6 @@ from tracelens.attribution.structure.local import without_mixers
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
-from tracelens.words import COMPONENTS
 
 RANK, INNER = 16, 4 * WIDTH
 
@@ -125,6 +124,5 @@ def test_a_head_of_several_layers_behind_another_is_no_loss(tmp_path: Path) -> N
     offsets = [mm("", TOKENS, wide, WIDTH), bent, deep, bent, deep]
     loss = _row("loss", "cross_entropy_loss", LOGITS)
     rows = [LOOKUP, *2 * [*ATTENTION, ADD, *MLP, ADD], NORM, HEAD, *offsets, loss]
-    trace, _, found = attributed(tmp_path, written(rows))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, rows)
     assert [at for at, part in enumerate(said) if part == "loss"] == [len(rows) - 1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, written
+from tests.attribution.rows import Row, mm, said_of
 from tests.attribution.test_beside_cores import (
     ALL,
     HEAD,
@@ -41,7 +41,6 @@ from tests.attribution.test_parts import (
     _found,
     _row,
 )
-from tracelens.words import COMPONENTS
 
 POOL = Row("other", "aten::max_pool2d_with_indices", "void max_pool_forward_nchw")
 
@@ -297,7 +296,6 @@ def test_a_head_behind_attention_on_maps_projects_no_heads(tmp_path: Path) -> No
     layer = [makes, core, output, _row("residual", "add", MAP, MAP)]
     ends = [_row("", "mean", MAP), mm("", BATCH, WIDTH, WIDTH), _row("", "tanh", [BATCH, WIDTH])]
     rows = [*3 * layer, *ends, mm("logits", BATCH, 1000, WIDTH), _row("loss", "_log_softmax", [BATCH, 1000])]
-    trace, _, found = attributed(tmp_path, written(rows))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, rows)
     assert "attention.output" not in said[-5:]
     assert said[-2:] == ["logits", "loss"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tests.attribution.rows import Row, attributed, mm, open_rows, said_of, verdict, written
 from tests.said import Listener
 from tests.trace.tools import op
 from tracelens.accounting.model import model_dims
@@ -161,8 +161,7 @@ def test_between_kernels_that_only_an_optimizer_runs_all_is_the_optimizer(tmp_pa
         Row("unattributed", "aten::mul", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
     ]
     rows = [Row("", "", "k", inside="mlp(B)"), *update, Row("", "", "k", inside="mlp(F)")]
-    trace, _, found = attributed(tmp_path, written(rows))
-    said = [COMPONENTS[code] for code in found.component[trace.kernels.ts_ns.argsort(kind="stable")]]
+    said = said_of(tmp_path, rows)
     assert said[1:-1] == [row.right for row in update]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, written
+from tests.attribution.rows import Row, mm, said_of
 from tests.attribution.test_names import situation
 from tests.attribution.test_parts import (
     ADD,
@@ -31,15 +31,9 @@ from tracelens.attribution.components import decide
 from tracelens.attribution.names import element_role
 from tracelens.attribution.paths import Element
 from tracelens.attribution.paths import Path as ModulePath
-from tracelens.words import COMPONENTS
 
 LAYER = [*ATTENTION, ADD, *MLP, ADD]
 INNER = 4 * WIDTH
-
-
-def _said(folder: Path, rows: list[Row], *, shapes: bool = True) -> list[str]:
-    trace, _, found = attributed(folder, written(rows, shapes=shapes))
-    return [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
 
 
 def test_the_difference_of_two_maps_weighs_the_values(tmp_path: Path) -> None:
@@ -167,7 +161,7 @@ def test_what_is_bent_makes_no_keys_ahead_of_a_core(tmp_path: Path) -> None:
     )
     up = mm("", BATCH * keys, 2 * WIDTH, WIDTH)
     bent = _row("", "gelu", [BATCH, keys, 2 * WIDTH])
-    said = _said(tmp_path, [*LAYER, up, bent, NORM, OWN, core, OUTPUT, ADD, *LAYER])
+    said = said_of(tmp_path, [*LAYER, up, bent, NORM, OWN, core, OUTPUT, ADD, *LAYER])
     assert said[len(LAYER)] != "attention.qkv"
 
 
@@ -184,7 +178,7 @@ def test_a_timestep_is_no_angle_of_a_rotation(tmp_path: Path) -> None:
         _row("attention.rope", name, [BATCH, LENGTH, HEADS, 64]) for name in ("neg", "cat", "mul", "add")
     ]
     layer = [*ATTENTION[:2], *turns, *ATTENTION[2:], ADD, *MLP, ADD]
-    said = _said(tmp_path, [patches, *waves, places, *3 * layer])
+    said = said_of(tmp_path, [patches, *waves, places, *3 * layer])
     assert "attention.rope" not in said[1:6]
 
 
@@ -197,7 +191,7 @@ def test_a_written_loss_behind_a_picture_is_no_other_layer(tmp_path: Path) -> No
         _row("", "_softmax", large),
         *(_row("", name, large, large) for name in ("mul", "sum")),
     ]
-    said = _said(tmp_path, [*2 * LAYER, *ends])
+    said = said_of(tmp_path, [*2 * LAYER, *ends])
     assert said[-5:-3] == 2 * ["other"] and "other" not in said[-2:]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, written
+from tests.attribution.rows import Row, attributed, mm, said_of, written
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -76,8 +76,7 @@ def test_from_one_router_to_the_next_there_is_more_than_routers(tmp_path: Path) 
     mixture = [NORM, *routes, *sends, *experts, *back, linear, _row("", "silu"), linear, _row("", "add")]
     rows = [NORM, *mixes, _row("", "add"), *mixture]
     rows = [*4 * rows, *ATTENTION, _row("", "add"), *mixture]
-    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, rows, shapes=False)
     routed = [(row.op, one) for row, one in zip(rows, said, strict=True) if "moe" in row.right + one]
     assert routed == [(row.op, row.right) for row in rows if "moe" in row.right]
 
@@ -150,8 +149,7 @@ def test_frequencies_are_no_norm_of_queries(tmp_path: Path) -> None:
     turns = [_row("attention.rope", name) for name in ("mul", "neg", "cat", "mul", "add")]
     turned = [replace(row, right="") if row.op == "aten::reciprocal" else row for row in [*waves, *turns]]
     rows = 3 * [*ATTENTION[:2], *turned, *ATTENTION[2:], ADD, *MLP, ADD]
-    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, rows, shapes=False)
     assert {one for row, one in zip(rows, said, strict=True) if row.op == "aten::pow"} == {"attention.rope"}
 
 
@@ -162,8 +160,7 @@ def test_a_norm_over_frames_that_is_written_out_is_no_embedding(tmp_path: Path) 
     norm = [replace(_row("", name), us=5) for name in steps]
     opens = [convolution, *norm, _row("", "relu"), convolution, _row("", "relu")]
     rows = [*opens, mm("", TOKENS, WIDTH, WIDTH), *3 * [*ATTENTION, ADD, *MLP, ADD]]
-    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
-    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    said = said_of(tmp_path, rows, shapes=False)
     assert {one for row, one in zip(rows, said, strict=True) if row.us == 5} <= {
         "unattributed",
         "norm",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.attribution.test_unshaped_backward import _fused
 from tracelens.attribution.structure.backward_cores import find_backward_cores
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.gaps import Interval
@@ -13,17 +14,10 @@ from tracelens.attribution.structure.readings import read_two
 from tracelens.attribution.structure.returns import OPEN as OPENED
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
-from tracelens.gemm.inductor import parse_fused
 
 DGRAD, WGRAD = Kind("gemm", "mm"), Kind("gemm", "addmm")
 CORE = Kind("core", "_flash_attention_backward", backward=True)
 QUERIES, OUTPUT, UP, DOWN, OPEN = "attention.qkv", "attention.output", "mlp.up", "mlp.down", "unattributed"
-
-
-def _fused(name: str) -> Kind:
-    fused = parse_fused(f"triton_{name}_0")
-    assert fused is not None
-    return Kind("fused", f"triton_{name}_0", tags=fused.tags)
 
 
 NORM = _fused("per_fused_native_layer_norm_native_layer_norm_backward")

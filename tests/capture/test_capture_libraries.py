@@ -69,15 +69,14 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
     assert model["tied"] == [["transformer.wte.weight", "lm_head.weight"]]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_lightning(tmp_path: Path, fails: bool) -> None:
-    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
-    from tracelens.capture.callbacks.lightning import LightningCapture
+def lightning_task(net: nn.Module, *, fails: bool = False) -> Any:
+    """A module of Lightning around ``net``; ``fails``: at its eighth batch."""
+    import lightning
 
-    class Task(lightning.LightningModule):  # type: ignore[misc,name-defined]
+    class Task(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+            self.net = net
 
         def training_step(self, batch: Any, index: int) -> torch.Tensor:
             if fails and index == 7:
@@ -87,6 +86,15 @@ def test_lightning(tmp_path: Path, fails: bool) -> None:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
+    return Task()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_lightning(tmp_path: Path, fails: bool) -> None:
+    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+    from tracelens.capture.callbacks.lightning import LightningCapture
+
+    task = lightning_task(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)), fails=fails)
     callback = LightningCapture(out=tmp_path / "traces", wait=1, warmup=1, active=2)
     trainer = lightning.Trainer(
         max_steps=6,
@@ -102,9 +110,9 @@ def test_lightning(tmp_path: Path, fails: bool) -> None:
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 8)), batch_size=4)
     if fails:
         with pytest.raises(RuntimeError, match="as asked"):
-            trainer.fit(Task(), loader)
+            trainer.fit(task, loader)
     else:
-        trainer.fit(Task(), loader)
+        trainer.fit(task, loader)
     assert callback.path is not None
     trace = load(Path(callback.path))
     window = trace["tracelens"]["window"]
@@ -141,19 +149,7 @@ def test_the_lines_on_the_docs_page_record_a_trace(
         )
         given["data"] = [{"input_ids": row, "labels": row} for row in torch.randint(0, 32, (64, 8))]
     else:
-
-        class Task(installed.LightningModule):  # type: ignore[misc,name-defined]
-            def __init__(self) -> None:
-                super().__init__()
-                self.net = nn.Linear(8, 2)
-
-            def training_step(self, batch: Any, index: int) -> torch.Tensor:
-                return self.net(batch[0]).square().mean()  # type: ignore[no-any-return]
-
-            def configure_optimizers(self) -> torch.optim.Optimizer:
-                return torch.optim.SGD(self.parameters(), lr=0.1)
-
-        given["model"] = Task()
+        given["model"] = lightning_task(nn.Linear(8, 2))
         data = torch.utils.data.TensorDataset(torch.randn(64, 8))
         given["loader"] = torch.utils.data.DataLoader(data, batch_size=4)
     exec(compile(block.text, block.where, "exec"), given)

@@ -7,8 +7,9 @@ import random
 
 import pytest
 
+from benchmarks.paper.source import raw_sweeps
 from tests.gemm.test_predict_calibration import H200, measurements, truth
-from tests.gemm.test_predict_paper import A100, SWEEPS, half, predicted, sweeps
+from tests.gemm.test_predict_paper import A100, SWEEPS, half, predicted
 from tracelens.gemm.gain import Gain, gain
 from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.hardware import Gpu, find_gpu, list_gpus
@@ -52,7 +53,7 @@ def kept(found: list[_Pair]) -> list[bool]:
 @on_silicon
 @pytest.mark.parametrize("sweep", ["mm/ksweep_high", "mm/ksweep_low"])
 def test_by_the_model_nine_of_ten_ratios_are_inside_and_claims_are_true(sweep: str) -> None:
-    found = pairs(sweep, sweeps(), None)
+    found = pairs(sweep, raw_sweeps(SWEEPS), None)
     assert sum(inside(*one) for one in found) >= 0.9 * len(found)
     claims = kept(found)
     # One of ksweep_high's is not: N = 2432 over 1856, measured 0.9 % dearer per FLOP.
@@ -62,7 +63,7 @@ def test_by_the_model_nine_of_ten_ratios_are_inside_and_claims_are_true(sweep: s
 @on_silicon
 @pytest.mark.parametrize("sweep", ["mm/ksweep_high", "mm/ksweep_low"])
 def test_calibrated_on_one_half_the_same_holds_of_the_other(sweep: str) -> None:
-    every, found = sweeps(), []
+    every, found = raw_sweeps(SWEEPS), []
     for side in (0, 1):
         own = tuple(one for one in every if half(one) == side)
         measured = Measurements("a100-sxm-40gb", {"sms": 108}, {}, {}, "2023", "", "", own)
@@ -74,7 +75,7 @@ def test_calibrated_on_one_half_the_same_holds_of_the_other(sweep: str) -> None:
 
 @on_silicon
 def test_the_measured_saving_of_the_wave_that_is_not_begun_is_in_the_range() -> None:
-    times = {one.n: one.time_us for one in sweeps() if one.sweep == "mm/ksweep_high"}
+    times = {one.n: one.time_us for one in raw_sweeps(SWEEPS) if one.sweep == "mm/ksweep_high"}
     now, then = (predict_gemm(2304, n, 4096, gpu=A100, dtype="fp16", layout="NN") for n in (1600, 1536))
     made = gain(now, then, gpu=A100)
     assert made is not None and made.saving_us.low is not None and made.saving_us.high is not None

@@ -6,7 +6,6 @@ shape, each half calibrates the prediction of the other.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import predictions
+from benchmarks.paper.source import raw_sweeps
 from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
@@ -26,18 +26,6 @@ A100 = find_gpu(None, override="a100-sxm-40gb")
 pytestmark = pytest.mark.skipif(
     not SWEEPS.is_file(), reason="the paper's raw sweeps are not beside the checkout"
 )
-
-
-def sweeps() -> list[GemmMeasurement]:
-    found = []
-    with SWEEPS.open() as file:
-        for row in csv.DictReader(file):
-            m, k, n, batch = (int(row[name]) for name in ("m", "reduction", "n_out", "batch"))
-            time_us = 2.0 * m * n * k * batch / float(row["tflops"]) / 1e6
-            found.append(
-                GemmMeasurement(row["sweep"], m, n, k, batch, "fp16", "fp16", "NN", time_us, None, ())
-            )
-    return found
 
 
 def half(one: GemmMeasurement) -> int:
@@ -53,7 +41,7 @@ def predicted(one: GemmMeasurement, measured: Measurements | None) -> Prediction
 @pytest.fixture(scope="module")
 def folds() -> list[tuple[dict[GemmMeasurement, Prediction], list[GemmMeasurement]]]:
     """For each half: predictions of all shapes calibrated on it, and the shapes it does not hold."""
-    every = sweeps()
+    every = raw_sweeps(SWEEPS)
     found = []
     for side in (0, 1):
         own = tuple(one for one in every if half(one) == side)
@@ -107,7 +95,7 @@ def test_nine_of_ten_drops_and_rises_of_the_wave_sweep_have_the_right_direction(
 
 
 def test_uncalibrated_the_whole_is_within_20_percent_and_its_range_holds_nine_of_ten() -> None:
-    every = sweeps()
+    every = raw_sweeps(SWEEPS)
     found = {one: predicted(one, None) for one in every}
     assert {one.time_us.basis for one in found.values()} == {"model"}
     assert median(error(one, found[one]) for one in every) <= 0.20
@@ -124,7 +112,7 @@ def test_a_measured_shape_is_predicted_as_measured(
 
 def test_batched_gemms_timed_as_calls_are_within_10_percent() -> None:
     """By the CPU's clock a call takes what the CPU does, or its kernel and more: told by two thirds."""
-    rows = [one for one in sweeps() if one.sweep == "bmm/msweep"]
+    rows = [one for one in raw_sweeps(SWEEPS) if one.sweep == "bmm/msweep"]
     columns = {name: [getattr(one, name) for one in rows] for name in ("m", "n", "k", "batch", "time_us")}
     table = predictions.predicted(pd.DataFrame(columns), A100, "fp16", "NN")
     kernels, calls = predictions.judged(table), predictions.judged(predictions.as_calls(table))

@@ -229,6 +229,19 @@ def test_wrong_use_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None
         assert why.split(";")[0] in capsys.readouterr().err
 
 
+def run(program: str) -> None:
+    """In a Python of its own, without complaints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_it_runs_where_only_torch_is_installed(tmp_path: Path) -> None:
     """Neither the reader's libraries nor numpy: without that one, only the predictions are left out."""
     absent = ("msgspec", "isal", "click", "jinja2", "rich", "pandas", "pyarrow", "numpy")
@@ -239,15 +252,7 @@ assert not [name for name in sys.modules if name.startswith(("tracelens.trace", 
 only = [word for name in {NEEDS_NOTHING} for word in ("--only", name)]
 sys.exit(benchmarks.gpu.worker.main(["--dry-run-cpu", *only, "--results", {str(tmp_path / "results")!r}]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(program)
     for name in NEEDS_NOTHING:
         result = read_result(tmp_path / "results" / "cpu" / f"{name}.json")
         assert result["state"] == "done"
@@ -272,13 +277,5 @@ def test_the_capture_command_works_without_the_readers_libraries(tmp_path: Path)
         f"'--warmup', '1', '--active', '2', '--', {str(script)!r}]\n"
         "main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out" / "rank0.json.gz").exists(), done.stderr
+    run(program)
+    assert (tmp_path / "out" / "rank0.json.gz").exists()

@@ -115,20 +115,25 @@ def test_predictions_and_attribution_are_shown_as_they_were_checked() -> None:
 # --- a dry run ----------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_makes_a_page_that_says_so_and_ships_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def dry_run(folder: Path, *stages: str) -> list[str]:
+    """What tells where the results of these stages at toy size on the CPU lie."""
     from benchmarks.gpu import worker
 
     torch = pytest.importorskip("torch")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    only = [word for name in ("ceilings", "gemm_sweep", "attention_sweep") for word in ("--only", name)]
+    where = ["--results", str(folder / "dry" / "results")]
     try:
-        assert worker.main(["--dry-run-cpu", "--results", str(tmp_path / "dry" / "results"), *only]) == 0
+        assert worker.main(["--dry-run-cpu", *where, *(f"--only={name}" for name in stages)]) == 0
     finally:
         torch.set_num_threads(threads)
-    where = ["--results", str(tmp_path / "dry" / "results")]
+    return where
+
+
+def test_a_dry_run_makes_a_page_that_says_so_and_ships_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = dry_run(tmp_path, "ceilings", "gemm_sweep", "attention_sweep")
     assert summarize.main([*where, "--out", str(tmp_path / "page")]) == 0
     assert "a dry run measures" in capsys.readouterr().out
     page = (tmp_path / "page" / "README.md").read_text(encoding="utf-8")

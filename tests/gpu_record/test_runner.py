@@ -18,7 +18,7 @@ import pytest
 from benchmarks.gpu import collect, worker
 from benchmarks.gpu.plan import as_text, make_plan, pack
 from benchmarks.gpu.runner import DeviceLost, _Measuring, quiet_s, run_stage
-from benchmarks.gpu.stage import Item, Row, Setting, Skip
+from benchmarks.gpu.stage import Item, Row, Setting, Skip, Stage
 from benchmarks.gpu.stages import STAGES
 from benchmarks.gpu.store import Folder, Progress, read_result, write_json
 from tests.gpu_record.toy import ALONE, COOL, Clock, run_on, stage
@@ -114,7 +114,8 @@ def test_results_of_the_repository_count_where_new_ones_go_elsewhere(tmp_path: P
 # -- minutes ---------------------------------------------------------------------------------------
 
 
-def test_a_run_stops_in_time_and_the_next_one_goes_on(tmp_path: Path) -> None:
+def minutes(items: int) -> tuple[Clock, list[str], Stage]:
+    """A stage of items of a minute each, the clock that they move, and what of them was measured."""
     clock = Clock()
     measured: list[str] = []
 
@@ -123,7 +124,11 @@ def test_a_run_stops_in_time_and_the_next_one_goes_on(tmp_path: Path) -> None:
         measured.append(item.key)
         return {"value": item.spec}
 
-    long = stage("long", 10, 60.0, minute)
+    return clock, measured, stage("long", items, 60.0, minute)
+
+
+def test_a_run_stops_in_time_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    clock, measured, long = minutes(10)
     run, lines = run_on(tmp_path, clock, minutes=4.5)
     assert run_stage(long, run).state == "partial"
     assert clock.now <= run.until
@@ -216,15 +221,7 @@ def test_a_run_in_bad_conditions_is_refused_and_kept(
 
 
 def test_rows_of_good_sessions_outlive_a_bad_one(tmp_path: Path) -> None:
-    clock = Clock()
-    measured: list[str] = []
-
-    def minute(setting: Setting, item: Item) -> Row:
-        clock.now += 60
-        measured.append(item.key)
-        return {"value": item.spec}
-
-    long = stage("long", 6, 60.0, minute)
+    clock, measured, long = minutes(6)
     run, _ = run_on(tmp_path, clock, minutes=2.1)
     run_stage(long, run)
     assert measured == ["long-0"]

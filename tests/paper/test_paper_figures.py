@@ -22,6 +22,7 @@ from benchmarks.paper.page import page, table
 from benchmarks.paper.source import PAPER_DATA, Published, Source, find_sources, read_published
 from benchmarks.paper.svg import WIDTH, svg
 from tests.gpu_record.made_record import made_stages, write_record
+from tests.gpu_record.test_gpu_summarize import dry_run
 from tests.said import Listener
 from tracelens.hardware.measurements import write_measurements
 
@@ -352,18 +353,7 @@ def test_a_wrong_file_of_raw_sweeps_is_named(
 def test_a_dry_run_is_marked_in_every_figure_and_kept_out_of_the_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from benchmarks.gpu import worker
-
-    torch = pytest.importorskip("torch")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    stages = ("gemm_sweep", "curves", "attention_sweep", "layer_pairs")
-    only = [word for name in stages for word in ("--only", name)]
-    try:
-        assert worker.main(["--dry-run-cpu", "--results", str(tmp_path / "dry" / "results"), *only]) == 0
-    finally:
-        torch.set_num_threads(threads)
-    where = ["--results", str(tmp_path / "dry" / "results")]
+    where = dry_run(tmp_path, "gemm_sweep", "curves", "attention_sweep", "layer_pairs")
     assert command.main(where) == 2
     assert "give --out" in capsys.readouterr().err
     assert not (command.OUT / "cpu").exists()
