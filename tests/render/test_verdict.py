@@ -241,7 +241,8 @@ def test_only_what_is_all_of_it_is_called_so() -> None:
     """A kind that takes 1 % is a line of its own below."""
 
     def said(*times_ms: float) -> str:
-        kinds = zip(("all_gather", "all_reduce"), times_ms, strict=False)
+        names: tuple[Collective, ...] = ("all_gather", "all_reduce")
+        kinds = zip(names, times_ms, strict=False)
         rows = [collective(time_ms, kind, "unknown") for kind, time_ms in kinds]
         sentence = verdict(picture(exposed_ms=4.0, communication=rows))[1].split(". ")[1]
         return sentence.partition("all_gather")[0]

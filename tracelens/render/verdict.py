@@ -47,7 +47,12 @@ _MOST = 0.5
 _WIDE = 0.40
 #: Components named where the step is bound by memory.
 _NAMED = 3
-_SHARES = ((0.9995, "All of it"), (0.95, "Nearly all of it"), (0.5, "Most of it"), (0.0, "The largest part of it"))
+_SHARES = (
+    (0.9995, "All of it"),
+    (0.95, "Nearly all of it"),
+    (0.5, "Most of it"),
+    (0.0, "The largest part of it"),
+)
 _MORE = ", more than any shape change would save."
 #: Said once: a card that stands below the verdict leaves it out.
 PROFILED = "The profiler slows the CPU: tracelens capture also times steps without it."
