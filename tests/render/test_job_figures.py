@@ -16,7 +16,7 @@ from tracelens.gates import judge_job
 from tracelens.job.run import analyze_job
 from tracelens.render.job import job_markdown, render_job
 from tracelens.render.job_html import render_job_html
-from tracelens.render.job_words import caveats, verdict
+from tracelens.render.job_words import caveats, details, verdict
 from tracelens.results.job import Job, Parts
 
 
@@ -61,6 +61,23 @@ def test_one_rank_says_the_mean_that_its_row_is_and_what_is_a_bound(job: Job, sa
     alone = msgspec.structs.replace(idle_job(job, 157.0), limit="unknown")
     bound = msgspec.structs.replace(alone, limit="communication", communication_is_bound=True)
     said(verdict(alone), verdict(bound), caveats(bound))
+
+
+def test_without_matching_calls_the_rank_that_never_waits_is_named(job: Job, said: Listener) -> None:
+    """DLRM on 4 V100s (pytorch/torchrec golden_training): three ranks are 1 s in all_to_all, one is idle."""
+    waits, idles = (
+        Parts(107.0, 0.0, 1020.0, 0.0, 0.0, 0.0, 68.0),
+        Parts(107.0, 0.0, 25.0, 0.0, 0.0, 0.0, 1063.0),
+    )
+    row = job.ranks[0]
+    ranks = [
+        msgspec.structs.replace(row, name=f"rank {at}", parts=idles if at == 2 else waits) for at in range(4)
+    ]
+    alone = msgspec.structs.replace(idle_job(job, 1195.0), limit="communication", ranks=ranks)
+    said(verdict(alone), details(alone))
+    same = msgspec.structs.replace(alone, ranks=[ranks[0]] * 4)
+    assert details(same) == [] and verdict(same) != verdict(alone)
+    assert not any("rank 2" in one for one in details(msgspec.structs.replace(alone, matched_calls=9)))
 
 
 def test_calls_without_a_group_are_not_said_to_have_no_match(job: Job, said: Listener) -> None:

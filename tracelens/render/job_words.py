@@ -11,7 +11,7 @@ from tracelens.job.waits import RESIDUALS
 from tracelens.render.facts import GENERATED, known_dims
 from tracelens.render.slow_calls import slow_sends
 from tracelens.render.waits import BOUNDS
-from tracelens.results.job import Cause, Job, Parts, SeenAt, Straggler
+from tracelens.results.job import Cause, Job, JobRank, Parts, SeenAt, Straggler
 
 #: Of the median: experts' times over the ranks that differ by more are worth a line.
 _UNEVEN = 0.1
@@ -53,6 +53,7 @@ _NEXT: dict[Cause, str] = {
 
 #: What a rank does longer besides its cause, from this share of its lateness on.
 _BESIDE = 0.2
+_SHORT = 0.5  # of the median rank's collectives: whose take less did not wait in them
 _MORE: dict[str, str] = {
     "computing": "it computes {} longer",
     "communication": "it communicates {} longer",
@@ -121,8 +122,9 @@ def verdict(job: Job) -> str:
             "in a pipeline its bubbles. No stage computes longer than the others."
         )
     if job.limit == "communication":
-        lost = middle.waiting_ms + middle.sending_ms
-        return f"Exposed communication takes {least}{_of_step(job, lost)}; {nobody}."
+        lost = _in_collectives(middle)
+        takes = f"exposed communication takes {least}{_of_step(job, lost)}; {nobody}."
+        return f"On the median rank {takes}" if _waited_for(job) else f.capital(takes)
     if job.limit == "idle":
         lost = middle.idle_ms + middle.input_ms
         return f"The GPUs idle {_of_step(job, lost)}; {nobody}."
@@ -183,12 +185,29 @@ def details(job: Job) -> list[str]:
         said.append(
             "Next: in a pipeline, more micro-batches per step, or a schedule that interleaves stages."
         )
+    if job.limit == "communication" and (first := _waited_for(job)) is not None:
+        takes, usual = (f.ms(_in_collectives(parts)) for parts in (first.parts, _middle(job)))
+        said.append(
+            f"Next: look at {first.name}: its collectives take {takes}, those of the median rank {usual}. "
+            "A collective ends on all ranks together, so it is short on the one that comes last."
+        )
     said += slow_sends(job)
     if path := _path(job):
         said.append(path)
     if experts := _experts(job):
         said.append(experts)
     return said
+
+
+def _waited_for(job: Job) -> JobRank | None:
+    """Without matching calls: the rank whose collectives take least, where that is far below the median's."""
+    one = min(job.ranks, key=lambda row: _in_collectives(row.parts))
+    short = _in_collectives(one.parts) < _SHORT * _in_collectives(_middle(job))
+    return one if short and not job.matched_calls else None
+
+
+def _in_collectives(parts: Parts) -> float:
+    return parts.waiting_ms + parts.sending_ms
 
 
 def _saves(job: Job, late: Sequence[Straggler]) -> float:
