@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, mm
+from tests.attribution.rows import Row, attributed, mm, written
 from tests.attribution.test_beside_cores import ALL, HEAD, OF_SCORES, _layers, _scores
 from tests.attribution.test_parts import (
     ADD,
@@ -28,6 +28,7 @@ from tests.attribution.test_parts import (
     _found,
     _row,
 )
+from tracelens.words import COMPONENTS
 
 
 @pytest.mark.parametrize(("block", "masked"), [(ATTENTION, "attention.other"), (MLP, "mlp.other")])
@@ -192,3 +193,55 @@ def test_positions_are_read_by_a_product_with_rows_of_one_1(tmp_path: Path) -> N
     opens += [_row("embedding", "add", STREAM, STREAM), NORM, _row("attention.other", "clamp", STREAM)]
     first = [QUERIES, CORE, OUTPUT, ADD, *MLP, ADD]
     _found(tmp_path, [*opens, *first, *_layers(ATTENTION)])
+
+
+def test_heads_of_complex_numbers_turn_before_the_core(tmp_path: Path) -> None:
+    """Llama's own code (llama/model.py of meta-llama/llama), with a mean that is logged ahead of it."""
+    head, half, turn = [2, 128, 4, 16], [2, 128, 4, 8], [1, 128, 1, 8]
+    wide, cast = [2, 128, 64], "direct_copy_kernel_cuda"
+    turns = [Row("attention.rope", "aten::copy_", cast, (head, head))] * 2
+    turns += [Row("attention.rope", "aten::mul", "elementwise_kernel", (half, turn))] * 2 + turns
+    layer = [
+        Row("norm", "aten::_fused_rms_norm", "vectorized_layer_norm_kernel", (wide, [], [64], [])),
+        *(mm("attention.qkv", 256, 64, 64) for _ in range(3)),
+        Row("attention.other", "aten::abs", "AbsFunctor", (head,)),
+        Row("attention.other", "aten::mean", "MeanOps", (head,)),
+        *turns,
+        Row("attention.core", "aten::_flash_attention_forward", "flash_fwd_kernel", (head,) * 3),
+        mm("attention.output", 256, 64, 64),
+        Row("residual", "aten::add", "CUDAFunctor_add", (wide, wide)),
+        Row("norm", "aten::_fused_rms_norm", "vectorized_layer_norm_kernel", (wide, [], [64], [])),
+        mm("mlp.up", 256, 256, 64),
+        Row("mlp.activation", "aten::gelu", "GeluCUDAKernel", ([2, 128, 256],)),
+        mm("mlp.down", 256, 64, 256),
+        Row("residual", "aten::add", "CUDAFunctor_add", (wide, wide)),
+    ]
+    rows = layer * 3
+    events = written(rows)
+    for event in events:
+        if event["name"] == "aten::mul":
+            event["args"]["Input type"] = ["c10::complex<float>"] * 2
+        elif event["name"] == "aten::copy_":
+            event["args"]["Input type"] = ["float", "c10::BFloat16"]
+    _, _, found = attributed(tmp_path, events)
+    said = [COMPONENTS[code] for code in found.component.tolist()]
+    turned = [one for one, row in zip(said, rows, strict=True) if row.right == "attention.rope"]
+    assert turned == ["attention.rope"] * len(turned)
+    assert not [one for one, row in zip(said, rows, strict=True) if row.op == "aten::mean" and one == "norm"]
+
+
+def test_a_range_around_an_mlp_and_its_sum_is_of_both(tmp_path: Path) -> None:
+    """``record_function("FFN")`` around a normalization, the MLP and what adds it to the stream."""
+    wide, head, inside = [2, 128, 64], [2, 128, 4, 16], "FFN"
+    rows = [
+        *(mm("attention.qkv", 256, 64, 64, inside="Attention") for _ in range(3)),
+        Row("", "aten::_flash_attention_forward", "flash_fwd_kernel", (head,) * 3, inside="Attention"),
+        mm("attention.output", 256, 64, 64, inside="Attention"),
+        Row("norm", "aten::_fused_rms_norm", "layer_norm_kernel", (wide, [], [64], []), inside=inside),
+        mm("mlp.up", 256, 256, 64, inside=inside),
+        Row("mlp.activation", "aten::gelu", "GeluCUDAKernel", ([2, 128, 256],), inside=inside),
+        mm("mlp.down", 256, 64, 256, inside=inside),
+        Row("residual", "aten::add", "CUDAFunctor_add", (wide, wide), inside=inside),
+    ]
+    _, _, found = attributed(tmp_path, written(rows))
+    assert COMPONENTS[found.component.tolist()[-1]] == "residual"

@@ -240,7 +240,9 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
     mixture = s.experts and not _MIXTURES.isdisjoint(roles)  # experts add biases, and their results up
     apart = mixture or not {"embedding", "ssm", "mixer", "rope"}.isdisjoint(roles)
     adds = s.residual if s.residual is not None else roles[-1:] and roles[-1] in _ADD_THE_STREAM
-    if adds and ("layer" in roles or "attention" in roles) and not apart and not _in_product(s.path):
+    # a range is put around what stands together, the sum behind an MLP too
+    around = s.residual is True and s.path is not None and roles[-1] == "mlp" and s.path.elements[-1].named
+    if adds and (around or {"layer", "attention"} & {*roles}) and not apart and not _in_product(s.path):
         if ("attention" in roles and (not s.after_core or roles[-1] == "qkv")) or roles[-1] == "activation":
             return None  # rotary embeddings, biases, adapters and a GELU that is written out add too
         return Decision("residual", "path")

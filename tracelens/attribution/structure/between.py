@@ -176,6 +176,9 @@ class _Placed(OnStream):
         casts = {at for at in copies if "layout" not in self.run.kinds[at].tags}
         steps = [at for at in found if at in turned or self.run.kinds[at].name not in VIEWS]
         ahead = [at for at, behind in pairwise(steps) if at in casts and behind in turned]
+        for at, behind in reversed([*pairwise(steps)]):
+            if at in casts and behind in ahead and at not in ahead:
+                ahead.append(at)  # of the queries and of the keys, before both turn
         first, last = min(ahead, default=0), max(turned, default=0)
         within = {at for at in casts if first <= at <= last}
         back = takewhile(casts.__contains__, (at for at in steps if at > last))
@@ -223,7 +226,8 @@ class _Placed(OnStream):
         if rotates and kind.name == "pow" and self.run.kinds[self._next(at)].name == "reciprocal":
             return Label("attention.rope", self.layer)  # frequencies
         affine = is_affine_of_heads(self.run, at)
-        if self._own(at) == "norm" or self._is_norm(at) or kind.name in _NORM_STEPS or affine:
+        steps = kind.name in _NORM_STEPS and self._squares()
+        if self._own(at) == "norm" or self._is_norm(at) or steps or affine:
             return Label("norm", self.layer)
         if rotates and kind.name in CUTS:  # of a head into its halves; a cut of all heads is another thing
             heads = self.core is not None and any(per_head(t, self.core) for t in kind.tensors)
@@ -242,6 +246,10 @@ class _Placed(OnStream):
         if rotates and kind.name in _ROTATES | SCALED and not (by_row and kind.name in SCALED):
             return Label("attention.rope", self.layer)
         return Label("attention.other", self.layer)
+
+    def _squares(self) -> bool:
+        """Is more of a written normalization here than a mean, which what is logged can be?"""
+        return any(self.run.kinds[at].name in _NORM_STEPS - {"mean"} for at in self.gap)
 
     def _adds_bias(self, at: int) -> bool:
         """Does it add no more than a row to what the product right before gave, which it is then part of?"""

@@ -8,6 +8,7 @@ call; a trace of a million kernels has a few hundred of those.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -289,7 +290,18 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
         same = len(types) >= 2 and types[0] == types[1] != ""
         return Kind("copy", base, tensors=tensors, tags=frozenset({"layout"} if same else ()))
     what = "activation" if what == "nonlinearity" else what or "elementwise"
-    return Kind(what, base, backward=backward, tensors=tensors)
+    turns = base == "mul" and _turns_heads(tensors, given.types or [])
+    return Kind(what, base, backward=backward, tensors=tensors, tags=frozenset({"rope"} if turns else ()))
+
+
+def _turns_heads(tensors: tuple[Dims, ...], types: Sequence[str]) -> bool:
+    """Is every head's row of complex numbers multiplied with the same one (llama/model.py of
+    meta-llama/llama)?"""
+    if [len(tensor) for tensor in tensors] != [4, 4] or not all("complex" in name for name in types[:2]):
+        return False
+    (whole, by), heads = tensors, slice(1, 3)
+    alike = all(n == m or n == 1 for m, n in zip(whole, by, strict=True)) and whole[3] == by[3]
+    return alike and any(m > 1 == n for m, n in zip(whole[heads], by[heads], strict=True))
 
 
 def _inductor_kind(name: str, fused: Fused, tensors: tuple[Dims, ...] = ()) -> Kind:
