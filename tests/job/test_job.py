@@ -13,6 +13,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -39,8 +40,10 @@ from tracelens.job.merge import merge
 from tracelens.job.model import job_degrees, job_model
 from tracelens.job.run import RankWork, analyze_job, summarize_file, summarize_files
 from tracelens.job.saved import unpack_report
+from tracelens.job.stragglers import _capped
 from tracelens.job.summary import SUMMARY_VERSION, CallKind, RankSummary, decode, encode, summarize
 from tracelens.job.unrelated import check_one_job
+from tracelens.job.waits import LATE_BY
 from tracelens.render.compare_folder_words import told_folders
 from tracelens.render.job import job_markdown, render_job
 from tracelens.render.job_cells import collective_cells
@@ -49,7 +52,7 @@ from tracelens.render.job_words import details, evidence, verdict
 from tracelens.render.redact import redact_summary
 from tracelens.results import Known
 from tracelens.results.job import Job as Answer
-from tracelens.results.job import to_json
+from tracelens.results.job import Parts, to_json
 from tracelens.results.json import to_json as to_report_json
 from tracelens.trace.decode import decode_events
 
@@ -729,3 +732,13 @@ def test_without_a_cluster_one_line_says_what_is_missing(tmp_path: Path) -> None
     run = CliRunner().invoke(cli, ["analyze", str(tmp_path), "--dask", "nowhere"], standalone_mode=False)
     assert isinstance(run.exception, InputError)
     assert "tracelens-gpu[dask]" in str(run.exception) or "no Dask scheduler at nowhere" in str(run.exception)
+
+
+def test_a_late_rank_does_nothing_longer_than_its_whole_step_shows() -> None:
+    """torchtitan on 4 H100s: one rank launches late and computes alone what the others compute beside the
+    gathers in which they wait for it."""
+    others, late = Parts(14.7, 40.0, 1.3, 0.0, 0.0, 9.0, 6.0), Parts(12.6, 0.0, 1.7, 0.0, 0.1, 16.5, 40.9)
+    rows = [SimpleNamespace(parts=parts) for parts in (others, late, others)]
+    more = np.array([{"computing": 12.1, "input": 3.0, "idle": 35.0}.get(name, 0.0) for name in LATE_BY])
+    found = _capped(rows, 1, more)  # type: ignore[arg-type]
+    assert found == {name: pytest.approx({"idle": 34.9, "input": 3.0}.get(name, 0.0)) for name in LATE_BY}

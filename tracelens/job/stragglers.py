@@ -124,8 +124,22 @@ def stragglers(
     late = stand_out([row.late_ms for row in rows], step_ms)
     parts = late_parts(seen.matched, seen.waits, late, seen.ranks, seen.doing)
     return [
-        _straggler(seen, rows[at], spans[at], at, parts[at] / 1e6 / len(seen.steps), step_ms) for at in late
+        _straggler(
+            seen, rows[at], spans[at], at, _capped(rows, at, parts[at] / 1e6 / len(seen.steps)), step_ms
+        )
+        for at in late
     ]
+
+
+def _capped(rows: Sequence[JobRank], at: int, more: FloatArray) -> dict[str, float]:
+    """What it does longer before its late calls, no more than by what it does longer in the whole step: others
+    do the same beside the call in which they wait."""
+    parts = dict(zip(LATE_BY, more.tolist(), strict=True))
+    for name in parts.keys() & {"computing", "copies", "input", "idle"}:
+        every = [getattr(row.parts, f"{name}_ms") for row in rows]
+        others = median([*every[:at], *every[at + 1 :]])
+        parts[name] = min(parts[name], max(0.0, every[at] - others))
+    return parts
 
 
 def stand_out(values: Sequence[float], step_ms: float) -> list[int]:
@@ -138,9 +152,13 @@ def stand_out(values: Sequence[float], step_ms: float) -> list[int]:
 
 
 def _straggler(
-    seen: JobView, row: JobRank, span: tuple[float, float, float], at: int, more: FloatArray, step_ms: float
+    seen: JobView,
+    row: JobRank,
+    span: tuple[float, float, float],
+    at: int,
+    parts: dict[str, float],
+    step_ms: float,
 ) -> Straggler:
-    parts = dict(zip(LATE_BY, more.tolist(), strict=True))
     pace = _pace(seen, at)
     where: Counter[str] = Counter()
     own = seen.matched.rank == at
