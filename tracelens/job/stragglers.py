@@ -132,8 +132,8 @@ def stragglers(
 
 
 def _capped(rows: Sequence[JobRank], at: int, more: FloatArray) -> dict[str, float]:
-    """What it does longer before its late calls, no more than by what it does longer in the whole step: others
-    do the same beside the call in which they wait."""
+    """What it does longer before its late calls, no more than by what it does longer in the whole step: the
+    others do the same beside the call in which they wait."""
     parts = dict(zip(LATE_BY, more.tolist(), strict=True))
     for name in parts.keys() & {"computing", "copies", "input", "idle"}:
         every = [getattr(row.parts, f"{name}_ms") for row in rows]
