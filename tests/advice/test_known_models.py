@@ -116,6 +116,12 @@ def test_there_are_eighty_models_and_eight_gpus() -> None:
         ({"model_type": "zebra", "hidden_size": 768, "patch_size": 16}, "patches of images"),
         ({"model_type": "qwen3", "layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
         ({"model_type": "zebra", "kv_lora_rank": 512}, "latent attention"),
+        ({"model_type": "zebra", "index_topk_blocks": 16}, "an indexer picks"),
+        ({"model_type": "zebra", "attn_output_gate": True}, "a gate on what attention gives"),
+        ({"model_type": "afmoe", "hidden_size": 2048}, "a gate on what attention gives"),
+        ({"model_type": "granitemoehybrid", "hidden_size": 2048}, "state-space layers"),
+        ({"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"]}, "state-space layers"),
+        ({"model_type": "zebra", "num_experts": 8}, "as Megatron-LM arguments"),
     ],
 )
 def test_what_is_not_modelled_is_refused_with_its_reason(
@@ -125,6 +131,58 @@ def test_what_is_not_modelled_is_refused_with_its_reason(
     path.write_text(json.dumps(table))
     with pytest.raises(InputError, match=says):
         read_config(path, gated=True)
+
+
+_LING = {
+    "model_type": "bailing_moe", "hidden_size": 4096, "intermediate_size": 9216, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "num_hidden_layers": 32, "moe_intermediate_size": 1024,
+    "num_experts": 256, "num_experts_per_tok": 8, "num_shared_experts": 1, "first_k_dense_replace": 1,
+    "vocab_size": 157184, "tie_word_embeddings": False,
+}  # fmt: skip
+_CODER = {
+    "model_type": "qwen3_moe", "hidden_size": 6144, "intermediate_size": 8192, "num_attention_heads": 96,
+    "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 62, "moe_intermediate_size": 2560,
+    "num_experts": 160, "num_experts_per_tok": 8, "shared_expert_intermediate_size": 0, "vocab_size": 151936,
+    "tie_word_embeddings": False, "decoder_sparse_step": 1,
+}  # fmt: skip
+_HUNYUAN = {
+    "model_type": "hunyuan_v1_moe", "hidden_size": 4096, "intermediate_size": 3072, "num_experts": 64,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "moe_topk": [8] * 32,
+    "num_shared_expert": [1] * 32, "moe_intermediate_size": [3072] * 32, "vocab_size": 128167,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+_GRANITE = {
+    "model_type": "granitemoehybrid", "hidden_size": 2560, "intermediate_size": 1024, "num_local_experts": 0,
+    "shared_intermediate_size": 8192, "num_attention_heads": 40, "num_key_value_heads": 8,
+    "num_hidden_layers": 40, "layer_types": ["attention"] * 40, "mamba_n_heads": 128, "vocab_size": 100352,
+    "num_experts_per_tok": 0, "tie_word_embeddings": True,
+}  # fmt: skip
+_GEMMA = {
+    "model_type": "gemma3",
+    "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+                    "num_hidden_layers": 34, "sliding_window": 1024},
+    "vision_config": {"model_type": "siglip_vision_model", "patch_size": 14},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("table", "weights", "heads", "shared"),
+    [
+        (_LING, 103e9, (32, 4), 1024),  # Ling-flash-2.0
+        (_CODER, 480e9, (96, 8), None),  # Qwen3-Coder-480B-A35B: no shared expert, written as 0
+        (_HUNYUAN, 80.4e9, (32, 8), 3072),  # Hunyuan-A13B: sizes of each layer, all the same
+        (_GRANITE, 3.4e9, (40, 8), None),  # Granite 4.0 Micro: no experts, no state-space layers
+        (_GEMMA, 3.88e9, (8, 4), None),  # Gemma 3 4B: what is transformers' default is not in its file
+    ],
+)
+def test_the_weights_are_those_published(
+    tmp_path: Path, table: dict[str, object], weights: float, heads: tuple[int, int], shared: int | None
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(table))
+    found = read_config(path).model
+    assert found.parameters == pytest.approx(weights, rel=0.01)
+    assert (found.heads, found.kv_heads, found.shared_ffn) == (*heads, shared)
 
 
 def test_llama_4_has_a_shared_expert_layers_in_turn_and_chunks(tmp_path: Path, said: Listener) -> None:

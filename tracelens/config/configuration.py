@@ -152,7 +152,9 @@ def padded_vocab(vocab: int, ranks: int) -> int:
 
 
 def whole(value: object, key: str, name: str) -> int:
-    """``value`` as a whole number; InputError names the key otherwise."""
+    """``value`` as a whole number, or that of every layer; InputError names the key otherwise."""
+    if isinstance(value, list) and value and all(one == value[0] for one in value):
+        value = value[0]
     if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST:
         value = int(value)
     if isinstance(value, str):

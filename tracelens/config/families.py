@@ -24,6 +24,8 @@ class ModelFamily:
     head_dim: int | None = None  # where the file gives none and it is not hidden / heads
     experts: bool = False
     latent: bool = False
+    shared: int = 0  # experts that every token goes through, where the file does not say
+    hybrid: bool = False  # state-space layers, but for those that layer_types calls attention
     full_every: int | None = None  # of its layers with a sliding window, which sees all keys; 0: none does
     patches: int | None = None  # tokens beside those that are patches of an image: no vocabulary then
     both: bool = False  # an encoder and a decoder
@@ -69,7 +71,9 @@ FAMILIES: dict[str, ModelFamily] = {
     "cohere2": ModelFamily("Command R7B", tied=True, full_every=4),
     "olmo3": ModelFamily("OLMo 3", full_every=4),
     "exaone4": ModelFamily("EXAONE 4", full_every=4),
+    "exaone": ModelFamily("EXAONE"),
     "seed_oss": ModelFamily("Seed-OSS", head_dim=128),
+    "mimo": ModelFamily("MiMo"),  # Qwen2's layers, on the Hub
     "ministral": ModelFamily("Ministral", full_every=0),
     "ministral3": ModelFamily("Ministral 3"),
     "arcee": ModelFamily("Arcee", gated=False),
@@ -139,6 +143,14 @@ FAMILIES: dict[str, ModelFamily] = {
     "dots1": ModelFamily("dots.llm1", experts=True),
     "ernie4_5_moe": ModelFamily("ERNIE 4.5 MoE", experts=True, tied=True),
     "granitemoe": ModelFamily("Granite MoE", experts=True),
+    "granitemoeshared": ModelFamily("Granite MoE", experts=True, fused_gate=True),
+    "granitemoehybrid": ModelFamily("Granite 4", experts=True, fused_gate=True, hybrid=True),
+    "exaone_moe": ModelFamily("K-EXAONE", experts=True, full_every=4),
+    "cohere2_moe": ModelFamily("Command R MoE", experts=True, tied=True, full_every=4),
+    "hunyuan_v1_moe": ModelFamily("Hunyuan MoE", experts=True, shared=1),
+    "hy_v3": ModelFamily("Hunyuan 3", experts=True, head_dim=128),
+    "sarvam_moe": ModelFamily("Sarvam MoE", experts=True),
+    "bailing_moe": ModelFamily("Ling", experts=True, fused_qkv=True),  # on the Hub
     "phimoe": ModelFamily("Phi-3.5-MoE", experts=True, full_every=0),
     "minimax_m2": ModelFamily("MiniMax-M2", experts=True),
     "flex_olmo": ModelFamily("FlexOlmo", experts=True),
@@ -157,6 +169,9 @@ FAMILIES: dict[str, ModelFamily] = {
     "youtu": ModelFamily("Youtu-LLM", latent=True),
 }
 
+#: Families whose files leave sizes to transformers -> size -> default.
+DEFAULTS: dict[str, dict[str, int]] = {"gemma3": {"heads": 8, "kv_heads": 4, "vocab": 262208}}
+
 #: Families with learned positions -> how many of them no token takes: RoBERTa's begin behind its padding's.
 POSITIONS: dict[str, int] = {
     **dict.fromkeys(("gpt2", "gpt_neo", "opt", "gpt_bigcode", "biogpt", "openai-gpt"), 0),
@@ -171,11 +186,13 @@ NOT_MODELLED: dict[str, str] = {
     "longcat_flash": words.SHORTCUTS,
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe", "kimi_linear", "olmo_hybrid"), words.DELTA),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba"), words.STATE_SPACE),
-    **dict.fromkeys(("zamba", "zamba2", "nemotron_h", "falcon_h1", "granitemoehybrid"), words.STATE_SPACE),
+    **dict.fromkeys(("zamba", "zamba2", "nemotron_h", "falcon_h1"), words.STATE_SPACE),
+    **dict.fromkeys(("afmoe", "beam"), words.ATTENTION_GATE),
+    "mimo_v2_flash": words.LAYERS_DIFFER,
     **dict.fromkeys(("rwkv", "recurrent_gemma", "xlstm"), words.RECURRENT),
     **dict.fromkeys(("lfm2", "lfm2_moe"), words.CONVOLUTIONS),
     **dict.fromkeys(("minimax", "minimax_m1", "bailing_hybrid"), words.LINEAR_ATTENTION),
-    **dict.fromkeys(("gemma3n", "gemma4"), words.SIZES_BY_LAYER),
+    **dict.fromkeys(("gemma3n", "gemma4", "gemma4_unified"), words.SIZES_BY_LAYER),
     **dict.fromkeys(("t5gemma", "switch_transformers", "nllb-moe"), words.ENCODER_DECODER),
     **dict.fromkeys(("deberta", "deberta-v2", "xlnet"), words.RELATIVE_POSITIONS),
     **dict.fromkeys(("longformer", "big_bird", "led", "reformer", "longt5"), words.BLOCKS),

@@ -11,7 +11,7 @@ from typing import Any
 from tracelens.config import words
 from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Given, Layout, finish, whole
 from tracelens.config.encoder_decoder import take_both
-from tracelens.config.families import FAMILIES, NOT_MODELLED, POSITIONS, ModelFamily
+from tracelens.config.families import DEFAULTS, FAMILIES, NOT_MODELLED, POSITIONS, ModelFamily
 from tracelens.config.images import patched
 from tracelens.config.latent import take_latent
 from tracelens.errors import InputError
@@ -31,7 +31,11 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", 
 _WINDOW_ASKED = ("qwen", "smollm")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 #: Kinds of ``layer_types`` that are attention and an MLP.
-_LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
+_LAYER_KINDS = ("attention", "full_attention", "sliding_attention", "chunked_attention")
+_SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
+_SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size")
+_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk")
+_DENSE = ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers")
 _OTHER_PARTS = ("vision_config", "visual", "audio_config")
 
 
@@ -55,6 +59,10 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
         take_latent(draft, table, given)
     else:
         _kv_heads(draft, table, family)
+    for size, default in DEFAULTS.get(str(table.get("model_type")).removesuffix("_text"), {}).items():
+        if size not in draft.values:
+            key = "num_key_value_heads" if size == "kv_heads" else _KEYS[size][0]
+            draft.put(size, default, words.family_default(family.title), key=key)
     layout_experts = _experts(draft, table, family)
     if family.both:
         gate = take_both(draft, table, family, given)
@@ -130,7 +138,7 @@ def _family(table: Mapping[str, Any], draft: Draft, gated: bool | None) -> Model
             draft.notes.append(words.other_parts(kind))
         return known
     if any(table.get(key) for key in (*_EXPERTS, "moe_intermediate_size")):
-        raise InputError(f"{name}: the experts of model_type {kind[:40]!r} are not known here")
+        raise InputError(words.unknown_experts(name, kind[:40]))
     if gated is None:
         raise InputError(
             f"{name}: model_type {kind[:40]!r} is not known here: whether its MLP has a gate is not in the"
@@ -143,10 +151,14 @@ def _unlike(table: Mapping[str, Any], known: ModelFamily | None) -> str | None:
     """What the file says of any family's layers that these products do not hold; None where nothing."""
     kinds = table.get("layer_types") or table.get("layers_block_type")
     others = {str(kind) for kind in kinds} - set(_LAYER_KINDS) if isinstance(kinds, list) else set()
+    if "mamba" in others or (known is not None and known.hybrid and (others or not kinds)):
+        return words.STATE_SPACE
     if others:
         return words.layers_of_kind(min(others)[:40])
-    if table.get("index_topk"):
+    if any(table[key] for key in table if key.startswith("index_topk")):
         return words.INDEXED
+    if table.get("attn_output_gate") or table.get("use_gated_attention"):
+        return words.ATTENTION_GATE
     if table.get("kv_lora_rank") and not (known and known.latent):
         return words.LATENT_BY_KEY
     embedded = table.get("word_embed_proj_dim")
@@ -194,7 +206,8 @@ def _ffn(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> None:
             draft.put("ffn", factor * draft.values["hidden"], f"{factor} * hidden")
         draft.fixed["ffn"] = draft.fixed["hidden"] = words.no_width_key(family.title)
         return
-    if draft.take("ffn", table, _FFN):
+    # a family of experts without any has the MLP that would stand beside them
+    if draft.take("ffn", table, ("shared_intermediate_size", *_FFN) if family.experts else _FFN):
         return
     if family.ffn_factor is not None and "hidden" in draft.values:
         key = "n_inner" if "n_embd" in table else "intermediate_size"
@@ -204,7 +217,7 @@ def _ffn(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> None:
 
 def _experts(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> int | None:
     """Experts per token; None for a dense model. Sets experts and ffn (of one expert)."""
-    if not family.experts:
+    if not family.experts or any(table.get(key) == 0 for key in _EXPERTS):
         return None
     if not draft.take("experts", table, _EXPERTS):
         raise InputError(f"{draft.name} does not say how many experts there are (num_local_experts)")
@@ -214,8 +227,11 @@ def _experts(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> int
             f"{draft.name}: layers with experts in turn with layers without are not modelled yet"
         )
     draft.take("ffn", table, ("moe_intermediate_size", "intermediate_size"))
-    (_beside_llama4 if family.title == "Llama 4" else _beside_experts)(draft, table)
-    chosen = table.get("num_experts_per_tok", table.get("moe_k"))
+    if family.title == "Llama 4":
+        _beside_llama4(draft, table)
+    else:
+        _beside_experts(draft, table, family.shared)
+    chosen = next((table[key] for key in _CHOSEN if table.get(key) is not None), None)
     if chosen is None:
         raise InputError(f"{draft.name} does not say how many experts a token goes to (num_experts_per_tok)")
     chosen = whole(chosen, "num_experts_per_tok", draft.name)
@@ -224,17 +240,18 @@ def _experts(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> int
     return chosen
 
 
-def _beside_experts(draft: Draft, table: Mapping[str, Any]) -> None:
-    """The MLP that every token goes through, and layers without experts."""
-    shared = next((key for key in ("n_shared_experts", "moe_num_shared_experts") if table.get(key)), None)
-    if not draft.take("shared_ffn", table, ("shared_expert_intermediate_size",)) and shared is not None:
-        count = whole(table[shared], shared, draft.name)
+def _beside_experts(draft: Draft, table: Mapping[str, Any], usual: int) -> None:
+    """The MLP that every token goes through, of ``usual`` experts, and layers without experts."""
+    shared = next((key for key in _SHARED if table.get(key)), None)
+    count = whole(table[shared], shared, draft.name) if shared is not None else usual
+    widths = tuple(key for key in _SHARED_WIDTH if table.get(key))
+    if not draft.take("shared_ffn", table, widths) and count:
         draft.put("shared_ffn", count * draft.values.get("ffn", 0), words.shared_experts(count, draft.name))
     listed = table.get("mlp_only_layers")
     dense = len(listed) if isinstance(listed, list) else 0
     kinds = table.get("mlp_layer_types")
     dense = dense or (kinds.count("dense") if isinstance(kinds, list) else 0)
-    for key in ("first_k_dense_replace", "moe_layer_start_index"):
+    for key in _DENSE:
         dense = dense or whole(table.get(key) or 0, key, draft.name)
     _without_experts(draft, table, min(dense, draft.values.get("layers", dense)), "intermediate_size")
 

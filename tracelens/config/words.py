@@ -59,6 +59,7 @@ FOURIER = "Fourier transforms in place of attention"
 FACTORED = "a factored embedding"
 CROSS_ATTENTION = "cross-attention layers"
 SHARED_WEIGHTS = "layers that share weights and a factored embedding"
+ATTENTION_GATE = "a gate on what attention gives"
 LAYERS_DIFFER = "layers that differ from one another"
 
 MLP_OF_NANOGPT = "nanoGPT's model.py fixes the MLP at 4 * n_embd"
@@ -112,6 +113,14 @@ def beyond_positions(sequence: int, key: str, positions: int) -> str:
 def other_parts(kind: str) -> str:
     """A model of which only the language model is counted."""
     return f"{kind} has other parts beside its language model: they are not counted"
+
+
+def unknown_experts(name: str, kind: str) -> str:
+    """Experts of a family that nobody knows here, and how to give their sizes."""
+    return (
+        f"{name}: the experts of model_type {kind!r} are not known here: write the model's sizes as"
+        " Megatron-LM arguments (--num-experts, --moe-router-topk, --moe-ffn-hidden-size) and give that file"
+    )
 
 
 def layers_of_kind(kind: str) -> str:
