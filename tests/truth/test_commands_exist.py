@@ -16,11 +16,12 @@ from tracelens.cli import cli
 #: Flags of other programs that texts name.
 OTHERS = {
     # Megatron-LM, megatron/training/arguments.py
-    "--make-vocab-size-divisible-by", "--num-query-groups", "--num-experts", "--moe-router-topk", "--moe-ffn-hidden-size", "--group-query-attention",
+    "--make-vocab-size-divisible-by", "--num-query-groups", "--num-experts", "--group-query-attention",
     "--overlap-param-gather", "--overlap-grad-reduce", "--tp-comm-overlap", "--tensor-model-parallel-size",
     "--sequence-parallel", "--attention-backend", "--use-flash-attn",
     "--swiglu", "--seq-length", "--num-layers", "--num-attention-heads", "--multi-latent-attention",
     "--moe-router-load-balancing-type", "--moe-aux-loss-coeff", "--moe-expert-capacity-factor",
+    "--moe-router-topk", "--moe-ffn-hidden-size",
     "--moe-grouped-gemm", "--micro-batch-size", "--kv-channels", "--hidden-size", "--ffn-hidden-size",
     "--decoder-first-pipeline-num-layers", "--account-for-embedding-in-pipeline-split",
     # nvidia-smi; Perfetto's trace_processor
