@@ -93,7 +93,7 @@ def test_standard_input(tmp_path: Path) -> None:
         (["analyze", "text.json"], 3, "not JSON"),
         (["analyze", "other.json"], 3, "'tracelens suggest'"),
         (["analyze", "cpu.json"], 3, "no GPU event"),
-        (["analyze", *(f"{name}.csv" for name in "abcd")], 3, "no trace in these 4 files: a.csv"),
+        (["analyze", *(f"{name}.csv" for name in "abcd")], 3, "no trace or summary in these 4 files: a.csv"),
         (["analyze", "jax.json"], 3, "jax.json holds no event of torch.profiler"),
         (["doctor", "jax.json"], 3, "jax.json holds no event of torch.profiler"),
         (["analyze", SAMPLE, "--gpu", "h900"], 2, "h900"),

@@ -378,6 +378,12 @@ def test_one_rank_alone_says_that_it_needs_others(tmp_path: Path) -> None:
     assert found.missing == [1, 2, 3]
 
 
+def test_a_folder_alone_is_given_without_a_list(tmp_path: Path) -> None:
+    traces = Simulation(small()).write(tmp_path)
+    assert analyze_job(tmp_path, workers=1) == analyze_job(str(tmp_path), workers=1)
+    assert analyze_job(tmp_path, workers=1) == analyze_job(traces, workers=1)
+
+
 def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(
     tmp_path: Path, said: Listener
 ) -> None:
@@ -385,7 +391,6 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(
     traces.mkdir()
     Simulation(planted(small, 1, gpu=1.3)).write(traces)
     page, data, bundle = tmp_path / "p.html", tmp_path / "j.json", tmp_path / "b.summary"
-    (tmp_path / "own").mkdir()
     asked = ["analyze", str(traces), "-o", str(page), "--json", str(data), "--pages", str(tmp_path / "own")]
     run = CliRunner().invoke(
         cli,

@@ -100,7 +100,7 @@ class RankOptions:
         return dask_executor(self.dask)
 
     def checked(self, *, redacted: bool) -> Pages | None:
-        """Where each rank's own page goes, once the folders are known to be there."""
+        """Where each rank's own page goes; the folders are made where they are not there yet."""
         from tracelens.job.run import Pages
         from tracelens.render.job_html import write_rank_page
 
@@ -108,13 +108,16 @@ class RankOptions:
             from tracelens.hta.library import library
 
             library()
-        for name, folder in (("--keep", self.keep), ("--pages", self.pages)):
-            if folder is not None and not os.path.isdir(folder):
-                raise UsageError(f"{name} {folder}: there is no such folder; make it first")
         if redacted and self.pages is not None:
             raise UsageError("--pages writes names: not with --redact")
         if self.dask is not None and self.workers is not None:
             raise UsageError("--workers is of this machine: the Dask cluster has its own")
+        for name, folder in (("--keep", self.keep), ("--pages", self.pages)):
+            try:
+                if folder is not None:
+                    os.makedirs(folder, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"{name} {folder}: {error.strerror}; give a folder") from None
         return None if self.pages is None else Pages(self.pages, write_rank_page)
 
 

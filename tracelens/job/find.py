@@ -35,7 +35,7 @@ class Files:
     left: list[Left]
 
 
-def find_files(paths: Sequence[str | Path]) -> Files:
+def find_files(paths: str | Path | Sequence[str | Path]) -> Files:
     """Traces and summaries among files, folders, patterns and addresses, and what is left out with why.
 
     Raises InputError where a path leads nowhere or nothing is found.
@@ -43,6 +43,7 @@ def find_files(paths: Sequence[str | Path]) -> Files:
     left: list[Left] = []
     traces: dict[str, None] = {}
     summaries: dict[str, None] = {}
+    paths = [paths] if isinstance(paths, (str, Path)) else paths
     for given in paths:
         for place in _remote(str(given)) if is_remote(given) else _local(given):
             name = name_of(place)
@@ -57,7 +58,7 @@ def find_files(paths: Sequence[str | Path]) -> Files:
     if not traces and not summaries:
         said = ", ".join(str(path) for path in paths) if len(paths) <= _NAMED else f"these {len(paths)} files"
         why = f": {left[0].file}: {left[0].why}" if left else ""
-        raise InputError(f"no trace in {said}{why}; {RECORD_ONE}")
+        raise InputError(f"no trace or summary in {said}{why}; {RECORD_ONE}")
     return Files(list(traces), list(summaries), left)
 
 

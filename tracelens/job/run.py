@@ -104,7 +104,7 @@ def _kept_name(path: str, work: RankWork) -> str:
 
 
 def summarize_files(
-    paths: Sequence[str | Path],
+    paths: str | Path | Sequence[str | Path],
     work: RankWork | None = None,
     *,
     workers: int | None = None,
@@ -143,7 +143,7 @@ def summarize_files(
 
 
 def analyze_job(
-    paths: Sequence[str | Path],
+    paths: str | Path | Sequence[str | Path],
     *,
     gpu: str | None = None,
     keep: str | Path | None = None,
