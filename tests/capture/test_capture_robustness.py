@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,20 @@ def test_too_few_steps_are_told_plainly(tmp_path: Path, said: Listener) -> None:
     assert done.returncode == 0
     said([line for line in done.stderr.splitlines() if "no trace: " in line])
     assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(("ran", "active"), [(2, 0), (3, 1), (4, 2)])
+def test_the_shorter_window_that_is_named_fits_the_script(tmp_path: Path, ran: int, active: int) -> None:
+    """As many steps as were asked for, where the script ran so many; none is named where nothing fits."""
+    done = capture(NANOGPT, "--steps", str(ran), cwd=tmp_path)
+    named = re.findall(r"--\w+ \d+", done.stderr)
+    if not active:
+        assert named == []
+        return
+    window = tuple(" ".join(named).split())
+    assert window[-2:] == ("--active", str(active))
+    capture(NANOGPT, "--steps", str(ran), cwd=tmp_path, options=window)
+    assert files(tmp_path) == ["rank0.json.gz"]
 
 
 def test_the_parent_of_a_script_with_too_few_steps_says_no_other_reason(tmp_path: Path) -> None:

@@ -275,9 +275,11 @@ class Session:
             return "a profiler of the script's own ran all the time"
         if reason is not None:
             return f"{reason} after {self.done} of the {options.last} steps that a trace needs"
+        fit = min(options.active, self.done - 2)  # steps that are left behind one of waiting and a warm-up
+        shorter = f", or capture --wait 1 --warmup 1 --active {fit}" if fit > 0 else ""
         return (
             f"needs {options.last} steps ({options.wait} wait + {options.warmup} warm-up + {options.active} "
-            f"recorded); the script ran {self.done}: train longer, or capture --wait 1 --warmup 1 --active 1"
+            f"recorded); the script ran {self.done}: train longer{shorter}"
         )
 
     def _write(self, ended: str | None) -> None:
