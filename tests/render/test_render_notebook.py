@@ -7,7 +7,6 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,22 +16,6 @@ from tracelens import Analysis
 from tracelens.api import ShownComparison, ShownSuggestions
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.html import render_html
-
-
-class Printer:
-    """The one method of IPython's pretty printer that objects call."""
-
-    def __init__(self) -> None:
-        self.said = ""
-
-    def text(self, words: str) -> None:
-        self.said += words
-
-
-def kept(shown: Any) -> str:
-    printer = Printer()
-    shown._repr_pretty_(printer, False)
-    return printer.said
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +74,7 @@ def test_suggestions_show_what_the_terminal_shows(suggestions: ShownSuggestions)
     assert suggestions.verdict in " ".join(said.split())
     for pick in suggestions.picks:
         assert pick.title in said
-    assert kept(suggestions) == f"<Suggestions: {suggestions.verdict}>"
+    assert repr(suggestions) == f"<Suggestions: {suggestions.verdict}>"
 
 
 def test_suggestions_are_read_on_white_paper(suggestions: ShownSuggestions) -> None:

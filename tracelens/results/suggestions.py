@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from tracelens.results.advice import FrontPoint, OtherHeads, ShapePick
 from tracelens.results.described import says
@@ -80,7 +80,7 @@ class WholeStep:
     stack: Annotated[Stack, says("plain PyTorch, or Megatron-Core with Transformer Engine")] = "plain"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Suggestions:
     """What ``tracelens suggest`` says."""
 
@@ -138,6 +138,6 @@ class Suggestions:
 
     generated: Annotated[bool, says("of a trace that a program made: nothing here was measured")] = False
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Where a notebook shows text: the verdict, for the rest is long."""
-        printer.text(f"<Suggestions: {self.verdict}>")
+    def __repr__(self) -> str:
+        """The verdict, for the rest is long."""
+        return f"<Suggestions: {self.verdict}>"
