@@ -146,6 +146,16 @@ def test_without_script_everything_still_shows(opened: Open) -> None:
                 page.call("DOM.getBoxModel", nodeId=node)
 
 
+def test_a_telephone_shows_a_gemms_sizes_and_time_without_scrolling(opened: Open) -> None:
+    page = opened(width=420)
+    right = page.run(
+        "Math.max(...[...document.querySelectorAll('#gemms thead th')]"
+        ".filter(th => /^(Component|M × N × K|ms)/.test(th.textContent))"
+        ".map(th => th.getBoundingClientRect().right))"
+    )
+    assert 200 < right <= 420
+
+
 def test_columns_sort_both_ways_with_unknown_values_last(opened: Open) -> None:
     page = opened()
     column = page.run(
