@@ -7,13 +7,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.browser import devtools
 from tests.browser.conftest import Open
+from tests.job.simulated import Simulation, data_parallel
 from tests.render import sample_report
 from tracelens.api import compare
+from tracelens.job.run import analyze_job
 from tracelens.render.compare_html import render_compare_html
+from tracelens.render.job_html import render_job_html
+from tracelens.results.job import JobGemm
 
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 OPEN_ALL = "document.querySelectorAll('details').forEach(d => d.open = true)"
@@ -213,5 +218,22 @@ def test_the_gemms_of_a_comparison_are_filtered_and_sorted_with_those_that_are_f
         assert times == sorted(times, reverse=True) and len(times) > 3
         assert page.run("document.querySelectorAll('#gemms [aria-sort]').length") == 0
         assert page.complaints() == []
+    finally:
+        page.close()
+
+
+def test_a_jobs_shapes_stay_on_one_line_of_a_telephone(browser: devtools.Browser, tmp_path: Path) -> None:
+    """A step of an optimizer alone is named once."""
+    row = JobGemm("optimizer", "", "optimizer", 16384, 50304, 10240, 8, "bf16", 2, 1.0, "rank 1", 1.1, 0.5)
+    found = analyze_job(Simulation(data_parallel(2, steps=2)).write(tmp_path), workers=1)
+    path = tmp_path / "job.html"
+    path.write_text(render_job_html(msgspec.structs.replace(found, gemms=[row])), encoding="utf-8")
+    page = devtools.Page(browser, width=420)
+    try:
+        page.open(path)
+        cells = "[...document.querySelectorAll('[aria-label=GEMMs] tbody tr > *')]"
+        assert page.run(f"{cells}[0].textContent") == "optimizer"
+        assert page.run(f"{cells}[1].getBoundingClientRect().height") < 40
+        assert page.run("document.documentElement.scrollWidth") <= 420
     finally:
         page.close()
