@@ -8,13 +8,14 @@ import math
 import pytest
 
 from tracelens import numbers as f
+from tracelens.comparison import spelling
 from tracelens.render import groups, text
 from tracelens.render.templates import part
 from tracelens.results import Estimate
 from tracelens.words import COMPONENTS
 
 
-@pytest.mark.parametrize("module", [f, text])
+@pytest.mark.parametrize("module", [f, text, spelling])
 def test_examples_in_docstrings_hold(module: object) -> None:
     result = doctest.testmod(module)  # type: ignore[arg-type]
     assert result.attempted > 0 and result.failed == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tracelens import numbers as f
 
+_TIMES = 10  # as much as before: from here on percent say less than the factor
+
 
 def arrow_ms(before: float | None, after: float | None) -> str:
     """Write two times, the unit once where it is the same.
@@ -34,13 +36,15 @@ def arrow_pct(before: float | None, after: float | None, *, least: tuple[bool, b
 
 
 def signed_pct(frac: float | None) -> str:
-    """Write a signed share.
+    """Write a signed share; from ten times as much on, how many times.
 
-    >>> signed_pct(-0.07), signed_pct(0.0312), signed_pct(0.0), signed_pct(None)
-    ('−7.0%', '+3.1%', '±0%', 'unknown')
+    >>> signed_pct(-0.07), signed_pct(0.0312), signed_pct(0.0), signed_pct(155.687), signed_pct(None)
+    ('−7.0%', '+3.1%', '±0%', '×157', 'unknown')
     """
     if frac is None:
         return f.UNKNOWN
+    if frac >= _TIMES - 1:
+        return f"×{f.sig(1 + frac)}"
     if abs(frac) < 0.0005:
         return "±0%"
     return f"{'+' if frac > 0 else '−'}{abs(frac):.1%}"
