@@ -84,6 +84,18 @@ def test_the_shorter_window_that_is_named_fits_the_script(tmp_path: Path, ran: i
     assert files(tmp_path) == ["rank0.json.gz"]
 
 
+def test_passes_that_are_taken_for_steps_are_called_so(tmp_path: Path, said: Listener) -> None:
+    """18 of a script that updates its weights by itself: the last three are steps."""
+    (tmp_path / "own.py").write_text(
+        "import torch\nmodel = torch.nn.Linear(8, 8)\n"
+        "for step in range(18):\n    model(torch.randn(4, 8)).sum().backward()\n"
+    )
+    done = capture("own.py", cwd=tmp_path)
+    (line,) = (line for line in done.stderr.splitlines() if "no trace: " in line)
+    assert "ran 3" in line and "backward" in line
+    said(line)
+
+
 def test_the_parent_of_a_script_with_too_few_steps_says_no_other_reason(tmp_path: Path) -> None:
     call = f"subprocess.run([sys.executable, {str(NANOGPT)!r}, '--steps', '3'], check=True)"
     (tmp_path / "start.py").write_text(f"import subprocess, sys\n{call}\n")

@@ -29,7 +29,7 @@ from tracelens.capture.options import AFTER, Options
 from tracelens.capture.parallel import rank_and_world
 from tracelens.capture.recorder import Recorder
 from tracelens.capture.runner import check_folder
-from tracelens.capture.steps import StepFinder
+from tracelens.capture.steps import BLIND, StepFinder
 from tracelens.capture.system import on_gpu
 
 P = ParamSpec("P")
@@ -275,11 +275,13 @@ class Session:
             return "a profiler of the script's own ran all the time"
         if reason is not None:
             return f"{reason} after {self.done} of the {options.last} steps that a trace needs"
+        blind = self._automatic and self._finder.source == "backward"
+        told = f", one per backward pass from the {BLIND}th on: no optimizer step was seen" if blind else ""
         fit = min(options.active, self.done - 2)  # steps that are left behind one of waiting and a warm-up
         shorter = f", or capture --wait 1 --warmup 1 --active {fit}" if fit > 0 else ""
         return (
             f"needs {options.last} steps ({options.wait} wait + {options.warmup} warm-up + {options.active} "
-            f"recorded); the script ran {self.done}: train longer{shorter}"
+            f"recorded); the script ran {self.done}{told}: train longer{shorter}"
         )
 
     def _write(self, ended: str | None) -> None:
