@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.known_models import contradictions
+from tests.advice import configs
 from tests.advice.configs import read, written
 from tests.said import Listener
 from tracelens.config import Configuration, read_config
@@ -61,6 +62,8 @@ def whisper(hidden: int, layers: int, vocab: int = 51865, **more: Any) -> dict[s
 
 
 _V1_1 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+MPNET = configs.BERT_BASE | {"model_type": "mpnet"}
+BEIT = configs.BERT_BASE | {"model_type": "beit", "image_size": 224, "patch_size": 16}
 T5_BASE, BART_LARGE = t5(768, 12, 3072, 12), bart("bart", 1024, 16, 12, 50265)
 WHISPER_LARGE = whisper(1280, 32, 51866, num_mel_bins=128)
 
@@ -127,6 +130,16 @@ def test_cross_attention_has_a_norm_and_a_residual_of_its_own(tmp_path: Path) ->
     decoder, layout = stacks(config.model, config.layout)[1]
     norm, *_ = hidden_traffic(decoder, layout)
     assert norm.fused_bytes == 2 * 3 * 2 * (2 * 128) * 1024 * 12
+    assert norm.plain_bytes == norm.fused_bytes  # LayerNorm is one kernel; T5's RMSNorm six, in fp32
+    t5s = read(tmp_path, T5_BASE)
+    (first, *_), mpnet = hidden_traffic(t5s.model, t5s.layout), read(tmp_path, MPNET)
+    assert first.plain_bytes == 6 * first.fused_bytes and mpnet.layout.bias and not mpnet.layout.rms
+
+
+def test_a_bias_of_patches_is_there_where_the_file_asks_for_it(tmp_path: Path) -> None:
+    for key in ("use_relative_position_bias", "use_shared_relative_position_bias"):
+        assert read(tmp_path, BEIT | {key: True}).layout.bias
+    assert not read(tmp_path, BEIT).layout.bias
 
 
 def test_a_bias_is_read_for_every_score_and_learned_but_in_cross_attention(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ class Layout:
     fused_gate: bool = False  # gate and up in one product; only where the MLP is gated
     causal: bool = True
     rope: bool = False
+    rms: bool = False  # RMSNorm without rotary embeddings, which come with it
     experts_per_token: int | None = None
     window: int | None = None  # sliding: earlier keys that a query sees, in this share of the layers
     windowed_frac: float = 0.0

@@ -15,6 +15,7 @@ _BOTH = {
     "ffn": (("d_ff",), ("encoder_ffn_dim", "decoder_ffn_dim")),
 }
 _LAYERS = (("num_layers", "num_decoder_layers"), ("encoder_layers", "decoder_layers"))
+_POSITIONS = ("max_source_positions", "max_target_positions")
 #: What the T5s were trained with (arXiv 1910.10683): relative positions set no length.
 _USUAL_SEQUENCE = 512
 #: Stays, for one of the two stacks alone would change.
@@ -42,11 +43,10 @@ def take_both(draft: Draft, table: Mapping[str, object], family: ModelFamily, gi
     if not draft.take("decoder_layers", table, keys[1:]) and as_many is not None:
         draft.put("decoder_layers", as_many, words.AS_ENCODER)
     draft.take("head_dim", table, ("d_kv",))
-    _lengths(draft, table, given)
+    sound = all(table.get(key) is not None for key in _POSITIONS)
+    draft.beside = (_of_sound if sound else _of_text)(draft, table, given) or None
     for name in _TOGETHER:
         draft.fixed[name] = words.TWO_STACKS
-    draft.notes += [words.BIASED] if family.bias else []
-    draft.beside = _beside(draft, table)
     gate = table.get("feed_forward_proj")
     return gate.startswith("gated") if isinstance(gate, str) else None
 
@@ -55,41 +55,34 @@ def _listed(found: object) -> list[object]:
     return found if isinstance(found, list) else []
 
 
-def _lengths(draft: Draft, table: Mapping[str, object], given: Given) -> None:
-    """Of the encoder and of the decoder; what a user gives wins in ``finish``."""
-    frames, key = table.get("max_source_positions"), "max_source_positions"
-    if frames is not None:  # Whisper: a spectrogram of 30 s whatever is said in it
-        length = whole(frames, key, draft.name)
-        if given.sizes.get("sequence", length) != length:
-            raise UsageError(
-                f"the encoder always reads {length} frames ({key}): --decoder-sequence N is the text's"
-            )
-        draft.put("sequence", length, f"{draft.name}: {key}", origin="written")
-        draft.notes.append(words.STEM_NOT_COUNTED)
-        allowed, key = table.get("max_target_positions"), "max_target_positions"
-        text = whole(allowed, key, draft.name) if allowed is not None else length
-        draft.put("decoder_sequence", text, words.decoder_assumed(key, text), origin="assumed")
-        return
+def _of_sound(draft: Draft, table: Mapping[str, object], given: Given) -> int:
+    """Whisper's lengths, of 30 s of sound whatever is said; weights of its positions and convolutions."""
+    frames, text = (whole(table[key], key, draft.name) for key in _POSITIONS)
+    if given.sizes.get("sequence", frames) != frames:
+        why = f"the encoder always reads {frames} frames ({_POSITIONS[0]})"
+        raise UsageError(f"{why}: --decoder-sequence N is the text's")
+    draft.put("sequence", frames, f"{draft.name}: {_POSITIONS[0]}", origin="written")
+    draft.put("decoder_sequence", text, words.decoder_assumed(_POSITIONS[1], text), origin="assumed")
+    if (asked := given.sizes.get("decoder_sequence", 0)) > text:
+        draft.notes.append(words.beyond_positions(asked, _POSITIONS[1], text))
+    mels = whole(table.get("num_mel_bins", 80), "num_mel_bins", draft.name)
+    hidden, ffn, layers = (draft.values.get(name, 1) for name in ("hidden", "ffn", "layers"))
+    # three taps each: one over the spectrogram at twice the frames, one over its result at every second
+    stem, layer = 6 * mels + 3 * hidden, 4 * hidden + 2 * ffn
+    draft.notes.append(words.stem_not_counted(stem / (layers * layer)))
+    return (frames + text + 3 * (mels + hidden)) * hidden
+
+
+def _of_text(draft: Draft, table: Mapping[str, object], given: Given) -> int:
+    """Lengths that positions allow, or T5 was trained with; weights of learned positions."""
     key = next((one for one in ("n_positions", "max_position_embeddings") if table.get(one) is not None), "")
     length = whole(table[key], key, draft.name) if key else _USUAL_SEQUENCE
     why = f"{draft.name}: {key}" if key else words.SEQUENCE_ASSUMED
     draft.put("sequence", length, why, origin="written" if key else "assumed")
     as_long = given.sizes.get("sequence", length)
     draft.put("decoder_sequence", as_long, words.DECODER_AS_LONG, origin="assumed")
-    for asked in (as_long, given.sizes.get("decoder_sequence", 0)):
-        if POSITIONS.get(str(table.get("model_type"))) is not None and asked > length:
-            draft.notes.append(words.beyond_positions(asked, key, length))
-            break
-
-
-def _beside(draft: Draft, table: Mapping[str, object]) -> int | None:
-    """Weights that no GEMM here has: learned positions, and Whisper's convolutions."""
-    hidden, positions = draft.values.get("hidden", 0), 0
-    if table.get("max_source_positions") is not None:
-        mels = whole(table.get("num_mel_bins", 80), "num_mel_bins", draft.name)
-        positions = draft.values["sequence"] + draft.values["decoder_sequence"] + 3 * (mels + hidden)
-    elif str(table.get("model_type")) in POSITIONS:
-        positions = 2 * (
-            whole(table.get("max_position_embeddings") or 0, "max_position_embeddings", draft.name) + 2
-        )
-    return positions * hidden or None
+    if str(table.get("model_type")) not in POSITIONS:
+        return 0
+    if (asked := max(as_long, given.sizes.get("decoder_sequence", 0))) > length:
+        draft.notes.append(words.beyond_positions(asked, key, length))
+    return 2 * (length + 2) * draft.values.get("hidden", 0)

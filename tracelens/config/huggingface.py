@@ -11,9 +11,11 @@ from typing import Any
 from tracelens.config import words
 from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Given, Layout, finish, whole
 from tracelens.config.encoder_decoder import take_both
-from tracelens.config.families import DEFAULTS, FAMILIES, NOT_MODELLED, POSITIONS, ModelFamily
+from tracelens.config.families import DEFAULTS, FAMILIES, POSITIONS, ModelFamily
 from tracelens.config.images import patched
 from tracelens.config.latent import take_latent
+from tracelens.config.projections import projections
+from tracelens.config.unlike import unlike, whole_unlike
 from tracelens.errors import InputError
 
 #: Where a model of several parts keeps its language model.
@@ -30,12 +32,12 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", 
 #: These have their window only where the file asks for it (transformers, configuration_*.py).
 _WINDOW_ASKED = ("qwen", "smollm")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-#: Kinds of ``layer_types`` that are attention and an MLP.
-_LAYER_KINDS = ("attention", "full_attention", "sliding_attention", "chunked_attention")
 _SHARED = ("n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts")
 _SHARED_WIDTH = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk")
 _DENSE = ("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers")
+#: Sizes that a user can be asked for; more are those of another kind of model.
+_FEW = 2
 _OTHER_PARTS = ("vision_config", "visual", "audio_config")
 
 
@@ -47,10 +49,10 @@ def is_huggingface(table: Mapping[str, Any]) -> bool:
 def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Configuration:
     """Sizes and layers of a config.json already decoded."""
     draft, whole_table = Draft(name), table
-    if (reason := NOT_MODELLED.get(str(table.get("model_type")))) is not None:
-        raise InputError(f"{name}: {table['model_type']} has {reason}, which is not modelled yet")
     part, table = _language_part(table, draft)
-    family = _family(table, draft, given.gated)
+    if (reason := whole_unlike(whole_table)) is not None:
+        raise _refused(name, {**table, "model_type": whole_table.get("model_type")}, reason, whole_table)
+    family = _family(table, draft, given)
     for size, keys in _KEYS.items():
         draft.take(size, table, keys)
     if "head_dim" not in draft.values and family.head_dim is not None:
@@ -74,6 +76,7 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
     if not family.both:
         _sequence(draft, table, given.sizes)
     window, windowed = _window(draft, table, family, given.sizes)
+    draft.notes += [words.BIASED] if family.bias else []
     _quantization(draft, whole_table)
     if table.get("num_nextn_predict_layers"):
         ahead = str(table["num_nextn_predict_layers"])[:12]
@@ -92,6 +95,7 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
         window=window,
         windowed_frac=windowed,
         patches=family.patches is not None,
+        rms=family.both and family.bias,
         bias=family.bias,
     )
     share = table.get("tie_word_embeddings")
@@ -122,58 +126,56 @@ def _language_part(table: Mapping[str, Any], draft: Draft) -> tuple[str | None, 
     return None, table
 
 
-def _family(table: Mapping[str, Any], draft: Draft, gated: bool | None) -> ModelFamily:
+def _family(table: Mapping[str, Any], draft: Draft, given: Given) -> ModelFamily:
     kind, name = table.get("model_type"), draft.name
     if not isinstance(kind, str):
         raise InputError(f"{name} has no model_type, so how its layers are built is not known")
     base = kind.removesuffix("_text")
     known = FAMILIES.get(base)
-    reason = NOT_MODELLED.get(kind, NOT_MODELLED.get(base, _unlike(table, known)))
-    if reason is None and known is None:
-        reason = _unlike_by_keys(table)
-    if reason is not None:
-        raise InputError(f"{name}: {kind[:40]} has {reason}, which is not modelled yet")
+    if (reason := whole_unlike(table) or unlike(table, known)) is not None:
+        raise _refused(name, table, reason)
     if known is not None:
         if any(isinstance(table.get(part), Mapping) for part in _OTHER_PARTS):
             draft.notes.append(words.other_parts(kind))
         return known
+    return _unknown(table, draft, kind, given)
+
+
+def _unknown(table: Mapping[str, Any], draft: Draft, kind: str, given: Given) -> ModelFamily:
+    """A family that is not known, as a plain transformer where the file and the user say all that takes."""
+    named = f"{draft.name}: model_type {kind[:40]!r}"
     if any(table.get(key) for key in (*_EXPERTS, "moe_intermediate_size")):
-        raise InputError(words.unknown_experts(name, kind[:40]))
-    if gated is None:
         raise InputError(
-            f"{name}: model_type {kind[:40]!r} is not known here: whether its MLP has a gate is not in the"
-            " file; add --gated or --no-gated to read it as a plain transformer"
+            f"{named} has experts, and how they are built is not known here", words.OTHER_EXPERTS
         )
-    return _plain(table, draft, kind[:40], gated)
+    lacking = [
+        size
+        for size, keys in (_KEYS | {"ffn": _FFN}).items()
+        if size in words.NEEDED and size not in given.sizes and all(table.get(key) is None for key in keys)
+    ]
+    if "vocab" in lacking:
+        raise _refused(draft.name, table, words.NO_VOCABULARY)
+    if len(lacking) > _FEW:
+        raise InputError(f"{named} has {words.under_no_key(lacking)}", words.A_TRACE_TELLS)
+    if given.gated is None:
+        raise InputError(f"{named} is not known here: {words.untold(lacking)}", words.as_plain(lacking))
+    return _plain(table, draft, kind[:40], given.gated)
 
 
-def _unlike(table: Mapping[str, Any], known: ModelFamily | None) -> str | None:
-    """What the file says of any family's layers that these products do not hold; None where nothing."""
-    kinds = table.get("layer_types") or table.get("layers_block_type")
-    others = {str(kind) for kind in kinds} - set(_LAYER_KINDS) if isinstance(kinds, list) else set()
-    if "mamba" in others or (known is not None and known.hybrid and (others or not kinds)):
-        return words.STATE_SPACE
-    if others:
-        return words.layers_of_kind(min(others)[:40])
-    if any(table[key] for key in table if key.startswith("index_topk")):
-        return words.INDEXED
-    if table.get("attn_output_gate") or table.get("use_gated_attention"):
-        return words.ATTENTION_GATE
-    if table.get("kv_lora_rank") and not (known and known.latent):
-        return words.LATENT_BY_KEY
-    embedded = table.get("word_embed_proj_dim")
-    return words.FACTORED if embedded not in (None, table.get("hidden_size")) else None
-
-
-def _unlike_by_keys(table: Mapping[str, Any]) -> str | None:
-    """The same of a family that is not known, by keys that such layers have."""
-    if table.get("is_encoder_decoder") is True:
-        return words.ENCODER_DECODER
-    if "hybrid_override_pattern" in table or any(key.startswith(("mamba_", "ssm_")) for key in table):
-        return words.STATE_SPACE
-    if "block_configs" in table:
-        return words.LAYERS_DIFFER
-    return words.IMAGES if "patch_size" in table and "vocab_size" not in table else None
+def _refused(
+    name: str, table: Mapping[str, Any], reason: str, whole_table: Mapping[str, Any] | None = None
+) -> InputError:
+    """With what helps: GEMMs that can be judged by themselves, a part that can be read, a trace."""
+    kind = str(table.get("model_type", "this model"))[:40]
+    if reason in (words.STATE_SPACE, words.DELTA) and (gemms := projections(table)):
+        return InputError(
+            f"{name}: {kind} has {reason}, {words.NO_TIME_OF_THE_CORE}", words.one_by_one(gemms)
+        )
+    remedies = [words.A_TRACE_TELLS]
+    part = (whole_table or {}).get("vision_config")
+    if reason == words.TOWERS and isinstance(part, Mapping) and part.get("model_type") in FAMILIES:
+        remedies.insert(0, words.part_alone("vision_config"))
+    return InputError(f"{name}: {kind} has {reason}, {words.WHICH_IS_NOT_MODELLED}", "; ".join(remedies))
 
 
 def _plain(table: Mapping[str, Any], draft: Draft, kind: str, gated: bool) -> ModelFamily:

@@ -24,6 +24,9 @@ def patched(
     if "sequence" not in given:
         _sequence(draft, table, family.patches or 0)
     draft.notes.append(words.NO_PATCHES_COUNTED)
+    if family.bias:  # where the file asks for one
+        asked = table.get("use_relative_position_bias") or table.get("use_shared_relative_position_bias")
+        family = replace(family, bias=bool(asked))
     if draft.take("ffn", table, ("intermediate_size",)):
         return replace(family, gated=bool(table.get("use_gated_mlp", family.gated)))
     factor = whole(table.get("mlp_ratio", 4), "mlp_ratio", draft.name)

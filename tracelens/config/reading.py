@@ -138,6 +138,9 @@ def _from_json(text: str, given: Given, name: str) -> Configuration:
     flat = flattened(table)
     if is_megatron(flat):
         return read_megatron(flat, given, name=name, format="megatron-json")
+    for key, what in words.OTHER_LIBRARIES.items():
+        if key in table:
+            raise InputError(f"{name} {what}")
     if "traceEvents" in table:
         raise InputError(f"{name} is a trace, not a configuration: {words.TRACE_INSTEAD}")
     raise InputError(

@@ -21,6 +21,14 @@ HEAD_DIM_FOLLOWS = "hidden / heads"
 KV_HEADS_FOLLOW = "as many as heads"
 SEQUENCE_ASSUMED = "assumed: give --sequence N"
 NOT_YET = "is not modelled yet"
+WHICH_IS_NOT_MODELLED = f"which {NOT_YET}"
+NO_TIME_OF_THE_CORE = "whose time is not predicted, and so neither is a step"
+CAPTURE_IT = "tracelens capture -- train.py, then tracelens analyze"
+A_TRACE_TELLS = f"a trace of its step is advised on: {CAPTURE_IT}"
+OTHER_EXPERTS = (
+    "write the sizes as Megatron-LM arguments (--num-experts, --moe-router-topk, --moe-ffn-hidden-size) and"
+    " give that file; one layer alone: tracelens gemm TOKENSxHIDDENxINTER --experts E --top-k K"
+)
 AS_ENCODER = "as many as the encoder has"
 TWO_STACKS = "encoder and decoder are not searched one without the other"
 DECODER_AS_LONG = "assumed, as long as the encoder's: give --decoder-sequence N"
@@ -28,7 +36,6 @@ BIASED = (
     "relative positions are a bias for every score, which no flash kernel takes: attention is guessed, from"
     " FlexAttention to scores in memory"
 )
-STEM_NOT_COUNTED = "the convolutions in front of the encoder are not counted"
 NO_PATCHES_COUNTED = "the patches' embedding and the head are not counted: 2 % of the GEMMs or less"
 TAKEN_FOR_GPT = "taken for a GPT: a causal mask, an MLP without a gate; say --gated for SwiGLU"
 TAKEN_FOR_LLAMA = "taken for a Llama: a causal mask and rotary embeddings"
@@ -36,6 +43,12 @@ KNOWN_FILES = (
     "a Hugging Face config.json, Megatron-LM arguments (script, YAML, JSON) or a nanoGPT config (.py)"
 )
 TRACE_INSTEAD = "tracelens analyze TRACE --what-if heads=20 predicts what a change of it saves"
+
+#: By a key of theirs.
+OTHER_LIBRARIES = {
+    "_diffusers_version": f"is of diffusers, whose models are no stack of layers; {A_TRACE_TELLS}",
+    "peft_type": "is of an adapter: give the config.json of the model that it is for",
+}
 
 #: Layers that are not modelled.
 ENCODER_DECODER = "an encoder and a decoder of a kind of their own"
@@ -51,9 +64,20 @@ SIZES_BY_LAYER = "embeddings and sizes of each layer by itself"
 RELATIVE_POSITIONS = "attention with GEMMs for relative positions"
 BLOCKS = "attention in blocks of its own kind"
 STAGES = "stages of changing width"
-TOWERS = "a tower of text and one of images, each with a config of its own"
-IMAGES = "patches of images and one result for each image in place of a vocabulary"
-SOUND = "frames of sound in place of a vocabulary"
+TOWERS = "a tower of text beside one of images or sound, and none that writes"
+OBJECTS = "an encoder of images, and a decoder of what is in them"
+LATENT_VECTORS = "latent vectors that read the input by cross-attention"
+SERIES = "numbers of a time series in place of a vocabulary"
+CODEBOOKS = "codes of sound or images, several for each step"
+POOLED = "a sequence that grows shorter from layer to layer"
+APPROXIMATED = "attention that is approximated"
+NARROW = "layers with projections around a narrow body"
+TWO_STREAMS = "two streams of layers side by side"
+EXPERTS_BY_OTHER_KEYS = "experts under keys of its own"
+DIFFERENCES = "pairs of attentions, one taken from the other"
+NO_VOCABULARY = "no vocab_size where a language model has it"
+IMAGES = "images in place of a vocabulary"
+SOUND = "frames of sound in place of tokens"
 ONLY_CONVOLUTIONS = "convolutions in place of attention"
 FOURIER = "Fourier transforms in place of attention"
 FACTORED = "a factored embedding"
@@ -115,12 +139,37 @@ def other_parts(kind: str) -> str:
     return f"{kind} has other parts beside its language model: they are not counted"
 
 
-def unknown_experts(name: str, kind: str) -> str:
-    """Experts of a family that nobody knows here, and how to give their sizes."""
+def one_by_one(gemms: Sequence[str]) -> str:
+    """The remedy where GEMMs can be judged, and no step can."""
+    return f"GEMMs around it one by one: tracelens gemm {' and '.join(gemms)}; all of a step: {CAPTURE_IT}"
+
+
+def stem_not_counted(frac: float) -> str:
+    """Convolutions in front of an encoder, as a share of its layers' operations."""
+    return f"the convolutions in front of the encoder are not counted: {frac:.1%} of its GEMMs"
+
+
+def part_alone(part: str) -> str:
+    """The remedy where one tower is known by itself."""
+    return f"its {part} alone, as a file of its own, is read"
+
+
+def under_no_key(sizes: Sequence[str]) -> str:
+    """Sizes that a file does not say where any known family has them."""
+    return f"no key for {', '.join(sizes)} that is known here"
+
+
+def untold(sizes: Sequence[str]) -> str:
+    """What a file of an unknown family leaves open."""
     return (
-        f"{name}: the experts of model_type {kind!r} are not known here: write the model's sizes as"
-        " Megatron-LM arguments (--num-experts, --moe-router-topk, --moe-ffn-hidden-size) and give that file"
+        f"{' and '.join([*sizes, 'whether its MLP has a gate'])} {'are' if sizes else 'is'} not in the file"
     )
+
+
+def as_plain(sizes: Sequence[str]) -> str:
+    """The flags that say it."""
+    flags = [f"--{size} N" for size in sizes] + ["--gated or --no-gated"]
+    return f"add {' and '.join(flags)} to read it as a plain transformer"
 
 
 def layers_of_kind(kind: str) -> str:

@@ -284,7 +284,7 @@ def hidden_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
     unit = 2.0 * s.tokens * s.hidden
     layer = (2 if layout.cross is None else 3) * unit * s.layers
     # RMSNorm in plain PyTorch is six kernels in fp32; LayerNorm is one: the pair covers both.
-    plain_norm = (12, 22) if layout.rope or layout.bias else (2, 5)
+    plain_norm = (12, 22) if layout.rope or layout.rms else (2, 5)
     yield Traffic("norm", "forward", "b*s*h", 2 * layer, plain_norm[0] * layer)
     yield Traffic("norm", "backward", "b*s*h", 3 * layer, plain_norm[1] * layer)
     yield Traffic("residual", "forward", "b*s*h", layer, 3 * layer)
