@@ -240,12 +240,12 @@ def _ffn(width: int) -> dict[str, int]:
 
 
 def test_published_steps_are_met_within_their_ranges() -> None:
-    """NVIDIA's BART-large and NeMo T5, and nanoT5: all but the one in plain PyTorch with scores in memory."""
+    """NVIDIA's BART-large and NeMo T5, and nanoT5, whose scores in memory the slow end is made for."""
     found = _published()
     errors = [abs(math.log(step.step_ms.mid / ms)) for _, ms, step in found]
     outside = [source for source, ms, step in found if not step.step_ms.low <= ms <= step.step_ms.high]
     assert len(found) == 17 and statistics.median(errors) < 0.10
-    assert len(outside) == 1 and "nanoT5" in outside[0]
+    assert outside == []
 
 
 def test_mfu_and_tokens_count_both_stacks(tmp_path: Path) -> None:

@@ -53,6 +53,19 @@ def test_from_a_config_file(tmp_path: Path) -> None:
     assert '+   "vocab_size": 50304,' in result.output
 
 
+def test_an_encoder_decoder_has_two_lengths(tmp_path: Path) -> None:
+    """T5-base: the input's tokens and the answer's; a decoder has no second length."""
+    t5 = written(tmp_path, {"model_type": "t5", "d_model": 768, "num_heads": 12, "d_kv": 64, "d_ff": 3072}
+                 | {"num_layers": 12, "vocab_size": 32128})  # fmt: skip
+    lengths = ["--sequence", "512", "--decoder-sequence", "128"]
+    result = _run(str(t5), "--gpu", "a100-sxm-80gb", "--step", "--gpus", "1", *lengths)
+    assert result.exit_code == 0, result.output
+    for shown in ("decoder_layers=12", "sequence=512", "decoder_sequence=128", "heuristic"):
+        assert shown in result.output
+    assert max(len(line) for line in result.output.splitlines()) <= 80
+    assert run("suggest", *_GPT3, "--decoder-sequence", "128").returncode == 2
+
+
 def test_a_note_that_the_verdict_holds_is_not_repeated() -> None:
     found = tracelens.suggest(SAMPLE)
     file = io.StringIO()

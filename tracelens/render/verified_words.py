@@ -25,6 +25,8 @@ WORDS: Mapping[ReasonCode, str | Callable[[Values], str]] = {
     "no_layer": "no layer can be built",
     "no_transformer": "no whole transformer was recognised in the trace",
     "experts": "layers with experts are not built: how tokens spread over experts decides their time",
+    "two_stacks": "an encoder with a decoder is not built: compare a trace before the change with one after",
+    "attention_bias": "layers with a bias for every score of attention are not built",
     "sizes_unknown": lambda has: (
         f"a layer cannot be built: {has['names']} of the model"
         f" {'are' if ', ' in has['names'] else 'is'} not known"

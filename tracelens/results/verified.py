@@ -18,7 +18,7 @@ ReasonCode = Literal[
     # of a layer or a small model
     "no_layer", "no_transformer", "experts", "sizes_unknown", "no_mlp", "layer_dtype", "no_backward",
     "no_wgrad", "micro_batches_unknown", "no_attention", "other_attention", "kv_heads_over_ranks",
-    "kv_heads_over_heads", "no_logits", "sharded_model",
+    "kv_heads_over_heads", "no_logits", "sharded_model", "two_stacks", "attention_bias",
     # of a call
     "rows_without_sizes", "dtype", "sizes_unknown_then", "unequal_groups", "packed_lengths", "no_backend",
     # why layers do not stand for the trace's

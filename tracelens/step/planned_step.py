@@ -37,6 +37,9 @@ from tracelens.words import DIRECTIONS, ROLES, Role
 #: keeps the residual stream in fp32, over that: layers and captures of our H100 (benchmarks/gpu/results).
 _PLAIN_FRAC = 0.72
 _AUTOCAST = 2.0
+#: Bytes for each score that crosses memory which autocast adds: a bias of fp32 makes the scores and all that
+#: is done to them fp32 (two more reads and writes forward, three backward, and the casts).
+_FP32_SCORES = {"forward": 16.0, "backward": 22.0}
 #: Inductor pads the operands of products below this (torch/_inductor/fx_passes/pad_mm.py).
 _PADDED_BELOW_BYTES = 16
 
@@ -286,7 +289,7 @@ class Planner:
 
         The middle is torch's choice for a mask tensor: no flash, and no cuDNN where the bias is learned
         (sdp_utils.cpp), as it is but in cross-attention. The range reaches from the choice without one, as
-        FlexAttention has none, to scores in memory, as older transformers have T5.
+        FlexAttention has none, to scores in memory and in fp32, as older transformers have T5 under autocast.
         """
         run = partial(predict_attention, problem, gpu=self.gpu, measured=self.measured)
         bare = run(backend=self.backend)
@@ -296,6 +299,8 @@ class Planner:
         low, mid, high = bare.time_us.low, found.time_us.mid, run(backend="math").time_us.high
         if low is None or mid is None or high is None:
             return found
+        scores = _FP32_SCORES[problem.direction] * problem.rows * problem.seq_k
+        high += scores / ((self.gpu.bandwidth_gbps or math.inf) * _PLAIN_FRAC * 1e3)
         return replace(found, time_us=Estimate(min(low, mid), mid, max(mid, high), "heuristic"))
 
     def _moved(self, traffic: Iterable[Traffic]) -> Iterator[PlannedPart]:

@@ -438,6 +438,18 @@ def test_a_layer_of_a_configuration_is_built_as_it_states(suggestions: Path, tmp
     assert isinstance(untold, StandIn) and untold.causal and "a causal mask" in in_words(untold.assumed[0])
 
 
+def test_an_encoder_with_a_decoder_is_not_built_as_a_decoder(
+    suggestions: Path, tmp_path: Path, said: Listener
+) -> None:
+    raw = json.loads(suggestions.read_text())
+    size = {"value": 12, "source": "", "assumed": False}
+    biased = [*raw["components"], {"component": "attention.other", "shapes": []}]
+    for more in ({"sizes": raw["sizes"] | {"decoder_layers": size}}, {"components": biased}):
+        why = stand_in(read({**raw, **more}, tmp_path))
+        assert not isinstance(why, StandIn) and code(why) in ("two_stacks", "attention_bias")
+        said(in_words(why))
+
+
 def test_a_pick_of_a_report_keeps_what_was_measured(
     raw: dict[str, Any], tmp_path: Path, verify_on: Verify
 ) -> None:

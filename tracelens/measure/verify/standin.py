@@ -151,8 +151,12 @@ def trace_logits_ms(source: Source, passes: int) -> float | None:
     return whole / passes if whole > 0 else None
 
 
-def _as_configured(source: Source, gated: bool) -> StandIn:
+def _as_configured(source: Source, gated: bool) -> StandIn | Reason:
     """A configuration has no kernels: what it states, and beside that what a usual framework would run."""
+    if source.raw["sizes"].get("decoder_layers"):
+        return Reason("two_stacks")
+    if any(one["component"] == "attention.other" for one in source.raw["components"]):
+        return Reason("attention_bias")
     told = {name: source.raw.get(name) for name in ("causal", "fused_qkv", "fused_gate")}
     assumed = [*(name for name in ("causal", "fused_qkv") if told[name] is None), "flash"]
     return StandIn(
