@@ -301,6 +301,15 @@ def test_a_pasted_diff_changes_the_keys_of_both_stacks(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_sizes_that_no_key_or_not_one_stack_sets_are_not_searched(tmp_path: Path) -> None:
+    free = ("layers", "sequence", "kv_heads")
+    found = suggest(written(tmp_path, BART_LARGE), gpu="a100-sxm-80gb", free=free, memory_gb=80)
+    assert not set(free) & set(found.searched)
+    assert not any(set(free[:2]) & pick.change.keys() for pick in found.picks)
+    for pick in found.picks:  # as many as heads
+        assert pick.change.get("kv_heads") == pick.change.get("heads")
+
+
 def test_lengths_are_the_file_s_or_assumed(tmp_path: Path, said: Listener) -> None:
     for table, lengths, assumed in (
         (T5_BASE, (512, 512), {"decoder_sequence", "micro_batch"}),
@@ -331,6 +340,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "context-parallel ranks": (BART_LARGE, {"context_parallel": 2}),
     "heads that differ": (BART_LARGE | {"decoder_attention_heads": 8}, {}),
     "an encoder alone": (T5_BASE | {"architectures": ["T5EncoderModel"]}, {}),
+    "a decoder alone": (BART_LARGE | {"architectures": ["BartForCausalLM"]}, {}),
     "a size that is not there": ({"model_type": "bart", "d_model": 64, "encoder_attention_heads": 2}, {}),
     "layers that are not there": (
         {"model_type": "t5", "d_model": 64, "num_heads": 2, "d_ff": 64, "vocab_size": 64},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from tracelens.config import words
@@ -16,6 +17,8 @@ _BOTH = {
 }
 _LAYERS = (("num_layers", "num_decoder_layers"), ("encoder_layers", "decoder_layers"))
 _POSITIONS = ("max_source_positions", "max_target_positions")
+#: Classes with the encoder or the decoder alone.
+_ALONE = re.compile("EncoderModel|ForCausalLM|AudioClassification|TokenClassification")
 #: What the T5s were trained with (arXiv 1910.10683): relative positions set no length.
 _USUAL_SEQUENCE = 512
 #: Stays, for one of the two stacks alone would change.
@@ -27,8 +30,13 @@ def take_both(draft: Draft, table: Mapping[str, object], family: ModelFamily, gi
 
     ``layers`` and ``sequence`` are the encoder's. Raises InputError where one is missing or the two differ.
     """
-    if "EncoderModel" in " ".join(str(one) for one in _listed(table.get("architectures"))):
-        raise InputError(f"{draft.name}: an encoder of {family.title} alone {words.NOT_YET}")
+    classes = table.get("architectures")
+    alone = (
+        next((one for one in classes if _ALONE.search(str(one))), None) if isinstance(classes, list) else None
+    )
+    if alone is not None:
+        why = f"{draft.name}: {str(alone)[:40]} has one of {family.title}'s two stacks"
+        raise InputError(f"{why}, {words.WHICH_IS_NOT_MODELLED}", words.A_TRACE_TELLS)
     for name, (one, two) in _BOTH.items():
         keys = one if family.bias else two
         said = {whole(table[key], key, draft.name) for key in keys if table.get(key) is not None}
@@ -45,14 +53,9 @@ def take_both(draft: Draft, table: Mapping[str, object], family: ModelFamily, gi
     draft.take("head_dim", table, ("d_kv",))
     sound = all(table.get(key) is not None for key in _POSITIONS)
     draft.beside = (_of_sound if sound else _of_text)(draft, table, given) or None
-    for name in _TOGETHER:
-        draft.fixed[name] = words.TWO_STACKS
+    draft.fixed |= dict.fromkeys(_TOGETHER, words.TWO_STACKS) | {"kv_heads": words.KV_HEADS_FOLLOW}
     gate = table.get("feed_forward_proj")
     return gate.startswith("gated") if isinstance(gate, str) else None
-
-
-def _listed(found: object) -> list[object]:
-    return found if isinstance(found, list) else []
 
 
 def _of_sound(draft: Draft, table: Mapping[str, object], given: Given) -> int:
