@@ -301,6 +301,27 @@ def test_a_pasted_diff_changes_the_keys_of_both_stacks(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+MEGATRON_T5 = """torchrun pretrain_t5.py --encoder-num-layers 12 --decoder-num-layers 6 --hidden-size 768
+ --num-attention-heads 12 --kv-channels 64 --ffn-hidden-size 3072 --encoder-seq-length 512
+ --decoder-seq-length 128 --micro-batch-size 16 --vocab-size 30522 --position-embedding-type relative"""
+
+
+def test_megatron_s_t5_has_its_own_arguments(tmp_path: Path) -> None:
+    found = read(tmp_path, MEGATRON_T5, "t5.sh")
+    x = found.model
+    assert (x.layers, x.decoder_layers, x.sequence, x.decoder_sequence) == (12, 6, 512, 128)
+    assert found.layout.fused_qkv and found.layout.bias and found.run.stack == "megatron"
+    decoder, layout = stacks(x, found.layout)[1]
+    widths = [(one.rows, one.out, one.calls) for one in attention_linears(decoder, layout)]
+    own, crossed = [(2048, 2304, 6), (2048, 768, 6)], [(2048, 768, 6), (8192, 1536, 6), (2048, 768, 6)]
+    assert widths == own + crossed
+    older = MEGATRON_T5.replace("--encoder-num-layers 12 --decoder-num-layers 6", "--num-layers 12")
+    assert read(tmp_path, older, "t5.sh").model.decoder_layers == 12
+    gpt = "--num-layers 12 --encoder-num-layers 12 --seq-length 1024 --encoder-seq-length 1024"
+    saved = read(tmp_path, f"{gpt} --hidden-size 768 --num-attention-heads 12 --vocab-size 50257", "gpt.sh")
+    assert saved.model.decoder_layers is None and saved.layout.causal  # as it saves its own arguments
+
+
 def test_sizes_that_no_key_or_not_one_stack_sets_are_not_searched(tmp_path: Path) -> None:
     free = ("layers", "sequence", "kv_heads")
     found = suggest(written(tmp_path, BART_LARGE), gpu="a100-sxm-80gb", free=free, memory_gb=80)

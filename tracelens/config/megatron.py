@@ -41,6 +41,9 @@ _SIZES = {
     "tensor_parallel": "tensor_model_parallel_size",
     "context_parallel": "context_parallel_size",
 }
+#: Of a T5, which has the encoder's in place of ``num_layers`` and ``seq_length``.
+_ENCODER = {"layers": "encoder_num_layers", "sequence": "encoder_seq_length"}
+_DECODER = {"decoder_layers": "decoder_num_layers", "decoder_sequence": "decoder_seq_length"}
 #: Defaults of arguments.py and transformer_config.py.
 _LATENT = {"kv_lora_rank": 32, "qk_head_dim": 128, "qk_pos_emb_head_dim": 64, "v_head_dim": 128}
 _TOP_K = 2
@@ -59,7 +62,7 @@ _YAML_LINE = re.compile(r"^\s*(?:-\s+)?[\"']?(?:--)?([A-Za-z][\w-]*)[\"']?\s*:\s
 
 def is_megatron(table: Mapping[str, Any]) -> bool:
     """True for arguments of Megatron: its names of layers, hidden size and heads."""
-    return "hidden_size" in table and "num_layers" in table
+    return "hidden_size" in table and ("num_layers" in table or "encoder_num_layers" in table)
 
 
 def arguments_of(text: str) -> dict[str, Any]:
@@ -114,6 +117,7 @@ def read_megatron(
     for size, key in _SIZES.items():
         _check_variable(table, key, name)
         draft.take(size, table, (key,))
+    _decoder(draft, table, overrides)
     if _on(table, "multi_latent_attention"):
         for key in (*MEGATRON, "q_lora_rank"):
             _check_variable(table, key, name)
@@ -141,7 +145,9 @@ def read_megatron(
         rope=_on(table, "use_rotary_position_embeddings")
         or str(table.get("position_embedding_type")) == "rope",
         experts_per_token=chosen,
+        bias="decoder_layers" in draft.values and table.get("position_embedding_type") == "relative",
     )
+    draft.notes += [words.BIASED] if layout.bias else []
     if format == "megatron":
         draft.keys = {ours: "--" + key.replace("_", "-") for ours, key in draft.keys.items()}
     found = finish(
@@ -155,6 +161,20 @@ def read_megatron(
         padded=padded,
     )
     return replace(found, run=_run(table, name))
+
+
+def _decoder(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> None:
+    """A T5's second stack: GPT's arguments name the encoder's alone, for themselves."""
+    for key in (*_ENCODER.values(), *_DECODER.values()):
+        _check_variable(table, key, draft.name)
+    if all(table.get(key) is None for key in _DECODER.values()):
+        return
+    for (size, key), (own, its) in zip(_ENCODER.items(), _DECODER.items(), strict=True):
+        draft.take(size, table, (key,))
+        as_many = overrides.get(size, draft.values.get(size))
+        if not draft.take(own, table, (its,)) and as_many is not None:
+            draft.put(own, as_many, words.AS_ENCODER, key=its)
+        draft.fixed[size] = words.TWO_STACKS
 
 
 def _experts(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> int:

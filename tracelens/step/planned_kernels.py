@@ -131,14 +131,15 @@ def attention_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, 
         return tuple(_latent_linears(s, config.latent))
     query, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
     output = RankLinear("attention.output", s.tokens, query, s.hidden, 1, s.layers)
-    if layout.fused_qkv:
-        return (RankLinear("attention.qkv", s.tokens, s.hidden, query + 2 * keys, 1, s.layers), output)
-    return (
-        RankLinear("attention.qkv", s.tokens, s.hidden, query, 1, s.layers),
-        RankLinear("attention.qkv", s.tokens, s.hidden, keys, 1, 2 * s.layers),
-        output,
-        *cross_linears(config, layout),
+    made = (
+        (RankLinear("attention.qkv", s.tokens, s.hidden, query + 2 * keys, 1, s.layers),)
+        if layout.fused_qkv
+        else (
+            RankLinear("attention.qkv", s.tokens, s.hidden, query, 1, s.layers),
+            RankLinear("attention.qkv", s.tokens, s.hidden, keys, 1, 2 * s.layers),
+        )
     )
+    return (*made, output, *cross_linears(config, layout))
 
 
 def cross_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, ...]:
@@ -147,9 +148,10 @@ def cross_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, ...]
         return ()
     s, read = RankSizes.of(config), (config.micro_batch or 1) * layout.cross
     query, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
+    both = (2 * keys, s.layers) if layout.fused_qkv else (keys, 2 * s.layers)  # in one GEMM or two
     return (
         RankLinear("attention.qkv", s.tokens, s.hidden, query, 1, s.layers),
-        RankLinear("attention.qkv", read, s.hidden, keys, 1, 2 * s.layers),
+        RankLinear("attention.qkv", read, s.hidden, both[0], 1, both[1]),
         RankLinear("attention.output", s.tokens, query, s.hidden, 1, s.layers),
     )
 
