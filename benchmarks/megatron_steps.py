@@ -108,8 +108,7 @@ def _in_turn(some: Sequence[Row], base: Pace) -> Judged:
     found = Judged([], [], [])
     for model in sorted({row.model for row in some}):
         pace = fit([row for row in some if row.model != model], _FITTED, base)
-        one = judge([row for row in some if row.model == model], pace)
-        found = Judged(found.errors + one.errors, found.inside + one.inside, found.ordered + one.ordered)
+        found += judge([row for row in some if row.model == model], pace)
     return found
 
 

@@ -130,6 +130,9 @@ class Judged:
     inside: list[bool]
     ordered: list[bool]
 
+    def __add__(self, other: Judged) -> Judged:
+        return Judged(self.errors + other.errors, self.inside + other.inside, self.ordered + other.ordered)
+
     def line(self) -> str:
         away = sorted(abs(error) for error in self.errors)
         ninth = away[math.ceil(0.9 * len(away)) - 1]
@@ -183,9 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found = judge([row for row in some if row.model == model], pace)
             values = ", ".join(f"{name} {getattr(pace, name):.2f}" for name in _FITTED)
             print(f"{kind} without {model} ({values}) | {found.line()}")
-            left = Judged(
-                left.errors + found.errors, left.inside + found.inside, left.ordered + found.ordered
-            )
+            left += found
         print(f"{kind} each left out in turn | {left.line()}")
         if low := [row for row in rows("fp8") if row.gpu in gpus]:
             print(f"{kind} in fp8, nothing fitted | {judge(low).line()}")

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.said import Listener
+from tests.trace.tools import event, kernel, launch
 from tracelens.accounting.steps import step_times, unprofiled_steps
 from tracelens.analysis import analyze
 from tracelens.attribution import attribute
@@ -33,35 +34,14 @@ def _times(tmp_path: Path, events: list[dict[str, Any]], wanted: tuple[int, int]
 
 
 def _step(number: int, ts: float, dur: float) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": "user_annotation",
-        "name": f"ProfilerStep#{number}",
-        "pid": 1,
-        "tid": 1,
-        "ts": ts,
-        "dur": dur,
-    }
+    return event("user_annotation", f"ProfilerStep#{number}", ts=ts, dur=dur, args={})
 
 
 def _kernel(
     correlation: int, launched: float | None, ts: float, dur: float, name: str = "k"
 ) -> list[dict[str, Any]]:
-    kernel = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur}
-    kernel["args"] = {"stream": 7, "device": 0, "correlation": correlation}
-    if launched is None:
-        return [kernel]
-    launch = {
-        "ph": "X",
-        "cat": "cuda_runtime",
-        "name": "cudaLaunchKernel",
-        "pid": 1,
-        "tid": 1,
-        "ts": launched,
-        "dur": 1,
-    }
-    launch["args"] = {"correlation": correlation}
-    return [launch, kernel]
+    launches = [] if launched is None else [launch(correlation, ts=launched)]
+    return [*launches, kernel(name, ts=ts, dur=dur, correlation=correlation)]
 
 
 def test_a_host_that_runs_ahead_does_not_shorten_the_steps(tmp_path: Path) -> None:

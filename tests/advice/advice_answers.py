@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tracelens.results import Estimate, WhatIf
+from tracelens.results import Estimate, Finding, WhatIf
 from tracelens.rules.engine.candidate import Answer, Candidate
 from tracelens.rules.engine.facts import Outcome, StepFacts
 from tracelens.rules.engine.rule import Rule
@@ -44,3 +44,10 @@ def trial_of(name: str, change: tuple[int, int], mid: float, low: float = 0.5) -
     """What another value of a dimension was predicted to save."""
     found: Any = SimpleNamespace(saving_ms=Estimate(low, mid, mid + 1.0, "model"), change={name: [*change]})
     return Trial(change[1], found, found.saving_ms.known)
+
+
+def only_finding(outcome: Outcome) -> Finding:
+    """The one finding of a check."""
+    assert outcome.state == "found", outcome.why
+    (finding,) = outcome.findings
+    return finding

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.zoo_ranks import rank_report
+
 pytest.importorskip("torch")
 
 from tests.synthetic import ModelSpec, Options, build
 from tests.trace.tools import read
-from tests.zoo import FAMILIES, Dims, ZooOptions, program_of, trace_of
+from tests.zoo import FAMILIES
 from tracelens.analysis import analyze_trace
 from tracelens.results import Finding, Report
 
@@ -21,18 +23,6 @@ LLAMA = FAMILIES["llama"].dims
 _ONCE = ("optimizer", "grad_clip")
 _NO_STAGE = ("communication", *_ONCE, "memory", "other", "unattributed")
 _ENDS = ("embedding", "logits", "loss")
-
-
-def zoo(
-    folder: Path, family: str, *, ranks: int = 1, dims: Dims | None = None, vocab: int | None = None
-) -> Report:
-    """A step of one rank; ``vocab`` is stated by its configuration."""
-    options = ZooOptions(steps=1, tensor_parallel=ranks, dims=dims)
-    data = json.loads(trace_of(family, options, program_of(family, options)).text())
-    if vocab is not None:
-        stated = {"vocab": {"value": vocab, "source": "config.vocab_size"}}
-        data["tracelens"] = {"models": [{"trained": True, "dimensions": stated}]}
-    return analyze_trace(read(folder, json.dumps(data)), shape_search=False).report
 
 
 def found(report: Report, rule: str) -> Finding:
@@ -50,10 +40,10 @@ def holds(finding: Finding, saved: float) -> bool:
 
 def test_a_vocabulary_split_over_the_ranks_saves_what_was_predicted(tmp_path: Path) -> None:
     """Of logits and loss, which the finding is about: a split table makes the optimizer shorter as well."""
-    now = zoo(tmp_path, "llama", ranks=4)
+    now = rank_report(tmp_path, "llama", ranks=4)
     finding = found(now, "TL107")
     assert finding.change == {"vocab_parallel": [1, 4]}
-    then = zoo(tmp_path, "llama", ranks=4, dims=replace(LLAMA, vocab=finding.evidence["part"]))
+    then = rank_report(tmp_path, "llama", ranks=4, dims=replace(LLAMA, vocab=finding.evidence["part"]))
     saved = time(now, "logits", "loss") - time(then, "logits", "loss")
     assert saved > 0 and holds(finding, saved)
     assert then.summary.gpu_ms_per_step < now.summary.gpu_ms_per_step - saved
@@ -63,11 +53,11 @@ def test_fewer_ranks_save_what_was_predicted_at_the_same_gpus_and_tokens(tmp_pat
     """Half as many ranks to a copy are twice as many copies, each with half of the micro-batches."""
     dims = replace(LLAMA, hidden=1024, heads=16, head_dim=64, kv_heads=8, ffn=2816, vocab=4096)
     whole = 8 * 4096
-    now = zoo(tmp_path, "llama", ranks=8, dims=dims, vocab=whole)
+    now = rank_report(tmp_path, "llama", ranks=8, dims=dims, vocab=whole)
     finding = found(now, "TL107")
     before, after = (int(one) for one in finding.change["tensor_parallel"])
     assert (before, after) == (8, 4)
-    then = zoo(tmp_path, "llama", ranks=after, dims=replace(dims, vocab=whole // after), vocab=whole)
+    then = rank_report(tmp_path, "llama", ranks=after, dims=replace(dims, vocab=whole // after), vocab=whole)
     once = time(then, *_ONCE)
     gpu_ms = once + (then.summary.gpu_ms_per_step - once) * after / before
     saved = now.summary.gpu_ms_per_step - gpu_ms
@@ -76,10 +66,10 @@ def test_fewer_ranks_save_what_was_predicted_at_the_same_gpus_and_tokens(tmp_pat
 
 def test_experts_in_one_product_are_no_slower_than_one_by_one(tmp_path: Path) -> None:
     """The same experts and rows in one batched product each."""
-    now = zoo(tmp_path, "moe")
+    now = rank_report(tmp_path, "moe")
     finding = found(now, "TL109")
     assert finding.change["expert_products"][1] == "grouped"
-    grouped = zoo(tmp_path, "moe_grouped")
+    grouped = rank_report(tmp_path, "moe_grouped")
     one_by_one = [row for row in now.gemms if row.component == "moe.experts"]
     together = [row for row in grouped.gemms if row.component == "moe.experts" and (row.batch or 1) > 1]
     work = [sum((row.flops or 0.0) * row.calls_per_step for row in rows) for rows in (one_by_one, together)]

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from tests.advice.advice_answers import only_finding
 from tests.advice.advice_experts import Mix, mixed_rows
 from tests.advice.advice_rows import facts as plain_facts
 from tests.advice.advice_rows import gemm, model
 from tests.advice.advice_steps import Shape, facts_of
 from tests.said import Listener
-from tracelens.results import Finding
 from tracelens.rules import StepFacts
 from tracelens.rules.engine.facts import Outcome
 from tracelens.rules.experts import Experts
@@ -28,14 +28,8 @@ def check(step: StepFacts) -> Outcome:
     return Experts().check(step)
 
 
-def only(outcome: Outcome) -> Finding:
-    assert outcome.state == "found", outcome.why
-    (finding,) = outcome.findings
-    return finding
-
-
 def test_experts_one_after_the_other_are_a_finding(said: Listener) -> None:
-    finding = only(check(facts(LOOP)))
+    finding = only_finding(check(facts(LOOP)))
     said(finding.title, finding.saw)
     assert finding.effort == "code" and finding.parameter_delta == 0
     assert (finding.saving_ms.low, finding.saving_ms.mid, finding.basis) == (0.0, None, "heuristic")
@@ -46,7 +40,7 @@ def test_experts_one_after_the_other_are_a_finding(said: Listener) -> None:
 
 def test_the_bound_is_what_packing_tiles_is_predicted_to_save(said: Listener) -> None:
     """64 products of 512 rows are 44 tiles each where the GPU has 132 SMs: together they fill it."""
-    said(only(check(facts(LOOP))).how)
+    said(only_finding(check(facts(LOOP))).how)
 
 
 def test_experts_together_with_rows_enough_pass(said: Listener) -> None:
@@ -59,7 +53,7 @@ def test_experts_together_with_rows_enough_pass(said: Listener) -> None:
 def test_few_rows_for_each_expert_are_a_finding(how: str, said: Listener) -> None:
     """64 rows read 64 experts' whole weights: the time is that of the memory, not of the work."""
     x = replace(X, b=1, s=1024)
-    finding = only(check(facts(Mix(x, 128, [64] * 128, how))))
+    finding = only_finding(check(facts(Mix(x, 128, [64] * 128, how))))
     assert finding.change == {"capacity": [64, 128]}
     experts = sum(row.time_ms_per_step for row in facts(Mix(x, 128, [64] * 128, how)).gemms
                   if row.component == "moe.experts")  # fmt: skip
@@ -69,7 +63,7 @@ def test_few_rows_for_each_expert_are_a_finding(how: str, said: Listener) -> Non
 
 def test_ranks_that_do_not_divide_the_experts_are_a_finding() -> None:
     mix = Mix(X, 60, [2048] * 8, ranks=8)
-    finding = only(check(facts(mix)))
+    finding = only_finding(check(facts(mix)))
     assert finding.change == {"experts": [60, 64]}
     assert finding.evidence["imbalance_frac"] == pytest.approx(8 / 7.5 - 1)
     experts = sum(row.time_ms_per_step for row in facts(mix).gemms if row.component == "moe.experts")
@@ -117,5 +111,5 @@ def test_what_cannot_be_judged_says_why(step: StepFacts, state: str, said: Liste
 
 def test_without_a_prediction_the_bound_is_the_time_above_the_floor(said: Listener) -> None:
     step = replace(facts(LOOP), step=None)
-    said(only(check(step)).how)
+    said(only_finding(check(step)).how)
     assert check(replace(facts(Mix(X, 128, [64] * 128)), step=None)).state == "passed"

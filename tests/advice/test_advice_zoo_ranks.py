@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from tests.said import Listener
 from tests.trace.tools import read
-from tests.zoo import ZooOptions, program_of, trace_of
+from tests.zoo_ranks import rank_report, rank_text
 from tracelens import analysis
 from tracelens.analysis import analyze_trace
 from tracelens.config.model_config import DTYPES, NAMES
@@ -28,16 +27,6 @@ from tracelens.step.work import Work
 RULES = ("TL107", "TL108", "TL109")
 
 
-@cache
-def text(family: str, ranks: int) -> str:
-    options = ZooOptions(steps=1, tensor_parallel=ranks)
-    return trace_of(family, options, program_of(family, options)).text()
-
-
-def report(family: str, ranks: int, folder: Path) -> Report:
-    return analyze_trace(read(folder, text(family, ranks)), shape_search=False).report
-
-
 @pytest.mark.parametrize(
     ("family", "ranks", "states"),
     [
@@ -50,7 +39,7 @@ def report(family: str, ranks: int, folder: Path) -> Report:
 def test_what_the_rules_find_in_whole_steps(
     family: str, ranks: int, states: tuple[str, ...], tmp_path: Path, said: Listener
 ) -> None:
-    one = report(family, ranks, tmp_path)
+    one = rank_report(tmp_path, family, ranks=ranks)
     checks = {check.rule: check.state for check in one.checks}
     assert tuple(checks[rule] for rule in RULES) == states
     titles = {finding.rule: finding.title for finding in one.findings}
@@ -62,7 +51,7 @@ def test_what_the_rules_find_in_whole_steps(
 
 @pytest.mark.parametrize(("family", "ranks"), [("llama", 4), ("moe", 1), ("moe_grouped", 1)])
 def test_no_change_of_ranks_experts_or_types_breaks(family: str, ranks: int, tmp_path: Path) -> None:
-    step = step_of(report(family, ranks, tmp_path))
+    step = step_of(rank_report(tmp_path, family, ranks=ranks))
     assert [row.component for row, _ in step.work.fixed if row.component == "moe.experts"] == []
     changes: list[dict[str, int | str]] = [{"dtype": dtype} for dtype in DTYPES]
     for name in NAMES:
@@ -103,10 +92,10 @@ def test_a_saved_report_gives_the_same_step_where_a_configuration_states_the_siz
         return made[-1]
 
     monkeypatch.setattr(analysis, "step_of", kept)
-    columns = report("llama", 4, tmp_path).model.vocab.value or 0
+    columns = rank_report(tmp_path, "llama", ranks=4).model.vocab.value or 0
     # the zoo's logits are whole on every rank: a configuration of four times the columns splits them
     for vocab, split in ((columns, False), (4 * columns, True)):
-        data = json.loads(text("llama", 4))
+        data = json.loads(rank_text("llama", 4))
         stated = {"vocab": {"value": vocab, "source": "config.vocab_size"}}
         data["tracelens"] = {"models": [{"trained": True, "dimensions": stated}]}
         one = analyze_trace(read(tmp_path, json.dumps(data)), shape_search=False).report

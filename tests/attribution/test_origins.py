@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.trace.tools import launch, read
+from tests.trace.tools import kernel, launch, op, read
 from tracelens.attribution import attribute
 from tracelens.trace import link
 from tracelens.words import COMPONENTS
 
 
 def _op(name: str, ts: int, number: int, *, forward: int = 0) -> dict[str, Any]:
-    args = {"Sequence number": number, "Fwd thread id": forward}
-    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 9, "tid": 1, "ts": ts, "dur": 20, "args": args}
+    return op(name, ts=ts, dur=20, **{"Sequence number": number, "Fwd thread id": forward})
 
 
 def _kernel(correlation: int, ts: int) -> dict[str, Any]:
-    args = {"correlation": correlation, "device": 0, "stream": 7, "grid": [8, 1, 1], "block": [128, 1, 1]}
-    return {"ph": "X", "cat": "kernel", "name": "copy", "pid": 0, "tid": 7, "ts": ts, "dur": 5, "args": args}
+    return kernel("copy", ts=ts, correlation=correlation, grid=[8, 1, 1], block=[128, 1, 1])
 
 
 @pytest.mark.parametrize(

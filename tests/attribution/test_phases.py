@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.trace.tools import launch, read
+from tests.trace.tools import event, kernel, launch, read
 from tracelens.attribution import attribute
 from tracelens.trace import link
 from tracelens.words import COMPONENTS, PHASES
@@ -14,12 +14,11 @@ from tracelens.words import COMPONENTS, PHASES
 
 def _span(name: str, ts: int, dur: int, category: str = "cpu_op", *, number: int = -1) -> dict[str, Any]:
     args = {} if number < 0 else {"Sequence number": number, "Fwd thread id": int("evaluate" in name)}
-    return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": 1, "ts": ts, "dur": dur, "args": args}
+    return event(category, name, ts=ts, dur=dur, args=args)
 
 
 def _kernel(correlation: int, ts: int, name: str = "fill") -> dict[str, Any]:
-    args = {"correlation": correlation, "device": 0, "stream": 7, "grid": [8, 1, 1], "block": [128, 1, 1]}
-    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": 5, "args": args}
+    return kernel(name, ts=ts, correlation=correlation, grid=[8, 1, 1], block=[128, 1, 1])
 
 
 def _phases(folder: Path, events: list[dict[str, Any]]) -> list[str]:

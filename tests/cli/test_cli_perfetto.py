@@ -82,11 +82,16 @@ def test_a_cut_off_trace_says_that_the_file_is_partial(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "\x1b[31mp.json").read_text())["traceEvents"]
 
 
-def test_open_serves_the_file_once_and_ends(tmp_path: Path) -> None:
+def opened(folder: Path) -> subprocess.Popen[bytes]:
+    """`tracelens open`, where nothing uses its port."""
     if not port_is_free():
         pytest.skip("something uses port 9001 here")
     command = [sys.executable, "-m", "tracelens", "open", "--no-browser", str(SAMPLE)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder)
+
+
+def test_open_serves_the_file_once_and_ends(tmp_path: Path) -> None:
+    with opened(tmp_path) as process:
         assert process.stdout is not None
         url = process.stdout.readline().decode().strip()
         assert url.startswith("https://ui.perfetto.dev/#!/?url=http://127.0.0.1:9001/")
@@ -101,10 +106,7 @@ def test_open_serves_the_file_once_and_ends(tmp_path: Path) -> None:
 
 
 def test_open_ends_with_control_c(tmp_path: Path) -> None:
-    if not port_is_free():
-        pytest.skip("something uses port 9001 here")
-    command = [sys.executable, "-m", "tracelens", "open", "--no-browser", str(SAMPLE)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+    with opened(tmp_path) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)

@@ -37,14 +37,7 @@ def planted(folder: Path) -> Path:
     whole = json.loads(small_trace().text())
     first = next(event for event in whole["traceEvents"] if event.get("cat") == "cpu_op")
     for at, path in enumerate(PATHS):
-        frame = {
-            "ph": "X",
-            "name": path,
-            "pid": first["pid"],
-            "tid": first["tid"],
-            "ts": first["ts"],
-            "dur": 1,
-        }
+        frame = {"ph": "X", "name": path, "dur": 1} | {key: first[key] for key in ("pid", "tid", "ts")}
         python = {"Python id": 900_000 + at, "Python parent id": None}
         whole["traceEvents"] += [frame | {"cat": "python_function", "args": python},
                                  frame | {"cat": "user_annotation", "name": f"load {path}"}]  # fmt: skip

@@ -15,25 +15,16 @@ from benchmarks.gpu.models import Dims
 from benchmarks.gpu.stages.captures import look_into
 from benchmarks.gpu.training import Case, Training
 from tests.said import Listener
+from tests.trace import tools
 
 
 def window(name: str, begin: float, end: float) -> dict[str, Any]:
-    return {"ph": "X", "cat": "user_annotation", "name": f"truth/{name}", "ts": begin, "dur": end - begin}
+    return tools.event("user_annotation", f"truth/{name}", ts=begin, dur=end - begin, args={})
 
 
 def kernel(name: str, launch: float, begin: float, end: float, number: int) -> list[dict[str, Any]]:
-    link = {"correlation": number}
-    return [
-        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": launch, "dur": 5, "args": link},
-        {
-            "ph": "X",
-            "cat": "kernel",
-            "name": name,
-            "ts": begin,
-            "dur": end - begin,
-            "args": {**link, "grid": [132, 1, 1]},
-        },
-    ]
+    run = tools.kernel(name, ts=begin, dur=end - begin, correlation=number, grid=[132, 1, 1])
+    return [tools.launch(number, ts=launch, dur=5), run]
 
 
 STEP = [

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.trace.tools import event
+
 #: us
 _LAUNCH, _STEP_GAP, _GEMM, _SMALL, _SEND = 6.0, 40.0, 180.0, 25.0, 300.0
 _LAYERS = 6
@@ -154,18 +156,7 @@ class Simulation:
         return us * self.random.uniform(1 - frac, 1 + frac)
 
     def _span(self, state: _State, category: str, name: str, begin: float, dur: float, **args: Any) -> None:
-        state.events.append(
-            {
-                "ph": "X",
-                "cat": category,
-                "name": name,
-                "pid": 7,
-                "tid": 7,
-                "ts": begin,
-                "dur": dur,
-                "args": args,
-            }
-        )
+        state.events.append(event(category, name, ts=begin, dur=dur, pid=7, tid=7, args=args))
 
     def _launch(
         self, at: int, module: str, us: float, kernel: str, op: str, dims: list[Any] | None = None
@@ -200,16 +191,9 @@ class Simulation:
         state.correlation += 1
         link = {"correlation": state.correlation}
         self._span(state, "cuda_runtime", "cudaLaunchKernel", launched, 1.5, **link)
-        args = {
-            "device": state.device,
-            "stream": stream,
-            "grid": [132, 1, 1],
-            "block": [384, 1, 1],
-            **link,
-            **args,
-        }
-        where = {"pid": 0, "tid": stream, "ts": start, "dur": dur, "args": args}
-        state.events.append({"ph": "X", "cat": "kernel", "name": name, **where})
+        where = {"device": state.device, "stream": stream, "grid": [132, 1, 1], "block": [384, 1, 1]}
+        args = where | link | args
+        state.events.append(event("kernel", name, ts=start, dur=dur, pid=0, tid=stream, args=args))
 
     def _collective(self, name: str) -> None:
         for number, members in enumerate(self.job.groups):
@@ -247,9 +231,9 @@ class Simulation:
 
     def _file(self, folder: Path, at: int) -> Path:
         rank, world = self.job.ranks[at], len(self.job.ranks)
-        for event in self.states[at].events:
-            event["ts"] = round(1e6 + event["ts"] * (1 + rank.drift) + rank.shift_us, 3)
-            event["dur"] = round(event["dur"] * (1 + rank.drift), 3)
+        for one in self.states[at].events:
+            one["ts"] = round(1e6 + one["ts"] * (1 + rank.drift) + rank.shift_us, 3)
+            one["dur"] = round(one["dur"] * (1 + rank.drift), 3)
         document = {
             "schemaVersion": 1,
             "generated": True,

@@ -50,22 +50,20 @@ def document(events: list[Any], **top: Any) -> str:
     return json.dumps({"schemaVersion": 1, **top, "traceEvents": events})
 
 
+def event(
+    category: str, name: str, *, ts: Any, dur: Any, pid: Any = 9, tid: Any = 1, args: dict[str, Any]
+) -> dict[str, Any]:
+    where = {"pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
+    return {"ph": "X", "cat": category, "name": name, **where}
+
+
 def kernel(name: str = "k", *, ts: Any = 10, dur: Any = 5, **args: Any) -> dict[str, Any]:
     args = {"device": 0, "stream": 7, "correlation": 1} | args
-    return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur, "args": args}
+    return event("kernel", name, ts=ts, dur=dur, pid=0, tid=7, args=args)
 
 
 def op(name: str = "aten::mm", *, ts: Any = 1, dur: Any = 5, tid: Any = 1, **args: Any) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": "cpu_op",
-        "name": name,
-        "pid": 9,
-        "tid": tid,
-        "ts": ts,
-        "dur": dur,
-        "args": args,
-    }
+    return event("cpu_op", name, ts=ts, dur=dur, tid=tid, args=args)
 
 
 def launch(correlation: int = 1, *, ts: Any = 2, dur: Any = 1, tid: Any = 1, **extra: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -90,7 +91,7 @@ def shape_of(
     name = op.partition(".")[0]
     lists = [found if _is_list(found) else () for found in (types, strides, concrete)]
     lists[0] = [name if isinstance(name, str) else "" for name in lists[0] or ()]
-    reader = _mm if is_opened(name) else _READERS.get(name)
+    reader = _READERS.get("aten::mm" if is_opened(name) else name)
     if reader is None and user_kernel(name) is not None:
         reader = _user_kernel
     if reader is not None:
@@ -200,22 +201,6 @@ def _sum(op: _Op, *, batched: bool) -> GemmShape | None:
     return _with_out(op, shape, 5)
 
 
-def _mm(op: _Op) -> GemmShape | None:
-    return _product(op, batched=False)
-
-
-def _bmm(op: _Op) -> GemmShape | None:
-    return _product(op, batched=True)
-
-
-def _addmm(op: _Op) -> GemmShape | None:
-    return _sum(op, batched=False)
-
-
-def _baddbmm(op: _Op) -> GemmShape | None:
-    return _sum(op, batched=True)
-
-
 def _int_mm(op: _Op) -> GemmShape | None:
     shape = _operands(op, 0, 1, batched=False)
     return replace(shape, out_dtype="int32") if shape is not None else None
@@ -316,9 +301,10 @@ def _user_kernel(op: _Op) -> GemmShape | None:
 #: Position of ``offs``, where each group ends.
 _OFFSETS = {"aten::_grouped_mm": 2, "aten::_scaled_grouped_mm": 4, "aten::_scaled_grouped_mm_v2": 8}
 
+_addmm, _baddbmm = partial(_sum, batched=False), partial(_sum, batched=True)
 _READERS: dict[str, _Reader] = {
-    "aten::mm": _mm,
-    "aten::bmm": _bmm,
+    "aten::mm": partial(_product, batched=False),
+    "aten::bmm": partial(_product, batched=True),
     "aten::addmm": _addmm,
     "aten::addmm_": _addmm,
     "aten::_addmm_activation": _addmm,

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.zoo_ranks import rank_report
+
 pytest.importorskip("torch")
 
 from tests.measure.verify.rig import code, codes
-from tests.trace.tools import read
-from tests.zoo import ZooOptions, program_of, trace_of
-from tracelens.analysis import analyze_trace
 from tracelens.measure.cases import GemmCase
 from tracelens.measure.layer_shapes import LayerShape
 from tracelens.measure.verify import Source, read_source
@@ -32,19 +30,9 @@ RANKS = 4
 NOTHING = Estimate(None, None, None, "model")
 
 
-@cache
-def text(family: str, ranks: int) -> str:
-    options = ZooOptions(steps=1, tensor_parallel=ranks)
-    return trace_of(family, options, program_of(family, options)).text()
-
-
 def report(folder: Path, *, family: str = "llama", ranks: int = RANKS, vocab: int | None = None) -> Report:
     """Of a rank whose configuration states ``vocab``, where it states anything."""
-    data = json.loads(text(family, ranks))
-    if vocab is not None:
-        stated = {"vocab": {"value": vocab, "source": "config.vocab_size"}}
-        data["tracelens"] = {"models": [{"trained": True, "dimensions": stated}]}
-    return analyze_trace(read(folder, json.dumps(data)), shape_search=False).report
+    return rank_report(folder, family, ranks=ranks, vocab=vocab)
 
 
 def saved(one: Report, folder: Path, **model: Any) -> Source:
