@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,6 +21,7 @@ from tests.advice.advice_rows import (
     gemm,
     model,
 )
+from tests.advice.test_advice_claims import strings
 from tests.kept import analyzed
 from tests.render import sample_report
 from tests.said import Listener
@@ -62,18 +61,6 @@ def everything() -> StepFacts:
     )
     flash = attention(7, 80, kernel=flash2(96))
     return facts(logits, up, down, odd, view, scores, flash, step_ms=600.0, dims=dims, gpu_busy_frac=0.42)
-
-
-def strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from strings(key)
-            yield from strings(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from strings(item)
 
 
 def test_every_rule_gives_exactly_one_check_in_order() -> None:

@@ -13,6 +13,7 @@ from benchmarks import megatron_steps
 from benchmarks.steps import Row, fit, judge
 from tests.advice.configs import LLAMA3_8B, read
 from tests.advice.test_planned_by_hand import gpt
+from tests.advice.test_whole_step import _part
 from tests.said import Listener
 from tracelens.config.configuration import Run
 from tracelens.config.model_config import ModelConfig
@@ -69,10 +70,6 @@ def test_the_constants_are_those_of_the_benchmark(kind: str) -> None:
 def _step(training: Training, **sizes: int) -> WholeStep:
     config = gpt(**sizes)
     return whole_step(Planner(config.layout, gpu=H100), config.model, training)
-
-
-def _part(step: WholeStep, name: str) -> float:
-    return next((part.time_ms.mid or 0.0 for part in step.parts if part.name == name), 0.0)
 
 
 def test_sequence_parallel_ranks_share_what_is_as_wide_as_the_stream() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.advice.test_planned_by_hand import gpt
+from tests.advice.test_whole_step import _part
 from tests.said import Listener
 from tracelens.config import config_from_flags, read_config
 from tracelens.config.configuration import Run
@@ -192,10 +193,6 @@ def test_later_steps_lie_within_the_range(
 def _step(training: Training, **sizes: int) -> WholeStep:
     config = gpt(**sizes)
     return whole_step(Planner(config.layout, gpu=find_gpu(None, override="a100")), config.model, training)
-
-
-def _part(step: WholeStep, name: str) -> float:
-    return next((part.time_ms.mid or 0.0 for part in step.parts if part.name == name), 0.0)
 
 
 def test_the_bubble_is_the_way_through_the_other_stages() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.silicon import FOLDER
 from tests.advice.configs import DEEPSEEK_MOE_16B, LLAMA3_8B
+from tests.advice.test_planned_by_hand import part
 from tests.said import Listener
 from tracelens.config import Configuration, read_config
 from tracelens.config.training import Training
@@ -42,10 +43,6 @@ def step(folder: Path, ep: int = 1, *, gpus: int = 8, gpu: str = "h100-sxm", **h
     config = planned(folder, ep)
     planner = Planner(config.layout, gpu=find_gpu(None, override=gpu))
     return whole_step(planner, config.model, Training(gpus=gpus, **how))  # type: ignore[arg-type]
-
-
-def part(found: WholeStep, name: str) -> float:
-    return sum(one.time_ms.mid for one in found.parts if one.name == name)
 
 
 @pytest.mark.parametrize("ep", [1, 8])

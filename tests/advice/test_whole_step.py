@@ -37,7 +37,7 @@ def _step(training: Training, gpu: str = "a100-sxm-80gb", sizes: dict[str, int] 
     return whole_step(Planner(config.layout, gpu=find_gpu(None, override=gpu)), config.model, training)
 
 
-def _ms(step: WholeStep, name: str) -> float:
+def _part(step: WholeStep, name: str) -> float:
     return next((part.time_ms.mid or 0.0 for part in step.parts if part.name == name), 0.0)
 
 
@@ -59,15 +59,15 @@ def test_parts_add_up_and_rates_follow_from_the_time() -> None:
 
 def test_full_recompute_is_the_layers_forward_once_more_and_saves_memory() -> None:
     none, full = _step(Training(gpus=8)), _step(Training(gpus=8, checkpoint="full"))
-    kernels = sum(_ms(none, name) for name in ("GEMMs", "attention", "memory-bound kernels"))
-    assert 0.25 * kernels < _ms(full, "recompute") < 0.34 * kernels
+    kernels = sum(_part(none, name) for name in ("GEMMs", "attention", "memory-bound kernels"))
+    assert 0.25 * kernels < _part(full, "recompute") < 0.34 * kernels
     assert _mid(full.mfu_frac) < _mid(none.mfu_frac)
     assert full.memory_gb < 0.6 * none.memory_gb
 
 
 def test_fsdp_gathers_for_every_micro_batch_and_ddp_once_a_step() -> None:
     def communication(strategy: str, count: int) -> float:
-        return _ms(_step(Training(8, strategy, micro_batches=count)), "communication")  # type: ignore[arg-type]
+        return _part(_step(Training(8, strategy, micro_batches=count)), "communication")  # type: ignore[arg-type]
 
     assert communication("fsdp", 4) == pytest.approx(4 * communication("fsdp", 1))
     assert communication("ddp", 4) == communication("ddp", 1) > 0
@@ -78,7 +78,7 @@ def test_a_small_micro_batch_pays_for_the_exchange() -> None:
     """As measured: MPT-13B on 8 A100 40 GB reaches 44 % with 4 sequences and 52 % with 16 on more GPUs."""
     sizes = {"hidden": 5120, "heads": 40, "layers": 40, "vocab": 50368}
     steps_of = [_step(Training(8), sizes={**sizes, "micro_batch": count}) for count in (2, 8)]
-    shares = [_ms(step, "communication") / _mid(step.step_ms) for step in steps_of]
+    shares = [_part(step, "communication") / _mid(step.step_ms) for step in steps_of]
     assert shares[0] > 2.5 * shares[1]
 
 
@@ -86,7 +86,7 @@ def test_tensor_parallel_ranks_exchange_activations() -> None:
     sizes = {"hidden": 4096, "heads": 32, "layers": 32, "vocab": 50304, "micro_batch": 4}
     shared = _step(Training(8, "tp"), sizes={**sizes, "tensor_parallel": 8})
     assert (shared.tensor_parallel, shared.data_parallel) == (8, 1)
-    assert _ms(shared, "communication") > 0.1 * _mid(shared.step_ms)
+    assert _part(shared, "communication") > 0.1 * _mid(shared.step_ms)
     assert _mid(shared.mfu_frac) < _mid(_step(Training(8), sizes=sizes).mfu_frac)
 
 
@@ -95,8 +95,8 @@ def test_small_kernels_wait_for_the_cpu() -> None:
         Training(1),
         sizes={"hidden": 768, "heads": 12, "layers": 12, "vocab": 50304, "sequence": 128, "micro_batch": 1},
     )
-    assert _ms(small, "waiting for the CPU") > 0.3 * _mid(small.step_ms)
-    assert _ms(_step(Training(1)), "waiting for the CPU") == 0
+    assert _part(small, "waiting for the CPU") > 0.3 * _mid(small.step_ms)
+    assert _part(_step(Training(1)), "waiting for the CPU") == 0
 
 
 def test_more_nodes_are_slower_but_not_much() -> None:
@@ -105,10 +105,10 @@ def test_more_nodes_are_slower_but_not_much() -> None:
 
 
 def test_any_count_of_gpus_of_a_node_uses_its_links() -> None:
-    found = [_ms(_step(Training(gpus), "h100-sxm", _LLAMA_8B), "communication") for gpus in range(2, 9)]
+    found = [_part(_step(Training(gpus), "h100-sxm", _LLAMA_8B), "communication") for gpus in range(2, 9)]
     assert found == sorted(found)
     assert found[-1] < 1.5 * found[0]
-    even, ragged = (_ms(_step(Training(gpus), "h100-sxm", _LLAMA_8B), "communication") for gpus in (16, 11))
+    even, ragged = (_part(_step(Training(gpus), "h100-sxm", _LLAMA_8B), "communication") for gpus in (16, 11))
     assert even < ragged < 2 * even  # nodes of five and six have fewer cards than two of eight
 
 
@@ -116,7 +116,7 @@ def test_over_pcie_the_machine_decides(said: Listener) -> None:
     """One L40S machine gathers 1.2 GB/s among eight, 20.9 between two."""
     eight, two = (_step(Training(gpus), "l40s", _LLAMA_8B) for gpus in (8, 2))
     parts = {part.name: part.time_ms for part in eight.parts}
-    assert (parts["communication"].low or 0) < 0.1 * _ms(eight, "communication")
+    assert (parts["communication"].low or 0) < 0.1 * _part(eight, "communication")
     assert (eight.tokens_per_s_per_gpu.high or 0) > 3 * _mid(eight.tokens_per_s_per_gpu)
     said([note for note in eight.notes if note not in two.notes])
 

@@ -95,6 +95,14 @@ def verdict(rows: Sequence[Row], trace: Trace, found: Attribution) -> tuple[floa
     return right / sum(row.us for row in rows), wrong
 
 
+def assert_right(folder: Path, rows: Sequence[Row], least: float = 1.0, **how: Any) -> None:
+    """At least this share of the GPU time is right, and nothing wrong; ``how`` as ``written`` takes it."""
+    trace, _, found = attributed(folder, written(rows, **how))
+    right, wrong = verdict(rows, trace, found)
+    assert right >= least, open_rows(rows, trace, found)
+    assert wrong == {}
+
+
 def open_rows(rows: Sequence[Row], trace: Trace, found: Attribution) -> list[str]:
     """What found no component."""
     return [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tests.attribution.rows import Row, assert_right, attributed, mm, open_rows, verdict, written
 from tests.trace.tools import op
 from tracelens.words import COMPONENTS, EVIDENCE
 
@@ -83,8 +83,7 @@ def test_windows_put_side_by_side_are_no_sum(tmp_path: Path) -> None:
         _row("attention.other", "copy_", maps, maps),
     )
     rows = 3 * [*_attention(*back), *MLP]
-    trace, _, found = attributed(tmp_path, written(rows))
-    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+    assert_right(tmp_path, rows)
 
 
 def test_what_says_where_to_read_is_no_sum(tmp_path: Path) -> None:
@@ -177,8 +176,7 @@ def test_a_mixer_of_tokens_makes_no_bias_of_scores(tmp_path: Path) -> None:
         mm("mlp.down", 8 * width, groups, hidden),
     ]
     rows = [*(2 * layer), *mixer, *(2 * layer)]
-    trace, _, found = attributed(tmp_path, written(rows))
-    assert verdict(rows, trace, found)[1] == {}
+    assert_right(tmp_path, rows, 0.0)
 
 
 def test_one_more_product_before_a_core_makes_no_queries(tmp_path: Path) -> None:

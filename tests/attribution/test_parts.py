@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tests.attribution.rows import Row, assert_right, attributed, mm, verdict, written
 from tests.trace.tools import op
 from tracelens.accounting.model import model_dims
 from tracelens.attribution import find_calls
@@ -134,8 +134,7 @@ def test_a_table_that_queries_are_multiplied_with_is_of_attention(tmp_path: Path
         _batched("attention.values", batch, LENGTH, 64, LENGTH),
     ]
     rows = 2 * [NORM, QUERIES, *core, OUTPUT, ADD, *MLP, ADD]
-    trace, _, found = attributed(tmp_path, written(rows))
-    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+    assert_right(tmp_path, rows)
 
 
 BMM = Row("attention.scores", "aten::bmm", "bmm")

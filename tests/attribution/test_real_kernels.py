@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tests.attribution.rows import Row, assert_right, attributed, mm, open_rows, verdict, written
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -150,8 +150,7 @@ def test_what_counts_batches_is_no_sum_before_a_position(tmp_path: Path) -> None
     norm = [_row("norm", "add_"), _row("norm", "native_batch_norm")]
     attention = [ATTENTION[1], *norm, *ATTENTION[2:], *norm, ADD]
     rows = [replace(row, number=1) for row in 4 * [*attention, MLP[1], *norm, *MLP[2:], *norm, ADD]]
-    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
-    assert verdict(rows, trace, found)[1] == {}
+    assert_right(tmp_path, rows, 0.0, shapes=False)
 
 
 def test_a_scale_that_is_made_positive_bends_no_mlp(tmp_path: Path) -> None:
@@ -181,8 +180,7 @@ def test_numbers_become_the_stream_of_a_decoder_with_their_positions(tmp_path: P
     layer = [*ATTENTION, ADD, *MLP, ADD]
     crossed = [*ATTENTION, ADD, NORM, OWN, OWN, OWN, *ATTENTION[2:], ADD, *MLP, ADD]
     rows = [replace(row, number=1) for row in (*opens, *2 * layer, NORM, *opens, *2 * crossed)]
-    trace, _, found = attributed(tmp_path, written(rows))
-    assert verdict(rows, trace, found) == (1.0, {})
+    assert_right(tmp_path, rows)
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name.removesuffix(".json.gz"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, open_rows, said_of, verdict, written
+from tests.attribution.rows import Row, assert_right, attributed, mm, open_rows, said_of, verdict, written
 from tests.said import Listener
 from tests.trace.tools import op
 from tracelens.accounting.model import model_dims
@@ -259,10 +259,7 @@ WITHOUT_SHAPES = {
 @pytest.mark.parametrize("name", WITHOUT_SHAPES)
 def test_order_alone_tells_layers_of_several_kinds(tmp_path: Path, name: str) -> None:
     rows = WITHOUT_SHAPES[name]
-    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
-    right, wrong = verdict(rows, trace, found)
-    assert right >= 0.9, open_rows(rows, trace, found)
-    assert wrong == {}
+    assert_right(tmp_path, rows, 0.9, shapes=False)
 
 
 @pytest.mark.parametrize(
@@ -382,8 +379,7 @@ def test_weights_that_a_linear_layer_makes_are_attention(tmp_path: Path) -> None
         add,
     ]
     rows = 4 * layer
-    trace, _, found = attributed(tmp_path, written(rows))
-    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+    assert_right(tmp_path, rows)
 
 
 def _convolved(added: bool) -> list[Row]:
@@ -481,10 +477,7 @@ def test_two_output_projections_in_a_row(tmp_path: Path, shapes: bool) -> None:
     rows += [norm, mm("attention.qkv", tokens, 3 * hidden, hidden), core, output, add]
     rows += [norm, mm("mlp.up", tokens, 4 * hidden, hidden), act, mm("mlp.down", tokens, hidden, 4 * hidden)]
     rows = [*rows, add] * 3
-    trace, _, found = attributed(tmp_path, written(rows, shapes=shapes))
-    right, wrong = verdict(rows, trace, found)
-    assert right >= 0.97, open_rows(rows, trace, found)
-    assert wrong == {}
+    assert_right(tmp_path, rows, 0.97, shapes=shapes)
 
 
 def _captured(right: str, layout: str, tile: int) -> Row:
@@ -626,8 +619,7 @@ def test_sums_between_the_scores_and_the_output_are_no_residual(tmp_path: Path) 
         mm("attention.output", 1200, 256, 256, inside="cross_attn"),
         replace(_elementwise("residual", "aten::add"), dims=([4, 300, 256],) * 2, inside="cross_attn"),
     ]
-    trace, _, found = attributed(tmp_path, written(rows))
-    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+    assert_right(tmp_path, rows)
 
 
 def test_a_range_around_a_block_holds_the_normalization_before_it(tmp_path: Path) -> None:
@@ -707,7 +699,4 @@ def test_an_encoder_that_is_not_trained_ends_in_its_vocabulary_without_shapes(
     layer += [*mlp, _elementwise("residual", "aten::add"), *norm]
     head = [*_products("other"), _elementwise("other", "aten::gelu"), *norm, *_products("logits")]
     rows = [*WORDS, *norm, *layer * 3, *head]
-    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
-    right, wrong = verdict(rows, trace, found)
-    assert right >= 0.98, open_rows(rows, trace, found)
-    assert wrong == {}
+    assert_right(tmp_path, rows, 0.98, shapes=False)

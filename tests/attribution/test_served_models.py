@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tests.attribution.rows import Row, assert_right, attributed, mm, open_rows, verdict, written
 from tests.trace.tools import kernel, launch, op
 from tracelens.accounting.model import model_dims
 from tracelens.attribution import find_calls
@@ -239,9 +239,7 @@ SYNCLESS = [  # torchao's experts in MXFP8 (prototype/moe_training/ep/syncless),
 
 
 def test_rows_weights_of_groups_and_their_sizes_are_experts_whoever_multiplies_them(tmp_path: Path) -> None:
-    trace, _, found = attributed(tmp_path, written(SYNCLESS))
-    right, wrong = verdict(SYNCLESS, trace, found)
-    assert (right, wrong) == (1.0, {}), open_rows(SYNCLESS, trace, found)
+    assert_right(tmp_path, SYNCLESS)
 
 
 def test_templates_over_batches_around_a_softmax_are_attention(tmp_path: Path) -> None:
@@ -277,8 +275,7 @@ def test_templates_over_batches_around_a_softmax_are_attention(tmp_path: Path) -
     ]
     norm = Row("norm", "aten::native_layer_norm", "layer_norm", (stream, [], [256], [256]))
     rows = [mm("attention.qkv", 4096, 768, 256), core, mm("attention.output", 4096, 256, 256), norm, *narrow]
-    trace, _, found = attributed(tmp_path, written(rows))
-    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+    assert_right(tmp_path, rows)
 
 
 DECODES = [  # one layer of OLMoE in vLLM, decoding in one graph; experts are TensorRT-LLM's

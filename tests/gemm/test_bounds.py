@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.gemm.test_kernel_names import parsed
 from tracelens.gemm import (
     GemmShape,
-    KernelName,
     ShapeBounds,
     bound_attention,
     bound_shape,
@@ -27,12 +27,6 @@ CUTLASS = "cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x6_tn_align8"
 VIT_B = [(2304, 768), (768, 768), (3072, 768), (768, 3072)]
 
 Grid = tuple[int, int, int]
-
-
-def parsed(name: str) -> KernelName:
-    kernel = parse_kernel_name(name)
-    assert kernel is not None, name
-    return kernel
 
 
 def bounds(name: str, grid: Grid, *, plain: bool = False) -> ShapeBounds:

@@ -19,6 +19,7 @@ import pytest
 from benchmarks.gpu import worker
 from benchmarks.gpu.stages import STAGES
 from benchmarks.gpu.store import ROOT, read_result
+from tests.cli import running
 from tests.said import Listener
 
 pytest.importorskip("torch")
@@ -188,14 +189,7 @@ def recorded(path: Path, modules: set[str]) -> list[tuple[str, str]]:
 
 def test_analyze_says_in_one_line_that_a_cpu_trace_has_no_gpu_work(dry_run: tuple[Path, Any, Any]) -> None:
     for path in traces(dry_run[0])[::6]:
-        done = subprocess.run(
-            [sys.executable, "-m", "tracelens", "analyze", str(path)],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = running.run("analyze", path)
         assert done.returncode == 3
         assert done.stderr.startswith("tracelens: ")
         assert "Traceback" not in done.stderr
