@@ -7,7 +7,7 @@ import io
 import re
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -101,9 +101,6 @@ class RankGemm(msgspec.Struct, frozen=True):
     peak_frac: float | None
 
 
-RankFrom = Literal["metadata", "name", "none"]
-
-
 class RankSummary(msgspec.Struct, frozen=True):
     """One rank of a job."""
 
@@ -112,7 +109,6 @@ class RankSummary(msgspec.Struct, frozen=True):
     file: str
     sha256: str
     rank: _Rank | None
-    rank_from: RankFrom
     world_size: _Ranks | None
     partial: bool
     warnings: list[str]
@@ -157,7 +153,6 @@ def summarize(analysis: Analysis) -> RankSummary:
     chosen = np.flatnonzero(np.isin(communication.call, moving))
     rows = communication.kernel[chosen]
     kinds, of_call = _kinds(communication.calls)
-    rank, source = _rank(trace)
     found = RankSummary(
         generated=report.trace.generated,
         base_ns=_base(trace),
@@ -165,8 +160,7 @@ def summarize(analysis: Analysis) -> RankSummary:
         tool_version=__version__,
         file=report.trace.path,
         sha256=report.trace.sha256,
-        rank=rank,
-        rank_from=source,
+        rank=_rank(trace),
         world_size=report.trace.world_size,
         partial=trace.partial,
         warnings=list(report.trace.warnings),
@@ -328,9 +322,8 @@ def _device(trace: Trace) -> int | None:
     return int(devices[many.argmax()]) if len(devices) else None
 
 
-def _rank(trace: Trace) -> tuple[int | None, RankFrom]:
+def _rank(trace: Trace) -> int | None:
+    """By the trace's metadata, else by its name."""
     rank = rank_and_world(trace.metadata)[0]
-    if rank is not None:
-        return rank, "metadata"
     named = _RANK.search(trace.source.name)
-    return (int(named[1]), "name") if named else (None, "none")
+    return int(named[1]) if rank is None and named else rank
