@@ -28,6 +28,7 @@ from tests.attribution.test_parts import (
     WIDTH,
     _batched,
     _found,
+    _layer_of,
     _row,
 )
 
@@ -82,16 +83,8 @@ def test_each_of_two_is_scaled_behind_its_own_product(tmp_path: Path) -> None:
 
 def test_two_streams_go_up_side_by_side(tmp_path: Path) -> None:
     """transformers models/lxmert/modeling_lxmert.py, LxmertXLayer.output_fc."""
-    few = [BATCH, 36, WIDTH]
-    up, down = (
-        mm("mlp.up", few[0] * few[1], 4 * WIDTH, WIDTH),
-        mm("mlp.down", few[0] * few[1], WIDTH, 4 * WIDTH),
-    )
-    gelu = _row("mlp.activation", "gelu", [*few[:2], 4 * WIDTH])
-    other = [_row("norm", "native_layer_norm", few), mm("attention.qkv", few[0] * few[1], 3 * WIDTH, WIDTH)]
-    other += [Row("attention.core", CORE.op, CORE.kernel, ([BATCH, 36, HEADS, HEAD],) * 3)]
-    other += [mm("attention.output", few[0] * few[1], WIDTH, WIDTH), _row("residual", "add", few, few)]
-    both = [up, gelu, UP, GELU, down, _row("residual", "add", few, few), DOWN, ADD]
+    other, (_, up, gelu, down, add) = _layer_of([BATCH, 36, WIDTH])
+    both = [up, gelu, UP, GELU, down, add, DOWN, ADD]
     _found(tmp_path, 3 * [*ATTENTION, ADD, *other, *both])
 
 
@@ -180,20 +173,8 @@ def test_a_projector_of_two_layers_leads_to_the_words(tmp_path: Path, halves: in
     rows, wide, inner = TOKENS // 4, 2 * WIDTH, 4 * WIDTH
     into = [mm("embedding", rows, inner * halves, inner), _row("embedding", "gelu", [rows, inner * halves])]
     into += [mm("embedding", rows, wide, inner)]
-    core = Row("attention.core", CORE.op, CORE.kernel, ([BATCH, LENGTH, HEADS, 2 * HEAD],) * 3)
-    norm, add = (
-        _row("norm", "native_layer_norm", [*STREAM[:2], wide]),
-        _row("residual", "add", *2 * [[*STREAM[:2], wide]]),
-    )
-    attention = [
-        norm,
-        mm("attention.qkv", TOKENS, 3 * wide, wide),
-        core,
-        mm("attention.output", TOKENS, wide, wide),
-        add,
-    ]
-    mlp = [norm, mm("mlp.up", TOKENS, 4 * wide, wide), _row("mlp.activation", "gelu", [TOKENS, 4 * wide])]
-    words = 3 * [*attention, *mlp, mm("mlp.down", TOKENS, wide, 4 * wide), add]
+    attention, (norm, up, _, *ends) = _layer_of([*STREAM[:2], wide])
+    words = 3 * [*attention, norm, up, _row("mlp.activation", "gelu", [TOKENS, 4 * wide]), *ends]
     _found(tmp_path, [PATCHES, *_layers(ATTENTION), NORM, *into, *words])
 
 

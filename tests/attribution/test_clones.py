@@ -25,6 +25,7 @@ from tests.attribution.test_parts import (
     WIDTH,
     _batched,
     _found,
+    _layer_of,
     _row,
 )
 from tracelens.attribution.components import decide
@@ -97,23 +98,11 @@ def test_cosines_and_sines_are_looked_up(tmp_path: Path) -> None:
 
 def test_two_streams_attend_together_and_run_one_after_the_other(tmp_path: Path) -> None:
     """black-forest-labs/flux modules/layers.py, DoubleStreamBlock."""
-    words, text = BATCH * 32, [BATCH, 32, WIDTH]
-    streams = ((TOKENS, STREAM), (words, text))
-    norms = [_row("norm", "native_layer_norm", stream) for _, stream in streams]
-    queries = [mm("attention.qkv", tokens, 3 * WIDTH, WIDTH) for tokens, _ in streams]
+    layers = [_layer_of(stream) for stream in (STREAM, [BATCH, 32, WIDTH])]
     heads = [BATCH, LENGTH + 32, HEADS, HEAD]
-    rows = [norms[0], queries[0], norms[1], queries[1], replace(CORE, dims=(heads,) * 3)]
-    for norm, (tokens, stream) in zip(norms, streams, strict=True):
-        add = _row("residual", "add", stream, stream)
-        rows += [
-            mm("attention.output", tokens, WIDTH, WIDTH),
-            add,
-            norm,
-            mm("mlp.up", tokens, 4 * WIDTH, WIDTH),
-        ]
-        rows += [_row("mlp.activation", "gelu", [*stream[:2], 4 * WIDTH])]
-        rows += [mm("mlp.down", tokens, WIDTH, 4 * WIDTH), add]
-    _found(tmp_path, 3 * rows)
+    makes = [row for attention, _ in layers for row in attention[:2]]
+    behind = [row for attention, mlp in layers for row in (*attention[3:], *mlp)]
+    _found(tmp_path, 3 * [*makes, replace(CORE, dims=(heads,) * 3), *behind])
 
 
 def test_a_long_skip_is_of_no_layer(tmp_path: Path) -> None:

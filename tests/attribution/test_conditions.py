@@ -21,6 +21,7 @@ from tests.attribution.test_parts import (
     TOKENS,
     WIDTH,
     _found,
+    _layer_of,
     _row,
 )
 
@@ -95,14 +96,9 @@ def test_what_brings_words_onto_the_stream_embeds(tmp_path: Path) -> None:
     heads = [BATCH, LENGTH + 32, 4, 64]
     core = [replace(CORE, dims=(heads,) * 3)]
     queries = [mm("attention.qkv", rows, 3 * WIDTH, WIDTH) for rows in (TOKENS, words)]
-    outputs = [mm("attention.output", rows, WIDTH, WIDTH) for rows in (TOKENS, words)]
-    text = [BATCH, 32, WIDTH]
-    norms = [NORM, _row("norm", "native_layer_norm", text)]
-    sums = [ADD, _row("residual", "add", text, text)]
-    up, gelu, down = MLP[1:]
-    other = [mm("mlp.up", words, 4 * WIDTH, WIDTH), _row("mlp.activation", "gelu", [BATCH, 32, 4 * WIDTH])]
-    other += [mm("mlp.down", words, WIDTH, 4 * WIDTH)]
-    layer = [*norms, *queries, *core, *outputs, *sums, *norms, up, gelu, down, *other, *sums]
+    (norm, _, _, output, add), (_, *other, _) = _layer_of([BATCH, 32, WIDTH])
+    norms, sums = [NORM, norm], [ADD, add]
+    layer = [*norms, *queries, *core, OUTPUT, output, *sums, *norms, *MLP[1:], *other, *sums]
     ahead = [mm("embedding", TOKENS, WIDTH, 48), mm("embedding", words, WIDTH, 768)]
     assert whole == TOKENS + words
     _found(tmp_path, [*ahead, *3 * layer])

@@ -26,6 +26,7 @@ from tests.attribution.test_parts import (
     WIDTH,
     _batched,
     _found,
+    _layer_of,
     _row,
 )
 from tracelens.attribution.structure.forward import Forward
@@ -174,62 +175,32 @@ def test_a_convolution_of_one_tap_behind_its_own_padding() -> None:
 
 def test_what_leads_from_one_stream_to_another_is_of_neither(tmp_path: Path) -> None:
     """timm models/crossvit.py, MultiScaleBlock.projs: norm, GELU and a linear layer of class tokens."""
-    wide, whole = 2 * WIDTH, [BATCH, LENGTH, 2 * WIDTH]
-    core = Row("attention.core", CORE.op, CORE.kernel, ([BATCH, LENGTH, 4, 128],) * 3)
-    add, norm = _row("residual", "add", whole, whole), _row("norm", "native_layer_norm", whole)
-    other = [
-        norm,
-        mm("attention.qkv", TOKENS, 3 * wide, wide),
-        core,
-        mm("attention.output", TOKENS, wide, wide),
-    ]
-    other += [add, norm, mm("mlp.up", TOKENS, 4 * wide, wide)]
-    other += [_row("mlp.activation", "gelu", [BATCH, LENGTH, 4 * wide])]
-    other += [mm("mlp.down", TOKENS, wide, 4 * wide), add]
+    wide = 2 * WIDTH
+    attention, mlp = _layer_of([BATCH, LENGTH, wide])
     over = []
     for given, made in ((WIDTH, wide), (wide, WIDTH)):
         token = [BATCH, 1, given]
         over += [_row("norm", "native_layer_norm", token), _row("other", "gelu", token)]
         over += [mm("other", BATCH, made, given)]
-    _found(tmp_path, 3 * [*2 * LAYER, *2 * other, *over])
+    _found(tmp_path, 3 * [*2 * LAYER, *2 * [*attention, *mlp], *over])
 
 
 def test_an_mlp_that_bends_before_and_behind_its_convolution_over_a_picture(tmp_path: Path) -> None:
     """timm models/pvt_v2.py, MlpWithDepthwiseConv(extra_relu=True)."""
     side, inner = 8, 4 * WIDTH
-    places = BATCH * side * side
-    stream, maps = [BATCH, side * side, WIDTH], [BATCH, inner, side, side]
-    core = Row("attention.core", CORE.op, CORE.kernel, ([BATCH, side * side, 4, 64],) * 3)
-    add, norm = _row("residual", "add", stream, stream), _row("norm", "native_layer_norm", stream)
+    maps = [BATCH, inner, side, side]
+    attention, (norm, up, *ends) = _layer_of([BATCH, side * side, WIDTH])
     over = Row("mlp.other", "aten::convolution", "dw", (maps, [inner, 1, 3, 3]))
-    mlp = [mm("mlp.up", places, inner, WIDTH), _row("mlp.activation", "relu", maps), over]
-    mlp += [_row("mlp.activation", "gelu", [BATCH, side * side, inner]), mm("mlp.down", places, WIDTH, inner)]
-    attention = [
-        mm("attention.qkv", places, 3 * WIDTH, WIDTH),
-        core,
-        mm("attention.output", places, WIDTH, WIDTH),
-    ]
-    _found(tmp_path, 3 * [norm, *attention, add, norm, *mlp, add])
+    _found(tmp_path, 3 * [*attention, norm, up, _row("mlp.activation", "relu", maps), over, *ends])
 
 
 def test_a_convolution_of_single_places_between_two_transformers_embeds_nothing(tmp_path: Path) -> None:
     """timm models/byobnet.py, MobileVitBlock: its conv_1x1 makes the width of the next stage."""
-    wide, tokens = 2 * WIDTH, BATCH * 64
-    stream, maps = [BATCH, 64, wide], [BATCH, WIDTH, 8, 8]
-    core = Row("attention.core", CORE.op, CORE.kernel, ([BATCH, 64, 4, 128],) * 3)
-    add, norm = _row("residual", "add", stream, stream), _row("norm", "native_layer_norm", stream)
-    layer = [
-        norm,
-        mm("attention.qkv", tokens, 3 * wide, wide),
-        core,
-        mm("attention.output", tokens, wide, wide),
-    ]
-    layer += [add, norm, mm("mlp.up", tokens, 4 * wide, wide)]
-    layer += [_row("mlp.activation", "gelu", [BATCH, 64, 4 * wide])]
-    layer += [mm("mlp.down", tokens, wide, 4 * wide), add]
+    wide, maps = 2 * WIDTH, [BATCH, WIDTH, 8, 8]
+    attention, mlp = _layer_of([BATCH, 64, wide])
     local = Row("other", "aten::convolution", "conv", (maps, [WIDTH, WIDTH, 3, 3]))
     leads = Row("other", "aten::convolution", "conv", (maps, [wide, WIDTH, 1, 1]))
-    _found(tmp_path, [*3 * LAYER, local, _row("other", "silu", maps), leads, *3 * layer])
+    _found(tmp_path, [*3 * LAYER, local, _row("other", "silu", maps), leads, *3 * [*attention, *mlp]])
 
 
 def test_what_projects_neighbours_side_by_side_behind_the_last_layer_is_a_head(tmp_path: Path) -> None:

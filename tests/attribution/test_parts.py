@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,17 @@ GELU = _row("mlp.activation", "gelu", [BATCH, LENGTH, 4 * WIDTH])
 DOWN = mm("mlp.down", TOKENS, WIDTH, 4 * WIDTH)
 OUTSIDE = mm("", TOKENS, WIDTH, WIDTH)
 ATTENTION, MLP = [NORM, QUERIES, CORE, OUTPUT], [NORM, UP, GELU, DOWN]
+
+
+def _layer_of(stream: list[int], heads: int = HEADS) -> tuple[list[Row], list[Row]]:
+    """Attention and MLP of a layer of another stream, each from its norm to its sum."""
+    tokens, width = math.prod(stream[:-1]), stream[-1]
+    norm, add = _row("norm", "native_layer_norm", stream), _row("residual", "add", stream, stream)
+    core = replace(CORE, dims=([*stream[:-1], heads, width // heads],) * 3)
+    attention = [norm, mm("attention.qkv", tokens, 3 * width, width), core]
+    up, down = mm("mlp.up", tokens, 4 * width, width), mm("mlp.down", tokens, width, 4 * width)
+    gelu = _row("mlp.activation", "gelu", [*stream[:-1], 4 * width])
+    return [*attention, mm("attention.output", tokens, width, width), add], [norm, up, gelu, down, add]
 
 
 def _found(folder: Path, rows: list[Row], *, shapes: bool = True) -> None:

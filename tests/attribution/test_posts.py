@@ -24,6 +24,7 @@ from tests.attribution.test_parts import (
     WIDTH,
     _batched,
     _found,
+    _layer_of,
     _row,
 )
 from tracelens.attribution.names import element_role
@@ -145,15 +146,8 @@ def test_streams_of_two_widths_make_their_queries_one_after_the_other(tmp_path: 
         rows, width = size[0] * size[1], size[2]
         made = [_row("norm", "native_layer_norm", size), mm("attention.qkv", rows, 3 * WIDTH, width)]
         back = [mm("attention.output", rows, width, WIDTH)]
-        mlp = [
-            _row("residual", "add", size, size),
-            _row("norm", "native_layer_norm", size),
-            mm("mlp.up", rows, 4 * width, width),
-            _row("mlp.activation", "gelu", [*size[:2], 4 * width]),
-            mm("mlp.down", rows, width, 4 * width),
-            _row("residual", "add", size, size),
-        ]
-        return [made, back, mlp]
+        (*_, add), mlp = _layer_of(size)
+        return [made, back, [add, *mlp]]
 
     (made, back, mlp), (made_too, _, _) = stream(pictures), stream(texts)
     joins = 3 * [_row("attention.other", "cat", [*pictures[:2], HEADS, 64], [*texts[:2], HEADS, 64])]

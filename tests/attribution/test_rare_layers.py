@@ -39,6 +39,7 @@ from tests.attribution.test_parts import (
     WIDTH,
     _batched,
     _found,
+    _layer_of,
     _row,
 )
 
@@ -105,14 +106,8 @@ def test_what_a_convolution_gives_is_pooled(tmp_path: Path) -> None:
 
 def _stage(width: int, tokens: int) -> tuple[Row, list[Row], list[Row]]:
     """The norm, the attention and the MLP of layers of some width, with their sums."""
-    stream = [1, tokens, width]
-    norm, add = _row("norm", "native_layer_norm", stream), _row("residual", "add", stream, stream)
-    heads = [1, tokens, width // 64, 64]
-    core = [replace(CORE, dims=3 * (heads,)), mm("attention.output", tokens, width, width), add]
-    attention = [norm, mm("attention.qkv", tokens, 3 * width, width), *core]
-    wide = _row("mlp.activation", "gelu", [1, tokens, 4 * width])
-    mlp = [mm("mlp.up", tokens, 4 * width, width), wide, mm("mlp.down", tokens, width, 4 * width), add]
-    return norm, attention, [norm, *mlp]
+    attention, mlp = _layer_of([1, tokens, width], width // 64)
+    return attention[0], attention, mlp
 
 
 def test_a_stage_begins_with_a_product_of_the_stream_that_is_pooled(tmp_path: Path) -> None:
