@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tracelens.results import Estimate, Finding, WhatIf
+from tests.said import Listener
+from tracelens.results import Check, Estimate, Finding, WhatIf
 from tracelens.rules.engine.candidate import Answer, Candidate
 from tracelens.rules.engine.facts import Outcome, StepFacts
 from tracelens.rules.engine.rule import Rule
@@ -51,3 +52,9 @@ def only_finding(outcome: Outcome) -> Finding:
     assert outcome.state == "found", outcome.why
     (finding,) = outcome.findings
     return finding
+
+
+def says_why(outcome: Outcome | Check, state: str, said: Listener) -> None:
+    """A check ends so, and says why."""
+    assert outcome.state == state, outcome.why
+    said(outcome.why)

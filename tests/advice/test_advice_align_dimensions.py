@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_rows import H100, NVJET, SIMT, bert_small_logits, cutlass, facts, gemm, model
 from tests.advice.advice_steps import Shape, facts_of
 from tests.said import Listener
@@ -133,15 +134,11 @@ def test_the_head_dimension_of_scores_is_left_to_its_own_rule() -> None:
 
 
 def test_aligned_gemms_pass_with_the_count(said: Listener) -> None:
-    outcome = check(gemm(1, 141, 512, 512), gemm(2, None, None, None, kernel=NVJET))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(gemm(1, 141, 512, 512), gemm(2, None, None, None, kernel=NVJET)), "passed", said)
 
 
 def test_tiny_gemms_pass_and_say_how_little(said: Listener) -> None:
-    outcome = check(gemm(1, 5184, 4, 1024, kernel=cutlass(2), time_us=11.3), step_ms=1000.0)
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(gemm(1, 5184, 4, 1024, kernel=cutlass(2), time_us=11.3), step_ms=1000.0), "passed", said)
 
 
 def test_what_is_left_out_below_the_threshold_is_said(said: Listener) -> None:
@@ -152,9 +149,7 @@ def test_what_is_left_out_below_the_threshold_is_said(said: Listener) -> None:
 
 
 def test_without_shapes_it_could_not_run(said: Listener) -> None:
-    outcome = check(gemm(1, None, None, None))
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(check(gemm(1, None, None, None)), "could_not_run", said)
     assert check(*mlp(), step_ms=None).state == "could_not_run"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_facts import A100, H100, V100, step_of
 from tests.advice.advice_rows import attention, model
 from tests.said import Listener
@@ -83,9 +84,7 @@ def test_no_mask_and_sizes_that_flash_takes(said: Listener) -> None:
     ids=["bias", "mask?", "288", "fp16", "fp32", "flash"],
 )
 def test_what_has_to_stay_passes_with_its_reason(found: list[GemmRow], gpu: Gpu, said: Listener) -> None:
-    outcome = check(found, gpu)
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(found, gpu), "passed", said)
 
 
 def test_without_sizes_it_could_not_run() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_rows import gemm
 from tests.said import Listener
@@ -77,8 +78,7 @@ def test_a_size_that_no_parameter_sets_is_named_by_itself(said: Listener) -> Non
 
 def test_padding_at_work_passes_and_says_so(said: Listener) -> None:
     for outcome in (check(logits()), check(logits(), others=(pad(time_us=1.0),))):
-        assert outcome.state == "passed"
-        said(outcome.why)
+        says_why(outcome, "passed", said)
 
 
 def test_padding_of_something_else_is_not_its_cost() -> None:
@@ -96,5 +96,4 @@ def test_where_nothing_is_padded_it_does_not_apply() -> None:
 
 def test_what_cannot_be_judged(said: Listener) -> None:
     for outcome in (check(gemm(1, None, None, None)), check(logits(), others=None)):
-        assert outcome.state == "could_not_run"
-        said(outcome.why)
+        says_why(outcome, "could_not_run", said)

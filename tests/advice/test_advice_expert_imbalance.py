@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_facts import step_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import gemm
@@ -64,9 +65,7 @@ def test_small_messages_of_counts_weigh_little() -> None:
 
 
 def test_what_a_balanced_router_leaves_passes(said: Listener) -> None:
-    outcome = check(sent(0.04))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(sent(0.04)), "passed", said)
 
 
 def test_without_split_sizes_or_experts() -> None:

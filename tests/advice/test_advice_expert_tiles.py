@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_experts import Mix, mixed_rows
 from tests.advice.advice_steps import Shape, facts_of
 from tests.said import Listener
@@ -101,6 +102,4 @@ def test_rows_of_padding_that_wait_for_memory_leave_it_the_weights() -> None:
     ids=["full tiles", "few rows", "unknown tile", "batched", "no mixture"],
 )
 def test_what_is_no_finding_says_why(step: StepFacts, state: str, said: Listener) -> None:
-    outcome = check(step)
-    assert outcome.state == state
-    said(outcome.why)
+    says_why(check(step), state, said)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_facts import A100, H100, step_of
 from tests.advice.advice_rows import UNKNOWN_GPU, gemm, model
 from tests.said import Listener
@@ -52,9 +53,7 @@ def test_a_size_keeps_a_layer_of_an_fp8_model_in_16_bits(said: Listener) -> None
 
 
 def test_experts_are_linear_layers_too(said: Listener) -> None:
-    outcome = check(gemm(1, None, 2048, 7168, component="moe.experts", groups=Groups("m", 4)))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(gemm(1, None, 2048, 7168, component="moe.experts", groups=Groups("m", 4))), "passed", said)
 
 
 def test_tokens_count_for_the_weights_gradient_alone() -> None:
@@ -66,9 +65,7 @@ def test_tokens_count_for_the_weights_gradient_alone() -> None:
 
 
 def test_logits_alone_in_fp8_prove_no_fp8_model(said: Listener) -> None:
-    outcome = check(in_fp8(component="logits"), left_out())
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(in_fp8(component="logits"), left_out()), "passed", said)
 
 
 def test_a_model_in_16_bits_is_left_to_tl124(said: Listener) -> None:
@@ -89,6 +86,4 @@ def test_where_it_does_not_apply(said: Listener) -> None:
 
 
 def test_without_types_it_could_not_run(said: Listener) -> None:
-    outcome = check(gemm(1, None, None, None, component="mlp.up", dtype=None))
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(check(gemm(1, None, None, None, component="mlp.up", dtype=None)), "could_not_run", said)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_losses import judged_facts, with_losses
 from tests.advice.advice_rows import NVJET, attention, cutlass, facts, gemm, model
 from tests.advice.advice_steps import A100, H100, Shape, dims_of, model_of, rows_of
@@ -89,9 +90,7 @@ def test_a_head_dimension_off_the_grid_is_not_two_findings() -> None:
 def test_a_smaller_model_is_no_finding(said: Listener) -> None:
     """Half of the key-value heads is half of their work, at the same speed: no matter of shape."""
     x = Shape(768, 12, 3072, b=3, s=1024, layers=12)
-    outcome = RULE.check(judged_facts(x))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(judged_facts(x)), "passed", said)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +104,7 @@ def test_a_smaller_model_is_no_finding(said: Listener) -> None:
 )
 @GPUS
 def test_good_shapes_pass_and_say_what_they_lose(x: Shape, gpu: Gpu, said: Listener) -> None:
-    outcome = RULE.check(judged_facts(x, gpu=gpu))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(judged_facts(x, gpu=gpu)), "passed", said)
 
 
 def test_only_numbers_that_heads_and_ranks_allow_are_tried() -> None:
@@ -121,9 +118,7 @@ def test_unfused_attention_does_not_show_key_value_heads(said: Listener) -> None
         gemm(1, 2048, 2048, 64, batch=12, component="attention.scores", names=("s", "s", "d")),
         gemm(2, 2048, 2304, 768, component="attention.qkv"),
     ]
-    outcome = RULE.check(facts(*rows, dims=model(hidden=768, heads=12, head_dim=64)))
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(RULE.check(facts(*rows, dims=model(hidden=768, heads=12, head_dim=64))), "could_not_run", said)
 
 
 def test_without_shapes_losses_or_a_simulation_it_could_not_run(said: Listener) -> None:
@@ -131,9 +126,7 @@ def test_without_shapes_losses_or_a_simulation_it_could_not_run(said: Listener) 
     blind = replace(step, gemms=[replace(row, lost_ms=Lost()) for row in step.gemms])
     bare = facts(gemm(1, None, None, None))
     for lacking in (bare, blind, replace(step, step=None), replace(step, step_ms=None)):
-        outcome = RULE.check(lacking)
-        assert outcome.state == "could_not_run"
-        said(outcome.why)
+        says_why(RULE.check(lacking), "could_not_run", said)
 
 
 def test_it_does_not_apply_without_attention_or_its_products() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_rows import gemm, model
 from tests.said import Listener
@@ -129,9 +130,11 @@ def test_several_causes_are_several_findings() -> None:
 
 
 def test_copies_inside_a_library_are_not_counted(said: Listener) -> None:
-    outcome = check(other(1, "transpose", within="aten::_efficient_attention_backward", phase="backward"))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(
+        check(other(1, "transpose", within="aten::_efficient_attention_backward", phase="backward")),
+        "passed",
+        said,
+    )
 
 
 @pytest.mark.parametrize("component", ["optimizer", "communication", "memory", "moe.dispatch", "residual"])
@@ -146,9 +149,7 @@ def test_work_that_also_computes_is_no_copy() -> None:
 
 
 def test_little_is_said_and_no_finding(said: Listener) -> None:
-    outcome = check(other(1, "transpose", time_us=5.0))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(other(1, "transpose", time_us=5.0)), "passed", said)
 
 
 def test_names_from_the_trace_stay_out_of_sentences() -> None:
@@ -163,9 +164,11 @@ def test_what_cannot_be_judged(said: Listener) -> None:
     assert check(other(1, "copy"), step_ms=None).state == "could_not_run"
     assert check(other(1, "copy"), dims=model(False)).state == "not_applicable"
     assert RULE.check(step_of([], others=())).state == "not_applicable"
-    nameless = check(other(1, "other", kernel="triton__0d1d2de", time_us=500.0), other(2, "copy"))
-    assert nameless.state == "could_not_run"
-    said(nameless.why)
+    says_why(
+        check(other(1, "other", kernel="triton__0d1d2de", time_us=500.0), other(2, "copy")),
+        "could_not_run",
+        said,
+    )
     bare = check(other(1, "elementwise", op=None))
     assert bare.state == "could_not_run"
 

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import low_precision
 from benchmarks.silicon import FOLDER
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_facts import other
 from tests.advice.advice_rows import gemm
 from tests.advice.advice_steps import Shape, dims_of, model_of, rows_of
@@ -51,9 +52,7 @@ def test_large_layers_gain_and_the_logits_stay(said: Listener) -> None:
         assert low is not None and mid is not None and high is not None
         time = sum(row.time_ms_per_step for row in facts.gemms if row.component == name)
         assert 0 < low < mid < high < 0.6 * time  # twice the rate is half of the time, 1.2 times that at best
-    outcome = RULE.check(facts)
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(facts), "passed", said)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +77,7 @@ def test_the_ratio_of_published_times_is_within_the_range() -> None:
 
 
 def test_nothing_is_promised_whose_range_reaches_zero(said: Listener) -> None:
-    outcome = RULE.check(facts_of(MIDDLING))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(facts_of(MIDDLING)), "passed", said)
 
 
 def test_blackwell_has_more_types_and_hopper_no_nvfp4(said: Listener) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_facts import H100, step_of
 from tests.advice.advice_rows import NVJET, cutlass, facts, gemm
 from tests.said import Listener
@@ -94,9 +95,7 @@ def test_it_is_one_finding_and_not_another_rules_as_well() -> None:
     ids=["full loads", "on the grid", "a size", "optimizer"],
 )
 def test_what_is_no_misaligned_view(row: GemmRow, said: Listener) -> None:
-    outcome = check(row, gemm(2, 4096, 4096, 4096))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(row, gemm(2, 4096, 4096, 4096)), "passed", said)
 
 
 def test_without_a_prediction_it_is_a_bound() -> None:
@@ -107,17 +106,13 @@ def test_without_a_prediction_it_is_a_bound() -> None:
 def test_little_that_is_good_does_not_make_the_step_good(said: Listener) -> None:
     dumb = gemm(2, 4096, 4096, 4096, kernel="unnamed", time_us=300.0)
     good = gemm(1, 4096, 4096, 4096, kernel=NVJET, time_us=100.0)
-    outcome = check(good, dumb)
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(check(good, dumb), "could_not_run", said)
     assert check(good, replace(dumb, time_ms_per_step=0.05)).state == "passed"
     assert check(strided(1, lda=4618), dumb).state == "found"
 
 
 def test_what_cannot_be_judged(said: Listener) -> None:
     bare = gemm(1, None, None, None, kernel="unnamed", dtype=None)
-    outcome = check(bare)
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(check(bare), "could_not_run", said)
     assert check(strided(1, component="optimizer")).state == "not_applicable"
     assert check().state == "not_applicable"

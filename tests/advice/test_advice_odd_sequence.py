@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_losses import judged_facts
 from tests.advice.advice_rows import NVJET, attention, cutlass, facts, gemm, model
 from tests.advice.advice_steps import A100, H100, Shape, dims_of, model_of, rows_of
@@ -71,9 +72,7 @@ def test_unfused_attention_off_the_grid_is_padded_onto_it(said: Listener) -> Non
 
 def test_padding_that_costs_more_than_it_saves_is_refused(said: Listener) -> None:
     """The products run as if aligned: nothing is left to gain, and padded tokens cost."""
-    outcome = RULE.check(unfused(VIT, slow=1.0))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(unfused(VIT, slow=1.0)), "passed", said)
 
 
 def test_padding_counts_tokens_once_and_cutting_counts_what_stays() -> None:
@@ -104,16 +103,14 @@ def test_one_token_above_a_block_is_cut_where_that_pays(said: Listener) -> None:
 @GPUS
 @pytest.mark.parametrize("length", [2047, 1100, 4097])
 def test_a_length_that_costs_little_passes_with_the_figure(gpu: Gpu, length: int, said: Listener) -> None:
-    outcome = RULE.check(judged_facts(Shape(1024, 16, 4096, b=8, s=length, layers=24), gpu=gpu))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(
+        RULE.check(judged_facts(Shape(1024, 16, 4096, b=8, s=length, layers=24), gpu=gpu)), "passed", said
+    )
 
 
 @pytest.mark.parametrize("length", [128, 1024, 8192])
 def test_multiples_of_128_pass(length: int, said: Listener) -> None:
-    outcome = RULE.check(judged_facts(Shape(1024, 16, 4096, b=1, s=length, layers=2)))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(judged_facts(Shape(1024, 16, 4096, b=1, s=length, layers=2))), "passed", said)
 
 
 def test_an_odd_number_of_tokens_is_harmless_to_linear_layers(said: Listener) -> None:
@@ -122,9 +119,7 @@ def test_an_odd_number_of_tokens_is_harmless_to_linear_layers(said: Listener) ->
         gemm(1, 2047, 4096, 1024, component="mlp.up", names=("b*s", "f", "h")),
         gemm(2, 4096, 1024, 2047, component="mlp.up", role="wgrad", layout="NT", names=("f", "h", "b*s")),
     ]
-    outcome = RULE.check(facts(*rows, dims=model(sequence=2047, micro_batch=1, hidden=1024)))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(facts(*rows, dims=model(sequence=2047, micro_batch=1, hidden=1024))), "passed", said)
 
 
 def test_without_a_simulation_narrow_loads_are_a_bound(said: Listener) -> None:
@@ -140,9 +135,7 @@ def test_without_a_simulation_narrow_loads_are_a_bound(said: Listener) -> None:
 
 def test_without_a_simulation_blocks_alone_could_not_run(said: Listener) -> None:
     step = judged_facts(Shape(1024, 16, 4096, b=8, s=1025, layers=24))
-    outcome = RULE.check(replace(step, step=None))
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(RULE.check(replace(step, step=None)), "could_not_run", said)
 
 
 def test_no_other_rule_names_the_same_length() -> None:
@@ -155,12 +148,8 @@ def test_it_does_not_apply_to_packed_sequences_or_unknown_lengths(said: Listener
     product = gemm(2, 64, 64, 64)
     named = replace(packed, attention=None, op="_vllm_fa2_C::varlen_fwd")  # its sizes are not recorded
     for step in (facts(packed, product), facts(named, product), facts(product, dims=model(False))):
-        outcome = RULE.check(step)
-        assert outcome.state == "not_applicable"
-        said(outcome.why)
-    untold = RULE.check(facts(product))  # a transformer has a length
-    assert untold.state == "could_not_run"
-    said(untold.why)
+        says_why(RULE.check(step), "not_applicable", said)
+    says_why(RULE.check(facts(product)), "could_not_run", said)
 
 
 def test_scores_off_the_grid_are_judged_beside_packed_sequences() -> None:
@@ -172,14 +161,12 @@ def test_scores_off_the_grid_are_judged_beside_packed_sequences() -> None:
 
 def test_without_shapes_or_a_step_it_could_not_run(said: Listener) -> None:
     for step in (facts(gemm(1, None, None, None)), facts(*scores(), step_ms=None)):
-        outcome = RULE.check(step)
-        assert outcome.state == "could_not_run"
-        said(outcome.why)
+        says_why(RULE.check(step), "could_not_run", said)
 
 
 def test_tiles_beyond_the_last_token_count(said: Listener) -> None:
     """129 tokens on tiles of 128: the second row of tiles holds one of them."""
     row = gemm(1, 129, 4096, 4096, lost_ms=Lost(tile=0.5, useful=1.0))
-    outcome = RULE.check(facts(row, step_ms=10.0, dims=model(sequence=129, micro_batch=1)))
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(
+        RULE.check(facts(row, step_ms=10.0, dims=model(sequence=129, micro_batch=1))), "could_not_run", said
+    )

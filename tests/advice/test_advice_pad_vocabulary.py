@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_rows import (
     H100,
     NVJET,
@@ -119,9 +120,7 @@ def test_logits_of_a_cuda_graph_have_the_vocabulary_that_it_captured(said: Liste
 
 
 def test_a_multiple_of_64_passes(said: Listener) -> None:
-    outcome = RULE.check(facts(*training(50304, NVJET), dims=model(vocab=50304)))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(facts(*training(50304, NVJET), dims=model(vocab=50304))), "passed", said)
 
 
 def test_next_to_nothing_at_stake_passes_and_says_the_figure(said: Listener) -> None:
@@ -139,9 +138,7 @@ def test_fp32_on_cuda_cores_is_not_its_matter() -> None:
 def test_without_logits_it_does_not_apply(said: Listener) -> None:
     assert RULE.check(facts()).state == "not_applicable"
     assert RULE.check(facts(gemm(1, 64, 64, 64))).state == "not_applicable"
-    embedding_only = RULE.check(facts(gemm(1, 64, 64, 64), dims=model(vocab=30522)))
-    assert embedding_only.state == "not_applicable"
-    said(embedding_only.why)
+    says_why(RULE.check(facts(gemm(1, 64, 64, 64), dims=model(vocab=30522))), "not_applicable", said)
     assert RULE.check(facts(gemm(1, 64, 64, 64), dims=model(False))).state == "not_applicable"
 
 
@@ -155,15 +152,19 @@ def test_without_shapes_or_step_it_could_not_run(said: Listener) -> None:
 
 
 def test_logits_that_were_not_recognized_are_not_called_absent(said: Listener) -> None:
-    outcome = RULE.check(facts(gemm(1, 64, 64, 64, component="unattributed"), dims=model(True)))
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(
+        RULE.check(facts(gemm(1, 64, 64, 64, component="unattributed"), dims=model(True))),
+        "could_not_run",
+        said,
+    )
 
 
 def test_other_vendors_are_not_judged_by_nvidia_figures(said: Listener) -> None:
-    outcome = RULE.check(facts(bert_small_logits(), gpu=replace(H100, name="mi300x", vendor="amd")))
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(
+        RULE.check(facts(bert_small_logits(), gpu=replace(H100, name="mi300x", vendor="amd"))),
+        "could_not_run",
+        said,
+    )
 
 
 def test_what_torch_compile_padded_is_not_the_vocabulary(said: Listener) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import facts as plain_facts
 from tests.advice.advice_rows import gemm, model
@@ -36,9 +37,7 @@ def check(step: StepFacts) -> Outcome:
 
 
 def test_a_middle_stage_of_layers_that_divide_passes(said: Listener) -> None:
-    outcome = check(facts())
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(facts()), "passed", said)
 
 
 def test_layers_that_do_not_divide_are_a_finding(said: Listener) -> None:
@@ -81,9 +80,7 @@ def test_a_last_stage_with_fewer_layers_is_balanced_already() -> None:
 
 
 def test_logits_worth_less_than_a_layer_pass(said: Listener) -> None:
-    outcome = check(facts(others={"loss": 0.5}))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(facts(others={"loss": 0.5})), "passed", said)
 
 
 def test_a_first_stage_has_the_embedding(said: Listener) -> None:
@@ -105,6 +102,4 @@ def test_a_first_stage_has_the_embedding(said: Listener) -> None:
     ids=["one stage", "no model", "stages", "layers of all", "layers here", "no step time"],
 )
 def test_what_cannot_be_judged_says_why(step: StepFacts, state: str, said: Listener) -> None:
-    outcome = check(step)
-    assert outcome.state == state
-    said(outcome.why)
+    says_why(check(step), state, said)

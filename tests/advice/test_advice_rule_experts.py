@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.advice.advice_answers import only_finding
+from tests.advice.advice_answers import only_finding, says_why
 from tests.advice.advice_experts import Mix, mixed_rows
 from tests.advice.advice_rows import facts as plain_facts
 from tests.advice.advice_rows import gemm, model
@@ -44,9 +44,7 @@ def test_the_bound_is_what_packing_tiles_is_predicted_to_save(said: Listener) ->
 
 
 def test_experts_together_with_rows_enough_pass(said: Listener) -> None:
-    outcome = check(facts(Mix(X, 16, [2048] * 16)))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(facts(Mix(X, 16, [2048] * 16))), "passed", said)
 
 
 @pytest.mark.parametrize("how", ["batched", "grouped"])
@@ -104,9 +102,7 @@ def test_a_width_off_the_grid_is_left_to_the_rule_of_alignment(said: Listener) -
     ids=["no mixture", "no model", "no shapes", "all tokens", "weights of each row", "no step time"],
 )
 def test_what_cannot_be_judged_says_why(step: StepFacts, state: str, said: Listener) -> None:
-    outcome = check(step)
-    assert outcome.state == state
-    said(outcome.why)
+    says_why(check(step), state, said)
 
 
 def test_without_a_prediction_the_bound_is_the_time_above_the_floor(said: Listener) -> None:

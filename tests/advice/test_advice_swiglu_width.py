@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_rows import SIMT, cutlass, facts, gemm, model
 from tests.advice.advice_steps import A100, H100, Shape, dims_of, facts_of, model_of, rows_of
 from tests.said import Listener
@@ -186,9 +187,7 @@ def test_the_predicted_gain_is_the_measured_one() -> None:
 
 @pytest.mark.parametrize("width", [10848, 10880, 10912, 10944, 11008])
 def test_a_width_that_was_measured_fast_is_left_alone(width: int, said: Listener) -> None:
-    outcome = RULE.check(as_measured(width))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(as_measured(width)), "passed", said)
 
 
 @pytest.mark.parametrize(
@@ -205,9 +204,7 @@ def test_a_width_that_was_measured_fast_is_left_alone(width: int, said: Listener
 )
 @GPUS
 def test_the_shapes_of_llama_pass(x: Shape, gpu: Gpu, said: Listener) -> None:
-    outcome = RULE.check(facts_of(x, gpu=gpu))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(facts_of(x, gpu=gpu)), "passed", said)
 
 
 @GPUS
@@ -243,9 +240,7 @@ def test_ranks_divide_the_width_they_are_given(said: Listener) -> None:
 
 
 def test_a_width_just_off_the_grid_of_128_bytes_is_not_surely_better(said: Listener) -> None:
-    outcome = RULE.check(facts_of(replace(SWIGLU, f=10952)))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(facts_of(replace(SWIGLU, f=10952))), "passed", said)
 
 
 def test_no_other_rule_names_the_same_width() -> None:
@@ -272,9 +267,7 @@ def test_a_fused_gate_and_up_still_names_ffn(said: Listener) -> None:
 def test_between_the_grids_it_cannot_run_without_a_simulation(said: Listener) -> None:
     rows = [gemm(1, 4096, 10952, 4096, component="mlp.gate", names=("b*s", "f", "h"))]
     dims = model(hidden=4096, heads=32, ffn=10952)
-    outcome = check(*rows, dims=dims)
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(check(*rows, dims=dims), "could_not_run", said)
     good = [gemm(1, 4096, 11008, 4096, component="mlp.gate", names=("b*s", "f", "h"))]
     assert check(*good, dims=model(hidden=4096, heads=32, ffn=11008)).state == "passed"
 
@@ -300,8 +293,6 @@ def test_full_precision_on_cuda_cores_is_not_judged() -> None:
 def test_it_does_not_apply_without_an_mlp_and_could_not_run_without_shapes(said: Listener) -> None:
     assert check(gemm(1, 64, 64, 64, component="logits")).state == "not_applicable"
     assert check(gemm(1, 64, 64, 64), dims=model(False)).state == "not_applicable"
-    outcome = check(gemm(1, None, None, None))
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(check(gemm(1, None, None, None)), "could_not_run", said)
     assert check(*swiglu(), step_ms=None).state == "could_not_run"
     assert RULE.check(facts()).state == "not_applicable"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_facts import H100, RTX3060, V100, step_of
 from tests.advice.advice_rows import NVJET, SIMT, UNKNOWN_GPU, gemm
 from tests.kept import analyzed
@@ -164,9 +165,7 @@ def test_where_another_matmul_runs_as_tf32_the_flag_is_on(said: Listener) -> Non
     """cuBLAS chose CUDA cores for some shapes of a step whose others run as TF32: no flag changes that."""
     odd = fp32(1)
     tf32 = fp32(2, kernel=TF32, math_dtype="tf32", tensor_core="used", time_us=300.0)
-    outcome = check(odd, tf32)
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(odd, tf32), "passed", said)
     convolution = replace(tf32, op="aten::cudnn_convolution")  # has a flag of its own
     assert check(odd, convolution).findings[0].change == {"precision": ["fp32", "tf32"]}
 
@@ -193,9 +192,9 @@ def test_beside_shapes_that_are_known_the_others_are_named(said: Listener) -> No
 
 
 def test_products_on_tensor_cores_pass_with_the_count(said: Listener) -> None:
-    outcome = check(gemm(1, 4096, 4096, 4096), gemm(2, None, None, None, kernel=NVJET, time_us=5.0))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(
+        check(gemm(1, 4096, 4096, 4096), gemm(2, None, None, None, kernel=NVJET, time_us=5.0)), "passed", said
+    )
 
 
 def test_a_product_with_a_vector_has_nothing_for_tensor_cores() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.advice.advice_answers import only_finding
+from tests.advice.advice_answers import only_finding, says_why
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import facts as plain_facts
 from tests.advice.advice_rows import gemm, model
@@ -54,9 +54,7 @@ def test_no_more_is_promised_than_the_rows_and_messages_hold() -> None:
 
 def test_ranks_that_cost_little_pass_and_say_so(said: Listener) -> None:
     """Wide slices and hidden messages: what more weights on a rank cost is more than what it saves."""
-    outcome = check(facts(exposed=0.01))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(facts(exposed=0.01)), "passed", said)
 
 
 def test_logits_of_the_whole_vocabulary_on_every_rank_are_to_be_split(said: Listener) -> None:
@@ -116,6 +114,4 @@ def test_key_value_heads_that_ranks_copy_are_known_from_the_configuration(said: 
     ],
 )
 def test_what_cannot_be_judged_says_why(step: StepFacts, state: str, said: Listener) -> None:
-    outcome = check(step)
-    assert outcome.state == state
-    said(outcome.why)
+    says_why(check(step), state, said)

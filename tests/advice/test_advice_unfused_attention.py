@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_facts import A100, H100, RTX3060, V100, other, step_of
 from tests.advice.advice_rows import attention, gemm, model
 from tests.advice.advice_steps import Shape, facts_of
@@ -402,27 +403,19 @@ def test_no_rule_adds_to_more_than_the_chain() -> None:
 
 
 def test_fused_attention_passes_and_says_which(said: Listener) -> None:
-    outcome = check(rows=[attention(1, 64)])
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(rows=[attention(1, 64)]), "passed", said)
 
 
 def test_a_fused_kernel_that_is_not_faster_is_no_finding(said: Listener) -> None:
-    outcome = check(softmax(time_us=1.0), rows=core(time_us=1.0))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(softmax(time_us=1.0), rows=core(time_us=1.0)), "passed", said)
 
 
 def test_a_little_chain_is_no_finding(said: Listener) -> None:
-    outcome = check(step_ms=60_000.0)
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(step_ms=60_000.0), "passed", said)
 
 
 def test_sizes_that_no_fused_kernel_takes_pass_with_the_reason(said: Listener) -> None:
-    outcome = check(rows=core(d=30, dtype="fp32"))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(rows=core(d=30, dtype="fp32")), "passed", said)
 
 
 def test_what_it_does_not_apply_to() -> None:
@@ -457,12 +450,8 @@ def test_kernels_of_another_vendor_are_not_judged() -> None:
 def test_unknown_sizes_say_how_to_get_them(said: Listener) -> None:
     rows = core()
     open_ = gemm(1, None, None, None, component="attention.scores", batch=HEADS, shape_note="no inputs")
-    outcome = check(rows=[open_, rows[1]])
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(check(rows=[open_, rows[1]]), "could_not_run", said)
 
 
 def test_scores_without_their_values_are_not_judged(said: Listener) -> None:
-    outcome = check(rows=core()[:1])
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(check(rows=core()[:1]), "could_not_run", said)

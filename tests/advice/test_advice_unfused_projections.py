@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_facts import H100, other, step_of
 from tests.advice.advice_rows import gemm, model
 from tests.said import Listener
@@ -116,9 +117,7 @@ def test_one_product_for_all_passes(said: Listener) -> None:
         *linear(3, "mlp.up", 2048, 512, tokens=512),
         *linear(4, "mlp.down", 512, 2048, tokens=512),
     ]
-    outcome = check(rows, 512)
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(check(rows, 512), "passed", said)
 
 
 def test_products_that_do_not_read_one_tensor_are_not_judged(said: Listener) -> None:
@@ -143,9 +142,7 @@ def test_cross_attention_is_not_judged(said: Listener) -> None:
         *linear(3, "mlp.up", 2048, 512, tokens=512, each=2),
         *linear(4, "mlp.down", 512, 2048, tokens=512, each=2),
     ]
-    outcome = check(rows, 512)
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(check(rows, 512), "could_not_run", said)
 
 
 def test_a_fused_gate_is_told_by_its_width_and_not_by_the_tokens(said: Listener) -> None:

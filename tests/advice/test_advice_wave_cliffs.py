@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_losses import judged_facts
 from tests.advice.advice_rows import attention, facts, gemm, model
 from tests.advice.advice_steps import A100, H100, Shape, rows_of
@@ -86,15 +87,11 @@ def test_what_does_not_change_with_the_tokens_is_no_saving() -> None:
 )
 @pytest.mark.parametrize("gpu", [A100, H100], ids=["a100", "h100"])
 def test_many_waves_pass(x: Shape, gpu: Gpu, said: Listener) -> None:
-    outcome = RULE.check(judged_facts(x, gpu=gpu))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(judged_facts(x, gpu=gpu)), "passed", said)
 
 
 def test_a_change_that_is_as_likely_slower_passes_with_its_range(said: Listener) -> None:
-    outcome = RULE.check(judged_facts(replace(ABOVE_AN_EDGE, b=15), gpu=A100))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(judged_facts(replace(ABOVE_AN_EDGE, b=15), gpu=A100)), "passed", said)
 
 
 def test_where_the_host_is_waited_for_a_smaller_batch_is_not_advised() -> None:
@@ -117,9 +114,7 @@ def test_it_joins_other_findings_per_token() -> None:
 
 def test_without_known_losses_or_simulation_it_could_not_run(said: Listener) -> None:
     step = judged_facts(ABOVE_AN_EDGE)
-    outcome = RULE.check(replace(step, step=None))
-    assert outcome.state == "could_not_run"
-    said(outcome.why)
+    says_why(RULE.check(replace(step, step=None)), "could_not_run", said)
     blind = [replace(row, lost_ms=Lost(), tiles=None) for row in step.gemms]
     outcome = RULE.check(replace(step, gemms=blind))
     assert outcome.state == "could_not_run"
@@ -131,9 +126,7 @@ def test_without_known_losses_or_simulation_it_could_not_run(said: Listener) -> 
 def test_products_that_wait_for_memory_lose_nothing_to_waves(said: Listener) -> None:
     step = judged_facts(ABOVE_AN_EDGE)
     waiting = [replace(row, lost_ms=Lost(useful=1.0)) for row in step.gemms]
-    outcome = RULE.check(replace(step, gemms=waiting))
-    assert outcome.state == "passed"
-    said(outcome.why)
+    says_why(RULE.check(replace(step, gemms=waiting)), "passed", said)
 
 
 def test_it_does_not_apply_to_inference_packed_sequences_or_unknown_tokens() -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.advice.advice_answers import outcome_of
+from tests.advice.advice_answers import outcome_of, says_why
 from tests.advice.advice_rows import H100, gemm, model
 from tests.said import Listener
 from tracelens.results import ComponentRow, Coverage, Estimate, GemmRow, Known, Span
@@ -97,9 +97,7 @@ def test_what_lacks_is_said_with_its_remedy(said: Listener) -> None:
         (need_kernels, {"step_ms": 0.0}),
         (need_nvidia, {"gpu": replace(H100, vendor="amd")}),
     ):
-        lacks = outcome_of(need, facts(ROW, **given))
-        assert lacks.state == "could_not_run"
-        said(lacks.why)
+        says_why(outcome_of(need, facts(ROW, **given)), "could_not_run", said)
     need_kernels(facts(ROW))
     absent = outcome_of(need_model, facts(ROW, model=model(False)))
     assert (absent.state, absent.absent, absent.attention) == ("not_applicable", True, True)

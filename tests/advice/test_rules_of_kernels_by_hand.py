@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.advice.advice_answers import only, outcome_of, trial_of
+from tests.advice.advice_answers import only, outcome_of, says_why, trial_of
 from tests.advice.advice_facts import other
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100, attention, cutlass, facts, gemm, model
@@ -587,9 +587,7 @@ def test_a_length_near_by(
         said(found.caveats[0])
     monkeypatch.setattr(sequences, "bounds_of", lambda *_: [Bound(row, 1.0)])
     monkeypatch.setattr(sequences, "try_values", lambda *_: ([], "made up"))
-    at = outcome_of(sequences.OddSequence().look, facts(row, step_ms=100.0))
-    assert at.state == "could_not_run"
-    said(at.why)
+    says_why(outcome_of(sequences.OddSequence().look, facts(row, step_ms=100.0)), "could_not_run", said)
     monkeypatch.setattr(sequences, "bounds_of", lambda *_: [Bound(row, 0.99)])
     assert outcome_of(sequences.OddSequence().look, facts(row, step_ms=100.0)).state == "passed"
     said(sequences._caveats(1025, 1024)[0])

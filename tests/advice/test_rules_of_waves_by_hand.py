@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.advice.advice_answers import only, outcome_of, trial_of
+from tests.advice.advice_answers import only, outcome_of, says_why, trial_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100, NVJET, attention, cutlass, facts, gemm, model
 from tests.said import Listener
@@ -51,12 +51,8 @@ RULE = GemmsBesideCollectives()
 def test_a_hundredth_of_the_step_is_worth_a_word(said: Listener) -> None:
     """5 ms of 500 ms are 1 %; of 500.1 ms they are less."""
     assert only(RULE, beside(slowed(ctas=None))).elsewhere_ms == 5.0
-    below = outcome_of(RULE.look, beside(slowed(), step_ms=500.1))
-    assert below.state == "passed"
-    said(below.why)
-    two = outcome_of(RULE.look, beside(slowed(excess=2.0), slowed(2, excess=2.5)))
-    assert two.state == "passed"
-    said(two.why)
+    says_why(outcome_of(RULE.look, beside(slowed(), step_ms=500.1)), "passed", said)
+    says_why(outcome_of(RULE.look, beside(slowed(excess=2.0), slowed(2, excess=2.5))), "passed", said)
     even = outcome_of(RULE.look, beside(slowed(excess=0.0)))
     assert outcome_of(RULE.look, beside(slowed(excess=-1.0))).why == even.why
     said(even.why)
@@ -194,15 +190,9 @@ def trial(value: int, low: float, mid: float) -> Trial:
 
 def test_last_waves_count_from_a_hundredth_of_the_step_on(said: Listener) -> None:
     """1 ms of 100; what cannot be simulated is then said, and below it the check passes."""
-    at = outcome_of(CLIFFS.look, tokens(lossy()))
-    assert at.state == "could_not_run"
-    said(at.why)
-    below = outcome_of(CLIFFS.look, tokens(lossy(wave=0.99)))
-    assert below.state == "passed"
-    said(below.why)
-    summed = outcome_of(CLIFFS.look, tokens(lossy(wave=0.4), lossy(2, wave=0.6)))
-    assert summed.state == "could_not_run"
-    said(summed.why)
+    says_why(outcome_of(CLIFFS.look, tokens(lossy())), "could_not_run", said)
+    says_why(outcome_of(CLIFFS.look, tokens(lossy(wave=0.99))), "passed", said)
+    says_why(outcome_of(CLIFFS.look, tokens(lossy(wave=0.4), lossy(2, wave=0.6))), "could_not_run", said)
 
 
 @pytest.mark.parametrize(
@@ -220,9 +210,7 @@ def test_last_waves_count_from_a_hundredth_of_the_step_on(said: Listener) -> Non
     ],
 )  # fmt: skip
 def test_what_can_be_judged_of_last_waves(rows: list[GemmRow], state: str, said: Listener) -> None:
-    found = outcome_of(CLIFFS.look, tokens(*rows))
-    assert found.state == state
-    said(found.why)
+    says_why(outcome_of(CLIFFS.look, tokens(*rows)), state, said)
 
 
 def test_rows_are_those_whose_output_has_the_tokens(said: Listener) -> None:
@@ -361,9 +349,7 @@ def test_as_many_tokens_as_rows_pass(rows: list[GemmRow], tokens: float | None, 
     if tokens is not None:
         assert only(PADDED, batch_of(*rows)).evidence["tokens"] == tokens
         return
-    found = outcome_of(PADDED.look, batch_of(*rows))
-    assert found.state == "passed"
-    said(found.why)
+    says_why(outcome_of(PADDED.look, batch_of(*rows)), "passed", said)
 
 
 @pytest.mark.parametrize(
@@ -393,9 +379,7 @@ def test_means_are_by_calls(said: Listener) -> None:
         if told:
             assert only(PADDED, batch_of(*many)).evidence["tokens"] == pytest.approx(300.0)
         else:
-            out = outcome_of(PADDED.look, batch_of(*many))
-            assert out.state == "could_not_run"
-            said(out.why)
+            says_why(outcome_of(PADDED.look, batch_of(*many)), "could_not_run", said)
     # of one number of rows it does not matter how often attention ran
     assert only(PADDED, batch_of(linear(1, 1000), flash(3, 300, calls=9.0))).evidence["tokens"] == 300.0
 
@@ -440,9 +424,7 @@ def test_without_a_forward_layer_of_known_rows_nothing_is_compared(said: Listene
         [linear(1, 1000, component="logits")],
         [replace(linear(1, 1000), n=1152, k=1152)],
     ):
-        found = outcome_of(PADDED.look, batch_of(*rows, flash(9, 100)))
-        assert found.state == "could_not_run"
-        said(found.why)
+        says_why(outcome_of(PADDED.look, batch_of(*rows, flash(9, 100))), "could_not_run", said)
     wide = replace(linear(1, 1000), n=1152, k=1152)
     assert only(PADDED, batch_of(wide, flash(9, 100), hidden=None)).evidence["rows"] == 1000
 
