@@ -10,10 +10,10 @@ import pytest
 
 from tests.synthetic import Event, ModelSpec, Options, Synthetic, Truth, build
 from tests.trace.tools import read
-from tracelens.attribution import attribute
+from tracelens.attribution import Attribution, Calls, attribute
 from tracelens.attribution.calls import find_calls, role_of
 from tracelens.gemm import GemmShape, flops
-from tracelens.trace import link, read_trace
+from tracelens.trace import Trace, link
 from tracelens.words import COMPONENTS, PHASES
 
 GPT = ModelSpec(
@@ -44,18 +44,20 @@ def _shape(m: int, n: int, k: int, batch: int = 1) -> GemmShape:
     return GemmShape(m, n, k, batch, "bf16", "bf16", None)
 
 
+def _calls_of(folder: Path, text: str) -> tuple[Trace, Attribution, Calls]:
+    trace = read(folder, text)
+    links = link(trace)
+    attribution = attribute(trace, links)
+    return trace, attribution, find_calls(trace, links, attribution)
+
+
 @pytest.mark.parametrize("attention", ["flash", "math"])
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt2", "llama"])
 def test_roles_and_shapes_of_every_gemm_agree_with_the_truth(
     tmp_path: Path, model: ModelSpec, attention: Literal["flash", "math"]
 ) -> None:
     made = build(model, Options(steps=1, attention=attention, module_frames=True))
-    path = tmp_path / "t.json"
-    path.write_text(made.text())
-    trace = read_trace(path)
-    links = link(trace)
-    attribution = attribute(trace, links)
-    calls = find_calls(trace, links, attribution)
+    trace, attribution, calls = _calls_of(tmp_path, made.text())
     truth = {row.correlation: row for row in made.truth if row.m is not None}
     seen = set()
     for at, main in enumerate(calls.main.tolist()):
@@ -113,10 +115,7 @@ def test_a_weight_gradient_that_a_library_adds_in_place_has_its_role_and_shape(t
     }
     assert len(hidden) > 4
     records = [e for e in made.records if not (e.cat == "cpu_op" and e.name == "aten::mm" and e.ts in hidden)]
-    trace = read(tmp_path, replace(made, records=records).text())
-    links = link(trace)
-    attribution = attribute(trace, links)
-    calls = find_calls(trace, links, attribution)
+    trace, attribution, calls = _calls_of(tmp_path, replace(made, records=records).text())
     found = 0
     for at, main in enumerate(calls.main.tolist()):
         row = truth[int(trace.kernels.correlation[main])]
@@ -148,12 +147,7 @@ def test_roles_of_experts_in_one_batched_product_are_the_truth(tmp_path: Path, f
 
     options = ZooOptions(steps=1)
     made = trace_of(family, options, program_of(family, options))
-    path = tmp_path / "t.json"
-    path.write_text(made.text())
-    trace = read_trace(path)
-    links = link(trace)
-    attribution = attribute(trace, links)
-    calls = find_calls(trace, links, attribution)
+    trace, _, calls = _calls_of(tmp_path, made.text())
     truth = {row.correlation: row for row in made.truth}
     roles = set()
     for at, main in enumerate(calls.main.tolist()):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.attribution.rows import Row, mm
 from tests.attribution.test_beside_cores import ALL, HEAD, MAP, OF_SCORES, _convolution, _layers, _scores
-from tests.attribution.test_names import _roles, situation
+from tests.attribution.test_names import _roles, decided, situation
 from tests.attribution.test_parts import (
     ATTENTION,
     BATCH,
@@ -158,16 +158,15 @@ def test_layers_on_maps_between_two_attentions_are_not_of_these(tmp_path: Path) 
 
 def test_a_table_read_the_other_way_is_the_head() -> None:
     """mosaicml/llm-foundry models/layers/custom_embedding.py, SharedEmbedding."""
-    decision = decide(replace(situation("transformer.wte"), vocabulary="weight"))
-    assert decision is not None
-    assert decision.component == "logits"
+    assert decided(replace(situation("transformer.wte"), vocabulary="weight")) == "logits"
 
 
 def test_a_table_of_rotations_is_of_these() -> None:
     """naver/croco models/pos_embed.py, with its names."""
-    decision = decide(replace(situation("layers.0.attn.rope"), inner="embedding", outer="embedding"))
-    assert decision is not None
-    assert decision.component == "attention.rope"
+    assert (
+        decided(replace(situation("layers.0.attn.rope"), inner="embedding", outer="embedding"))
+        == "attention.rope"
+    )
 
 
 def test_a_network_of_blocks_is_no_mlp_of_a_layer() -> None:

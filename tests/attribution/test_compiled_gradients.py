@@ -390,23 +390,26 @@ def test_a_sum_of_the_stream_by_a_statistic_is_of_a_norms_weight() -> None:
     assert _between(DOWN, UP, kernel)[0] == "norm"
 
 
+def _behind_core(*kinds: Kind) -> Run:
+    """The gradients between those of a core and of what makes its queries."""
+    run = _run("backward", _core(TOKENS, 64), *kinds, DGRADS[QUERIES])
+    run.cores = find_cores(run)
+    run.labels = {0: Label("attention.core", 0), len(kinds) + 1: Label(QUERIES, 0, role="dgrad")}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    return run
+
+
 def test_heads_side_by_side_that_are_turned_are_no_norm() -> None:
     name = "red_fused_add_mul_neg_permute_slice_slice_backward_sum_unsqueeze_view"
     turn = _fused(name, (4, 4, 64, 16), ROWS, STREAM, ROWS, STREAM, (64, 16), (64, 16))
-    run = _run("backward", _core(TOKENS, 64), turn, DGRADS[QUERIES])
-    run.cores = find_cores(run)
-    run.labels = {0: Label("attention.core", 0), 2: Label(QUERIES, 0, role="dgrad")}
-    label_gradients(run, _forward(), {HIDDEN}, None)
+    run = _behind_core(turn)
     assert run.labels[1].component == "attention.rope"
 
 
 def test_groups_of_keys_are_summed_and_are_no_norms_weight() -> None:
     sums = _fused("poi_fused_clone_squeeze_sum_transpose_view", (4, 4, 64, 16), (4, HIDDEN, 2, 16))
     weight = _fused("red_fused_clone_squeeze_sum_transpose_view", (4, 4, 64, 16), (1, 1, 1, 16, 8))
-    run = _run("backward", _core(TOKENS, 64), sums, weight, DGRADS[QUERIES])
-    run.cores = find_cores(run)
-    run.labels = {0: Label("attention.core", 0), 3: Label(QUERIES, 0, role="dgrad")}
-    label_gradients(run, _forward(), {HIDDEN}, None)
+    run = _behind_core(sums, weight)
     assert [run.labels[at].component for at in (1, 2)] == ["attention.other", "norm"]
 
 
@@ -454,10 +457,7 @@ def test_weights_that_are_put_off_to_the_end_have_their_biases_behind_them() -> 
 
 def test_the_gradient_of_a_norms_weight_is_cast() -> None:
     cast = _fused("poi_fused_native_layer_norm_backward", (16,), (16,))
-    run = _run("backward", _core(TOKENS, 64), cast, DGRADS[QUERIES])
-    run.cores = find_cores(run)
-    run.labels = {0: Label("attention.core", 0), 2: Label(QUERIES, 0, role="dgrad")}
-    label_gradients(run, _forward(), {HIDDEN}, None)
+    run = _behind_core(cast)
     assert run.labels[1].component == "norm"
 
 
@@ -467,10 +467,7 @@ def test_the_gradient_of_a_norms_weight_is_cast() -> None:
 def test_cosines_and_softmaxes_have_statistics_and_are_no_norm(name: str) -> None:
     heads, statistic = (16, 64, 16), (4, 4, 64, 1)
     kernel = _fused(f"per_fused_{name}", heads, ROWS, statistic, STREAM)
-    run = _run("backward", _core(TOKENS, 64), kernel, DGRADS[QUERIES])
-    run.cores = find_cores(run)
-    run.labels = {0: Label("attention.core", 0), 2: Label(QUERIES, 0, role="dgrad")}
-    label_gradients(run, _forward(), {HIDDEN}, None)
+    run = _behind_core(kernel)
     assert run.labels[1].component == "attention.other"
 
 

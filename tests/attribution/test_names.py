@@ -133,6 +133,12 @@ def test_counters_and_layers_in_names() -> None:
     assert [layer_of_fqn(name.split(".")) for name in names] == [7, 31, None, 0]
 
 
+def decided(where: Situation) -> str | None:
+    """The component that names say of a call, None where they say none."""
+    decision = decide(where)
+    return None if decision is None else decision.component
+
+
 def situation(fqn: str, *, inner: str | None = "linear", after_core: bool | None = None) -> Situation:
     """A product inside modules of these names, in a transformer."""
     elements = tuple(
@@ -199,25 +205,19 @@ def test_one_word_alone_proves_no_mixture_of_experts(fqn: str) -> None:
 
 
 def test_without_attention_there_is_no_transformer_to_name_parts_of() -> None:
-    decision = decide(replace(situation("features.mlp.fc1"), transformer=False))
-    assert decision is not None
-    assert decision.component == "other"
+    assert decided(replace(situation("features.mlp.fc1"), transformer=False)) == "other"
 
 
 def test_an_activation_in_a_router_routes() -> None:
     """transformers models/zaya/modeling_zaya.py, ZayaRouterMLP."""
     elements = [Element(name, element_role(name), None, False) for name in ("MoeBlock", "RouterMLP", "GELU")]
     where = replace(situation(""), path=Path(tuple(elements), ""), experts=True, holds_experts=True)
-    decision = decide(replace(where, inner="activation", outer="activation"))
-    assert decision is not None
-    assert decision.component == "moe.router"
+    assert decided(replace(where, inner="activation", outer="activation")) == "moe.router"
 
 
 def test_a_gate_routes_where_the_trace_has_experts() -> None:
     """Some libraries name both the router and half of a gated MLP ``mlp.gate``."""
-    decision = decide(replace(situation("model.layers.0.mlp.gate"), experts=True))
-    assert decision is not None
-    assert decision.component == "moe.router"
+    assert decided(replace(situation("model.layers.0.mlp.gate"), experts=True)) == "moe.router"
 
 
 def _in_mlp(position: int, *, before: bool, after: bool) -> tuple[str, str]:
@@ -243,9 +243,7 @@ def test_gate_and_up_are_told_apart_by_the_activation_between_them_or_by_custom(
 
 
 def test_an_activation_called_in_a_projections_module_is_an_activation() -> None:
-    decision = decide(situation("encoder.layer.0.intermediate", inner="activation"))
-    assert decision is not None
-    assert decision.component == "mlp.activation"
+    assert decided(situation("encoder.layer.0.intermediate", inner="activation")) == "mlp.activation"
 
 
 @pytest.mark.parametrize("name", ["aten::tanh", "aten::sigmoid", "aten::clamp_min", "aten::relu"])
@@ -319,9 +317,7 @@ def test_a_sum_inside_an_activation_or_a_product_is_no_residual(modules: str, co
         order_in_mlp=None, after_activation=None, before_activation=False, residual=True, vocabulary="none",
         holds_experts=False, experts=False, transformer=True,
     )  # fmt: skip
-    decision = decide(situation)
-    assert decision is not None
-    assert decision.component == component
+    assert decided(situation) == component
 
 
 @pytest.mark.parametrize(
@@ -348,8 +344,7 @@ def test_a_module_says_no_more_than_its_operator_can_be(
 ) -> None:
     elements = tuple(Element(name, element_role(name), None, False) for name in modules.split("."))
     where = replace(situation(""), path=Path(elements, modules), inner=inner, outer=inner)
-    decision = decide(where)
-    assert (decision.component if decision else None) == component
+    assert decided(where) == component
 
 
 @pytest.mark.parametrize(
@@ -368,17 +363,13 @@ def test_what_a_layer_does_beside_its_product_is_of_the_product(modules: str, co
     where = replace(
         situation(""), path=Path(elements, modules), inner="add", outer="add", residual=True, after_core=False
     )
-    decision = decide(where)
-    assert decision is not None
-    assert decision.component == component
+    assert decided(where) == component
 
 
 @pytest.mark.parametrize(("beside", "component"), [(True, "other"), (False, "mlp.activation")])
 def test_an_activation_beside_a_convolution_is_of_no_mlp(beside: bool, component: str) -> None:
     where = replace(situation("layer.act"), inner="activation", outer="activation", beside_convolution=beside)
-    decision = decide(where)
-    assert decision is not None
-    assert decision.component == component
+    assert decided(where) == component
 
 
 def test_samples_of_a_grid_are_of_pictures_or_of_deformable_attention() -> None:
@@ -492,14 +483,11 @@ def test_a_module_called_a_norm_that_holds_one_and_a_block_is_none() -> None:
 def test_a_batched_product_beside_experts_sends_tokens(apart: bool, component: str) -> None:
     """arXiv 2006.16668: tokens times who goes where. Experts that are no module are such products, too."""
     where = replace(situation("layer.moe", inner="bmm"), experts=True, beside_experts=apart)
-    decision = decide(where)
-    assert decision is not None
-    assert decision.component == component
+    assert decided(where) == component
 
 
 @pytest.mark.parametrize("batched", [True, False])
 def test_a_head_of_no_transformer_is_open_where_attention_could_be(batched: bool) -> None:
     """torchscale/component/multiscale_retention.py has products of activations, and no softmax."""
     where = replace(situation("lm_head"), vocabulary="weight", transformer=False, batched=batched)
-    decision = decide(where)
-    assert (decision.component if decision else None) == (None if batched else "other")
+    assert decided(where) == (None if batched else "other")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.attribution.rows import Row, mm
 from tests.attribution.test_beside_cores import _convolution
-from tests.attribution.test_names import situation
+from tests.attribution.test_names import decided, situation
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -47,17 +47,14 @@ def test_a_model_that_a_loss_runs_is_none() -> None:
     path = situation("MultipleNegativesRankingLoss.MPNetEncoder", inner="copy").path
     inside = decide(replace(situation(""), path=path, inner=None, outer=None))
     assert inside is None or inside.component != "loss"
-    own = decide(replace(situation("MultipleNegativesRankingLoss"), inner=None, outer=None))
-    assert own is not None and own.component == "loss"
+    assert decided(replace(situation("MultipleNegativesRankingLoss"), inner=None, outer=None)) == "loss"
 
 
 @pytest.mark.parametrize("kind", ["SVDLinear", "Linear4bit", "ColumnParallelLinear"])
 def test_what_a_module_of_one_product_adds_is_no_residual(kind: str) -> None:
     """peft tuners/adalora/layer.py; bitsandbytes; Megatron-LM."""
     where = replace(situation(f"layers.0.mlp.{kind}", inner="add"), residual=True)
-    decision = decide(where)
-    assert decision is not None
-    assert decision.component == "mlp.other"
+    assert decided(where) == "mlp.other"
 
 
 @pytest.mark.parametrize(

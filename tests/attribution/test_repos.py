@@ -9,7 +9,7 @@ import pytest
 
 from tests.attribution.rows import Row, attributed, mm, written
 from tests.attribution.test_beside_cores import ALL, HEAD, OF_HEADS, OF_SCORES, _layers, _scores
-from tests.attribution.test_names import _roles, situation
+from tests.attribution.test_names import _roles, decided, situation
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -132,16 +132,18 @@ def test_an_mlp_that_embeds() -> None:
     """PixArt-alpha diffusion/model/nets/PixArt_blocks.py, CaptionEmbedder.y_proj."""
     found = decide(replace(situation("caption_embedder.mlp.fc1"), inner="linear", order_in_mlp=(0, 2)))
     assert found is None or found.component == "mlp.up"  # a projection of its own name
-    found = decide(replace(situation("caption_embedder.mlp"), inner="linear", order_in_mlp=(0, 2)))
-    assert found is not None
-    assert found.component == "embedding"
+    assert (
+        decided(replace(situation("caption_embedder.mlp"), inner="linear", order_in_mlp=(0, 2)))
+        == "embedding"
+    )
 
 
 def test_a_rotation_in_a_layer_adds_no_residual() -> None:
     """allenai/OLMo olmo/model.py: a block calls its RotaryEmbedding itself."""
-    found = decide(replace(situation("blocks.0.rotary_emb"), inner="add", outer="add", residual=True))
-    assert found is not None
-    assert found.component == "attention.rope"
+    assert (
+        decided(replace(situation("blocks.0.rotary_emb"), inner="add", outer="add", residual=True))
+        == "attention.rope"
+    )
 
 
 def test_a_block_of_attention_that_bends_and_normalizes_twice_is_a_layer() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.attribution.rows import Row, mm
-from tests.attribution.test_names import situation
+from tests.attribution.test_names import decided, situation
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -31,7 +31,6 @@ from tests.attribution.test_parts import (
     _row,
 )
 from tests.attribution.test_rare_layers import _stage
-from tracelens.attribution.components import decide
 
 RANK = 16
 
@@ -75,17 +74,15 @@ def test_an_adapter_that_splits_length_and_direction_is_of_what_it_adapts(
 def test_what_an_adapter_adds_is_no_residual() -> None:
     """peft names its module lora_magnitude_vector in the linear layer that it adapts."""
     where = replace(situation("layers.0.mlp.Linear.lora_magnitude_vector", inner="add"), residual=True)
-    assert (decision := decide(where)) is not None and decision.component == "mlp.other"
-    beside = decide(replace(where, path=situation("layers.0.mlp").path))
-    assert beside is not None and beside.component == "residual"
+    assert decided(where) == "mlp.other"
+    assert decided(replace(where, path=situation("layers.0.mlp").path)) == "residual"
 
 
 def test_a_frozen_layer_is_a_product_for_each_sample() -> None:
     """aten::linear makes a bmm of a weight without gradient on rows that are not contiguous."""
     frozen = replace(situation("resblocks.0.attn", inner="bmm", after_core=False), outer="linear")
-    assert (decision := decide(frozen)) is not None and decision.component == "attention.qkv"
-    scores = decide(replace(frozen, outer="bmm"))
-    assert scores is not None and scores.component == "attention.scores"
+    assert decided(frozen) == "attention.qkv"
+    assert decided(replace(frozen, outer="bmm")) == "attention.scores"
 
 
 def test_rows_of_the_stream_are_brought_to_the_length_of_one(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.attribution.rows import Row, mm
 from tests.attribution.test_beside_cores import _convolution
-from tests.attribution.test_names import _roles, situation
+from tests.attribution.test_names import _roles, decided, situation
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -76,7 +76,7 @@ def test_what_turns_the_input_of_a_product_is_of_that(tmp_path: Path) -> None:
 def test_a_batched_product_in_a_module_of_one_product_is_no_score() -> None:
     """The same, with names."""
     where = replace(situation("layers.0.self_attn.Linear.OFTRotationModule", inner="bmm", after_core=False))
-    assert (decision := decide(where)) is not None and decision.component == "attention.qkv"
+    assert decided(where) == "attention.qkv"
 
 
 def test_a_model_that_is_called_after_its_head_is_none() -> None:
