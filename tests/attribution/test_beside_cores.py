@@ -27,6 +27,7 @@ from tests.attribution.test_parts import (
     UP,
     WIDTH,
     _batched,
+    _core_of,
     _found,
     _layer_of,
     _row,
@@ -251,12 +252,7 @@ def test_an_mlp_of_convolutions_beside_attention_on_maps(tmp_path: Path) -> None
         _row("norm", "mul", MAP, weight),
         _row("norm", "add", MAP, weight),
     ]
-    scores = _row("attention.softmax", "_softmax", [ALL, SIZE * SIZE, SIZE * SIZE])
-    core = [
-        _batched("attention.scores", ALL, SIZE * SIZE, SIZE * SIZE, HEAD),
-        scores,
-        _batched("attention.values", ALL, SIZE * SIZE, HEAD, SIZE * SIZE),
-    ]
+    core = _core_of([ALL, SIZE * SIZE, SIZE * SIZE])
     output = _convolution("attention.output", MAP, [WIDTH, WIDTH, 1, 1])
     added = _row("residual", "add", MAP, MAP)
     mlp = [

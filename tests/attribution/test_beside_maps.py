@@ -20,6 +20,7 @@ from tests.attribution.test_parts import (
     TOKENS,
     WIDTH,
     _batched,
+    _core_of,
     _found,
     _row,
 )
@@ -58,12 +59,7 @@ def test_a_loss_of_classes_may_be_fused_by_a_library(tmp_path: Path) -> None:
 
 
 def _core() -> list[Row]:
-    batch = BATCH * HEADS
-    return [
-        _batched("attention.scores", batch, WINDOW, WINDOW, 64),
-        _row("attention.softmax", "_softmax", [BATCH, HEADS, WINDOW, WINDOW]),
-        _batched("attention.values", batch, WINDOW, 64, WINDOW),
-    ]
+    return _core_of([BATCH, HEADS, WINDOW, WINDOW])
 
 
 def test_queries_are_laid_out_before_keys_are_made(tmp_path: Path) -> None:
@@ -149,12 +145,7 @@ def test_heads_that_attend_one_by_one_share_a_table_of_offsets(
     tmp_path: Path, offsets: int, right: str
 ) -> None:
     """timm models/efficientvit_msra.py, CascadedGroupAttention: one table, looked up ahead of all."""
-    scores = [BATCH, WINDOW, WINDOW]
-    core = [
-        _batched("attention.scores", BATCH, WINDOW, WINDOW, 16),
-        _row("attention.softmax", "_softmax", scores),
-        _batched("attention.values", BATCH, WINDOW, 64, WINDOW),
-    ]
+    core = _core_of([BATCH, WINDOW, WINDOW], 16, 64)
     norm = _row("norm", "native_batch_norm", MAP, [WIDTH], [WIDTH])
     looks = _row(right, "index", [HEADS, offsets])
     _found(

@@ -25,6 +25,7 @@ from tests.attribution.test_parts import (
     TOKENS,
     WIDTH,
     _batched,
+    _core_of,
     _found,
     _row,
 )
@@ -178,10 +179,7 @@ def test_what_bends_a_bias_between_its_products(tmp_path: Path) -> None:
 def test_samples_that_attend_one_behind_the_other(tmp_path: Path) -> None:
     """transformers models/qwen3_vl/modeling_qwen3_vl.py, Qwen3VLVisionAttention, attention written out."""
     of_one, scores = [1, LENGTH, HEADS, HEAD], [1, HEADS, LENGTH, LENGTH]
-    core = [_batched("attention.scores", HEADS, LENGTH, LENGTH, HEAD)]
-    core += [_row("attention.softmax", "_softmax", scores)]
-    core += [_batched("attention.values", HEADS, LENGTH, HEAD, LENGTH)]
-    one = [*core, _row("attention.other", "copy_", of_one)]
+    one = [*_core_of(scores), _row("attention.other", "copy_", of_one)]
     _found(tmp_path, _layers([NORM, QUERIES, *4 * one, OUTPUT]))
 
 

@@ -27,6 +27,7 @@ from tests.attribution.test_parts import (
     UP,
     WIDTH,
     _batched,
+    _core_of,
     _found,
     _row,
 )
@@ -78,17 +79,11 @@ def test_heads_attend_in_two_ways(tmp_path: Path) -> None:
         _row("attention.rope", "mul", heads, table),
         _row("attention.rope", "add", heads, heads),
     ]
-    one = _core(BATCH * HEADS, 1, LENGTH)
-    all_ = _core(batch, frames, frames + 1)
+    one = _core_of([BATCH * HEADS, 1, LENGTH])
+    all_ = _core_of([batch, frames, frames + 1])
     joined = _row("attention.other", "cat", [[batch, 1, 64], heads])
     layer = [NORM, QUERIES, *one, *turn, *turn, joined, *all_, OUTPUT, ADD, *MLP, ADD]
     _found(tmp_path, 3 * layer)
-
-
-def _core(batch: int, rows: int, columns: int) -> list[Row]:
-    softmax = _row("attention.softmax", "_softmax", [batch, rows, columns])
-    scores = _batched("attention.scores", batch, rows, columns, 64)
-    return [scores, softmax, _batched("attention.values", batch, rows, 64, columns)]
 
 
 MAP, PLACE = [2, WIDTH, 16, 16], 256

@@ -41,6 +41,16 @@ OUTSIDE = mm("", TOKENS, WIDTH, WIDTH)
 ATTENTION, MLP = [NORM, QUERIES, CORE, OUTPUT], [NORM, UP, GELU, DOWN]
 
 
+def _core_of(scores: list[int], head_dim: int = 64, values: int = 0) -> list[Row]:
+    """Attention written out: its scores, their softmax, and the values, where they are of another width."""
+    (*batch, rows, keys), width = scores, values or head_dim
+    return [
+        _batched("attention.scores", math.prod(batch), rows, keys, head_dim),
+        _row("attention.softmax", "_softmax", scores),
+        _batched("attention.values", math.prod(batch), rows, width, keys),
+    ]
+
+
 def _layer_of(stream: list[int], heads: int = HEADS) -> tuple[list[Row], list[Row]]:
     """Attention and MLP of a layer of another stream, each from its norm to its sum."""
     tokens, width = math.prod(stream[:-1]), stream[-1]

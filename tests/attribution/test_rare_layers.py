@@ -38,6 +38,7 @@ from tests.attribution.test_parts import (
     UP,
     WIDTH,
     _batched,
+    _core_of,
     _found,
     _layer_of,
     _row,
@@ -245,9 +246,7 @@ def test_separable_attention_on_maps(tmp_path: Path) -> None:
 def test_a_head_of_classes_behind_layers_of_convolutions(tmp_path: Path) -> None:
     """timm models/visformer.py: attention on maps, their mean, and a linear layer."""
     places, few = SIZE * SIZE, [BATCH, 1000]
-    core = [_batched("attention.scores", ALL, places, places, HEAD)]
-    core += [_row("attention.softmax", "_softmax", [BATCH, HEADS, places, places])]
-    core += [_batched("attention.values", ALL, places, HEAD, places)]
+    core = _core_of([BATCH, HEADS, places, places])
     parts = (("attention.qkv", 3), ("attention.output", 1))
     makes, output = (_convolution(part, MAP, [n * WIDTH, WIDTH, 1, 1]) for part, n in parts)
     layer = [makes, *core, output, _row("residual", "add", MAP, MAP)]

@@ -26,7 +26,7 @@ from tests.attribution.test_parts import (
     TOKENS,
     UP,
     WIDTH,
-    _batched,
+    _core_of,
     _found,
     _row,
 )
@@ -99,11 +99,7 @@ def test_a_stage_can_begin_with_heads_that_no_fused_kernel_takes(tmp_path: Path)
     norm, attention, mlp = _stage(WIDTH, 4 * TOKENS)
     _, behind, its_mlp = _stage(2 * WIDTH, TOKENS)
     heads, windows = 2 * WIDTH // 64, TOKENS // 16
-    core = [
-        _batched("attention.scores", heads * windows, 16, 64, 64),
-        _row("attention.softmax", "_softmax", [1, heads, windows, 16, 64]),
-        _batched("attention.values", heads * windows, 16, 64, 64),
-    ]
+    core = _core_of([1, heads, windows, 16, 64])
     pools = _row("other", "max", [1, 4, TOKENS, 2 * WIDTH])
     queries = mm("attention.qkv", 4 * TOKENS, 6 * WIDTH, WIDTH)
     largest = _row("attention.other", "max", [1, heads, windows, 4, 16, 64])

@@ -28,6 +28,7 @@ from tests.attribution.test_parts import (
     UP,
     WIDTH,
     _batched,
+    _core_of,
     _found,
     _row,
 )
@@ -255,12 +256,7 @@ def test_one_attention_can_take_what_another_gives(tmp_path: Path) -> None:
 def test_what_stands_before_a_network_of_convolutions_makes_no_queries(tmp_path: Path) -> None:
     """act/detr/models/detr_vae.py: a latent is made of one transformer, pictures run through convolutions,
     another transformer follows. Attention is written out in three dimensions, by PyTorch's own module."""
-    scores = [BATCH * HEADS, LENGTH, LENGTH]
-    core = [
-        _batched("attention.scores", BATCH * HEADS, LENGTH, LENGTH, 64),
-        _row("attention.softmax", "_softmax", scores),
-        _batched("attention.values", BATCH * HEADS, LENGTH, 64, LENGTH),
-    ]
+    core = _core_of([BATCH * HEADS, LENGTH, LENGTH])
     layer = [OWN, OWN, OWN, *core, OUTPUT, ADD, NORM, UP, GELU, DOWN, ADD, NORM]
     latent = [mm("", BATCH, 64, WIDTH), _row("", "exp", [BATCH, 32]), mm("", BATCH, WIDTH, 32)]
     maps = [BATCH, 64, 56, 56]
