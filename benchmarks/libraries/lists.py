@@ -17,6 +17,8 @@ from benchmarks.libraries import (
     more_truth,
     originals,
     originals_truth,
+    owns,
+    owns_truth,
     posts,
     posts_truth,
     practices,
@@ -56,4 +58,5 @@ LISTS: tuple[tuple[Any, Any], ...] = (
     (practices, practices_truth),
     (further_practices, practices_truth),
     (field_practices, practices_truth),
+    (owns, owns_truth),
 )
