@@ -78,7 +78,7 @@ def attribute(
     wanted[origin[origin >= 0]] = True
     op_node = op_nodes(links)
     wanted[op_node[op_node >= 0]] = True
-    rule = operator_rules(trace, links, phases.recompute)
+    rule = operator_rules(trace, links, phases.recompute, phases.backward)
     names = kernel_names(trace)
     of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
     inferred = infer(trace, links, names, rule, origin, [PHASES[code] for code in of_node.tolist()])

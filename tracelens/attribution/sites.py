@@ -16,6 +16,7 @@ from tracelens.attribution.components import Decision, Situation, decide, is_of_
 from tracelens.attribution.names import OP_RULES, RULE_CODE, op_rule
 from tracelens.attribution.paths import Element, Paths
 from tracelens.attribution.site_sizes import convolved_by_channel, of_mixture, on_vocabulary, residual_sums
+from tracelens.attribution.written import as_written
 from tracelens.trace import Links, Trace, distinct_rows
 
 IntArray = npt.NDArray[np.int32]
@@ -32,17 +33,17 @@ class Sites:
     transformer: bool
 
 
-def operator_rules(trace: Trace, links: Links, again: BoolArray) -> IntArray:
+def operator_rules(trace: Trace, links: Links, again: BoolArray, backward: BoolArray) -> IntArray:
     """Per host node the code of the rule (``names.OP_RULES``) of its operator's own name; -1.
 
-    A node of autograd inside which a forward runs ``again`` says nothing of that.
+    ``backward``: per node, is it of that? A node of it inside which a forward runs ``again`` says nothing of
+    that.
     """
     rule_of_symbol = np.array(
         [RULE_CODE.get(op_rule(text) or "", -1) for text in trace.symbols] or [-1], np.int32
     )
     rule = np.where(links.is_op, rule_of_symbol[links.name], -1).astype(np.int32)
-    # aten::matmul of two batches runs a bmm (and copies for it), and is no linear layer
-    rule[_right_around(links, rule, "linear", "bmm")] = RULE_CODE["bmm"]
+    rule = as_written(trace, links, rule, backward & ~again)
     # what dequantizes a weight and multiplies with it (MatMul4Bit of bitsandbytes) is a linear layer
     rule[_right_around(links, rule, "quantize", "linear")] = RULE_CODE["linear"]
     around = links.forest.parent[again]
