@@ -115,6 +115,26 @@ def test_what_weighs_several_streams_is_of_the_residual(tmp_path: Path) -> None:
     _found(tmp_path, 3 * [*ahead, *ATTENTION, *back, *ahead, *MLP, *back])
 
 
+def test_streams_that_are_samples_of_their_own_are_of_the_residual(tmp_path: Path) -> None:
+    """The same where the streams lie behind one another (hyper_connections.py of lucidrains): each is weighed
+    beside the others, normalized by its length ahead of that, and added to by itself."""
+    beside, apart = [BATCH, LENGTH, 1, 3, WIDTH], [3 * BATCH, LENGTH, WIDTH]
+    length = [_row("norm", "linalg_vector_norm", beside), _row("norm", "clamp", [BATCH, LENGTH, 1, 3, 1])]
+    length += [_row("norm", "div", beside, beside), _row("norm", "mul", beside, [WIDTH])]
+    weights = Row("residual", "aten::mm", "gemm", ([3 * TOKENS, WIDTH], [WIDTH, 4]))
+    mixes = Row("residual", "aten::bmm", "bmm", ([TOKENS, 4, 3], [TOKENS, 3, WIDTH]))
+    ahead = [*length, weights, _row("residual", "tanh", [BATCH, LENGTH, 1, 3, 4]), mixes]
+    back = [_row("residual", "mul", STREAM, [BATCH, LENGTH, 3]), _row("residual", "add", apart, apart)]
+    _found(tmp_path, 3 * [*ahead, *ATTENTION, *back, *ahead, *MLP, *back])
+
+
+def test_a_product_that_weighs_all_earlier_streams_is_of_the_residual(tmp_path: Path) -> None:
+    """DenseFormer (arXiv 2402.02622): tensordot of a few weights with the streams of all layers before."""
+    weighs = [Row("residual", "aten::mm", "gemm", ([1, n], [n, TOKENS * WIDTH])) for n in (2, 3)]
+    layer = [*ATTENTION, ADD, *MLP, ADD]
+    _found(tmp_path, [*layer, weighs[0], *layer, weighs[1], *layer])
+
+
 def test_several_streams_are_summed_ahead_of_the_head(tmp_path: Path) -> None:
     """transformers models/deepseek_v4/modeling_deepseek_v4.py, DeepseekV4HyperHead."""
     streams, few, flat = [BATCH, LENGTH, 4, WIDTH], [BATCH, LENGTH, 4], [BATCH, LENGTH, 4 * WIDTH]
@@ -154,6 +174,30 @@ def test_a_head_whose_results_are_averaged(tmp_path: Path) -> None:
     few = [BATCH, LENGTH, 32]
     head = [mm("logits", TOKENS, 32, WIDTH), _row("loss", "pow", few), _row("loss", "mean", few)]
     head += [_row("loss", "div", [], [])]
+    _found(tmp_path, [*3 * [*ATTENTION, ADD, *MLP, ADD], NORM, *head])
+
+
+def test_a_head_whose_results_are_averaged_where_a_mask_leaves_them(tmp_path: Path) -> None:
+    """models_mae.py, forward_loss: without the class token, the mean of a patch, and of the masked ones."""
+    few, rows = [BATCH, LENGTH - 1, 32], [BATCH, LENGTH - 1]
+    head = [mm("logits", TOKENS, 32, WIDTH), _row("loss", "sub", few, few), _row("loss", "pow", few)]
+    head += [_row("loss", "mean", few), _row("loss", "mul", rows, rows)]
+    head += [_row("loss", "sum", rows), _row("loss", "sum", rows), _row("loss", "div", [], [])]
+    _found(tmp_path, [*3 * [*ATTENTION, ADD, *MLP, ADD], NORM, *head])
+
+
+def test_scores_between_minus_one_and_one_are_of_the_head(tmp_path: Path) -> None:
+    """A head that ends in a tanh, ahead of its loss."""
+    few = [BATCH, LENGTH, 32]
+    head = [mm("logits", TOKENS, 32, WIDTH), _row("logits", "tanh", few), _row("loss", "mse_loss", few, few)]
+    _found(tmp_path, [*3 * [*ATTENTION, ADD, *MLP, ADD], NORM, *head])
+
+
+def test_two_layers_that_end_wide_can_be_a_head(tmp_path: Path) -> None:
+    """enformer_pytorch: a pointwise layer, and tracks of which a loss of no name is taken."""
+    wide, tracks = [BATCH, LENGTH, 2 * WIDTH], [BATCH, LENGTH, 5000]
+    head = [mm("other", TOKENS, 2 * WIDTH, WIDTH), _row("other", "gelu", wide)]
+    head += [mm("unattributed", TOKENS, 5000, 2 * WIDTH), _row("unattributed", "softplus", tracks)]
     _found(tmp_path, [*3 * [*ATTENTION, ADD, *MLP, ADD], NORM, *head])
 
 

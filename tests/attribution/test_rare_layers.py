@@ -293,3 +293,44 @@ def test_a_head_behind_attention_on_maps_projects_no_heads(tmp_path: Path) -> No
     said = said_of(tmp_path, rows)
     assert "attention.output" not in said[-5:]
     assert said[-2:] == ["logits", "loss"]
+
+
+def test_retention_is_read_where_its_values_are_wider_than_its_keys(tmp_path: Path) -> None:
+    """torchscale/component/multiscale_retention.py: scores decay by distance and are divided by a number for
+    each row of them; no softmax."""
+    batch, scores = BATCH * HEADS, [BATCH, HEADS, LENGTH, LENGTH]
+    each = [BATCH, HEADS, LENGTH, 1]
+    decays = [_row("attention.scores", "mul", scores, [HEADS, LENGTH, LENGTH])]
+    decays += [_row("attention.scores", "sum", scores), _row("attention.scores", "abs", each)]
+    decays += [_row("attention.scores", "clamp", each), _row("attention.scores", "div", scores, each)]
+    core = [_batched("attention.scores", batch, LENGTH, LENGTH, 64), *decays]
+    core += [_batched("attention.values", batch, LENGTH, 128, LENGTH)]
+    makes = [mm("attention.qkv", TOKENS, width, WIDTH) for width in (WIDTH, WIDTH, 2 * WIDTH)]
+    back = mm("attention.output", TOKENS, WIDTH, 2 * WIDTH)
+    _found(tmp_path, 3 * [NORM, *makes, *core, back, ADD, *MLP, ADD])
+
+
+def test_the_heads_of_attention_in_windows_are_those_of_its_output(tmp_path: Path) -> None:
+    """local_attention: the softmax is of heads, windows, queries and keys, and no heads stand second."""
+    windows, batch = 2 * HEADS + 1, BATCH * HEADS
+    tokens, wide = BATCH * windows * 32, HEADS * 64
+    stream = [BATCH, windows * 32, WIDTH]
+    core = [
+        _batched("attention.scores", batch * windows, 32, 64, 64),
+        _row("attention.softmax", "softmax", [batch, windows, 32, 64]),
+        _batched("attention.values", batch * windows, 32, 64, 64),
+    ]
+    norm, add = _row("norm", "native_layer_norm", stream), _row("residual", "add", stream, stream)
+    block = [norm, mm("attention.qkv", tokens, 3 * wide, WIDTH), *core]
+    mlp = [norm, mm("mlp.up", tokens, 4 * WIDTH, WIDTH)]
+    mlp += [_row("mlp.activation", "gelu", [BATCH, windows * 32, 4 * WIDTH])]
+    mlp += [mm("mlp.down", tokens, WIDTH, 4 * WIDTH)]
+    _found(tmp_path, 3 * [*block, mm("attention.output", tokens, WIDTH, wide), add, *mlp, add])
+
+
+def test_a_model_of_words_without_attention_has_no_head_that_is_surely_something_else(tmp_path: Path) -> None:
+    """Its products of activations belong to layers that nobody knows here: nothing is said of it."""
+    words = [_row("embedding", "embedding", [1000, WIDTH], [BATCH, LENGTH]), NORM]
+    head = [mm("unattributed", TOKENS, 1000, WIDTH), _row("loss", "cross_entropy_loss", [TOKENS, 1000])]
+    mixes = [mm("unattributed", TOKENS, WIDTH, WIDTH), _batched("unattributed", BATCH, 64, 32, LENGTH)]
+    _found(tmp_path, [*words, *mixes, *head])

@@ -99,10 +99,15 @@ def _by_weights(it: Match) -> bool:
 
 
 def _works_on_scores(it: Match) -> bool:
-    """Is all between the two GEMMs as large as the scores, and does the second give the heads' width back?"""
-    scores, between = it["batch"] * it["rows"] * it["keys"], it.kinds[it.places[0][0] + 1 : it.places[2][0]]
-    alone = all(kind.tensors and prod(kind.tensors[0]) == scores for kind in between)
-    return alone and it["key_dim"] == it["value_dim"] and not _by_weights(it)
+    """Is all between the two GEMMs as large as the scores, or a number for each row of them, and does the
+    second give the heads' width back, or are pairs of tokens masked between, or decayed?"""
+    rows, between = it["batch"] * it["rows"], it.kinds[it.places[0][0] + 1 : it.places[2][0]]
+    alone = all(kind.tensors and prod(kind.tensors[0]) in (rows * it["keys"], rows) for kind in between)
+    pairs = {t[-2:] for kind in between for t in kind.tensors[1:] if prod(t) < rows * it["keys"]}
+    itself = it["key_dim"] == it["value_dim"] or (
+        it["rows"] == it["keys"] and (it["rows"], it["keys"]) in pairs
+    )
+    return alone and itself and not _by_weights(it)
 
 
 _ENDS_HEADS = what("gemm", "core", "softmax", "loss")

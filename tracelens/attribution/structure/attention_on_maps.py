@@ -76,6 +76,19 @@ def label_laid_out(run: Run) -> None:
         run.labels.setdefault(at, Label("attention.other", evidence="local"))
 
 
+def label_views(run: Run) -> None:
+    """Name the views without a name whose elements a copy ``attention.other`` lays out next (windows): the
+    gradient is laid out the other way; fills ``run.labels``."""
+    for at in range(len(run) - 2, -1, -1):
+        behind = run.labels.get(at + 1)
+        if at in run.labels or behind is None or behind.component != "attention.other":
+            continue
+        own, other = run.kinds[at : at + 2]
+        sizes = {prod(kind.tensors[0]) for kind in (own, other) if kind.tensors}
+        if own.name in VIEWS and (other.what == "copy" or other.name in VIEWS) and len(sizes) == 1:
+            run.labels[at] = behind
+
+
 def _beside(run: Run, first: int, last: int) -> Iterator[int]:
     """All from a convolution, its bias and its norm to what attends, and from there to the next, but sums
     of two maps."""

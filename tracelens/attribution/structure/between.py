@@ -332,6 +332,8 @@ class _Placed(OnStream):
         if self.after == "logits" and all(kind.what == "copy" or kind.name in VIEWS | CUTS for kind in kinds):
             last = len(self.run)  # to the next of several heads
         parts |= {at: "other" for at in sure if self.run.kinds[at].what == "picture"}
+        # no loss bends so: a score between -1 and 1, or one that is capped
+        parts |= {at: "logits" for at in sure if self.run.kinds[at].name.startswith("tanh")}
         named = ((at, parts.get(at, "logits" if at <= last else "loss")) for at in sure)
         return [(at, Label(component)) for at, component in named]
 

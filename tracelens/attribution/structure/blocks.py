@@ -9,7 +9,7 @@ from math import prod
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label
-from tracelens.attribution.structure.units import VIEWS, Kind
+from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import (
     LARGEST_RANK,
     MOST_EXPERTS,
@@ -388,18 +388,21 @@ class BlockWalk(Walk):
         return any(chooses(kind, vocab) for kind in behind)
 
     def _averaged(self, at: int) -> list[int]:
-        """Without a loss of a name: from what the product made to the mean of it, and to its share of a step
-        (gradients that accumulate, losses that are added up), where the run ends in these."""
+        """Without a loss of a name: from what the product made to the mean of it, or of what a mask leaves of
+        its rows, and to its share of a step (gradients that accumulate, losses that are added up), where
+        the run ends in these."""
         run, shape = self.run, self.run.shape(at)
-        behind = [place for place in range(at + 1, len(run)) if run.kinds[place].name not in VIEWS]
+        behind = [place for place in range(at + 1, len(run)) if run.kinds[place].name not in VIEWS | CUTS]
         kinds = [run.kinds[place] for place in behind]
         ends = [kind for kind in kinds if kind.what != "copy"]
         while ends and not ends[-1].tensors and ends[-1].name in _OF_NUMBERS:
             ends.pop()
-        if shape is None or not ends or ends[-1].name != "mean" or run.products(at + 1):
+        sizes = [prod(kind.tensors[0]) for kind in ends if kind.tensors]
+        if shape is None or not sizes or ends[-1].name not in ("mean", "sum") or run.products(at + 1):
             return []
-        sizes = {prod(kind.tensors[0]) for kind in ends if kind.tensors}
-        return behind if len(ends) <= _NEAR and sizes == {shape.m * shape.n} else []
+        rows, rest = divmod(sizes[0], shape.n)  # fewer than the product has, without a token put before all
+        whole = not rest and rows <= shape.m < 2 * rows and {*sizes} <= {sizes[0], rows}
+        return behind if len(ends) <= _NEAR and whole else []
 
     def _onto_words(self, at: int, shape: GemmShape) -> bool:
         """Onto as many words as an embedding before it has, from their width?"""

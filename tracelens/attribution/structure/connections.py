@@ -2,7 +2,7 @@
 
 Before a block they are weighed and summed to what it takes, behind it its result is added to each and they
 are mixed; the weights are made of the streams themselves by small products (arXiv 2409.19606, 2512.24880).
-Long skips join the streams of two layers.
+Long skips join the streams of two layers; a weighted sum of all earlier ones can be a product (2402.02622).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from math import prod
 
-from tracelens.attribution.structure.norms import adds
+from tracelens.attribution.structure.norms import adds, written_norms
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
@@ -27,11 +27,15 @@ class _Streams:
     hidden: int
 
     def holds(self, tensor: Dims) -> bool:
-        """All of them, also flattened, or with what a block takes as one more."""
-        beside = tensor[2:3] in ((self.many,), (self.many + 1,)) and tensor[3:] == (self.hidden,)
+        """All of them beside one another or flattened, or with what a block takes as one more."""
         flat = len(tensor) > 1 and tensor[-1] == self.many * self.hidden
-        rows = prod(tensor[:2]) if beside else prod(tensor[:-1])
-        return (beside or flat) and rows == self.tokens
+        beside = tensor[-2:] in ((self.many, self.hidden), (self.many + 1, self.hidden))
+        return (flat or beside) and prod(tensor[: -1 - beside]) == self.tokens
+
+    def apart(self, tensor: Dims) -> bool:
+        """The same, also as samples of their own: more rows of the stream's width than there are tokens."""
+        rows = (self.many * self.tokens, (self.many + 1) * self.tokens)
+        return tensor[-1:] == (self.hidden,) and prod(tensor[:-1]) in rows
 
     def are_weighed(self, product: GemmShape) -> bool:
         """Does it make their weights, of each or of all, or is it the sum by these?"""
@@ -51,10 +55,18 @@ def label_connections(run: Run, hidden: int | None) -> None:
     """Name what weighs, sums and mixes several residual streams ``residual``; fills ``run.labels``."""
     counts = {core.tokens for core in run.cores} - {None}
     summed = [kind.tensors[0] for kind in run.kinds if adds(kind)]
-    sums = Counter((prod(t[:2]), t[2]) for t in summed if len(t) == 4 and t[3] == hidden)
-    for (tokens, many), times in sums.items():
-        if hidden is not None and tokens in counts and 1 < many <= _MOST and times >= len(run.cores):
+    sums = Counter(prod(t[:-1]) for t in summed if len(t) > 2 and t[-1] == hidden)
+    taken = (t for kind in run.kinds for t in kind.tensors[:1] if len(t) > 3 and t[-1] == hidden)
+    beside = Counter((prod(t[:-2]), t[-2]) for t in taken)
+    for (tokens, many), times in beside.items():
+        often = min(times, sums[tokens * many]) >= len(run.cores)
+        if hidden is not None and tokens in counts and 1 < many <= _MOST and often:
             _label(run, _Streams(tokens, many, hidden))
+    whole = {tokens * hidden for tokens in counts if tokens and hidden}
+    for at in run.products():
+        shape = run.shape(at)
+        if shape is not None and (shape.batch, shape.m) == (1, 1) and shape.n in whole:
+            run.labels.setdefault(at, Label("residual", evidence="local"))
 
 
 def label_skips(run: Run, hidden: int | None) -> None:
@@ -84,15 +96,19 @@ def _label(run: Run, streams: _Streams) -> None:
     layer: int | None = None
     open_: list[int] = []
     collects = False  # behind a product with a name, or work on all streams
+    norms = written_norms(run)
     for at, kind in enumerate(run.kinds):
         label, shape = run.labels.get(at), run.shape(at)
         layer = label.layer if label is not None and label.layer is not None else layer
         block = kind.what in _BLOCKS
-        works = any(map(streams.holds, kind.tensors)) if shape is None else streams.are_weighed(shape)
+        apart = layer is not None and any(map(streams.apart, kind.tensors))  # ahead of all they are made
+        holds = apart or any(map(streams.holds, kind.tensors))
+        works = holds if shape is None else streams.are_weighed(shape)
         if works and kind.what != "norm":
             for place in (*open_, at):
-                if run.labels.get(place, Label("embedding")).component in _taken_for(run.kinds[place]):
-                    run.labels[place] = Label("residual", layer)
+                taken = (*_taken_for(run.kinds[place]), *["attention.other"][: apart and place == at])
+                if run.labels.get(place, Label("embedding")).component in taken:
+                    run.labels[place] = Label("norm" if place in norms else "residual", layer)
             open_, collects = [], True
         elif label is None and collects and not block and streams.small(kind):
             open_.append(at)

@@ -291,7 +291,21 @@ def _heads(it: Match) -> int | None:
     weighs = next((kind for kind in units if _SOFTMAX.of(kind)), units[0])
     given = (tensor for tensor in weighs.tensors if len(tensor) == 4)
     wide = next((t for t in given if t[1] > 1 or t[0] == batch), None)  # and no mask, which is of all heads
-    return wide[1] if wide and batch and batch % wide[1] == 0 else None
+    told = wide[1] if wide and batch and batch % wide[1] == 0 else None
+    return told if told is None else _of_output(it, told)
+
+
+def _of_output(it: Match, told: int) -> int:
+    """How many make the rows that the linear layer behind takes, where those are all of the values and no
+    part of so many: the softmax's tensor can be of windows (local attention, in blocks of the sequence)."""
+    behind, values = (
+        next((k.gemm for k in it.kinds[it.stop :] if k.what == "gemm"), None),
+        it.run.shape(it.stop - 1),
+    )
+    if behind is None or values is None or behind.m * behind.k != values.batch * values.m * values.n:
+        return told
+    many, rest = divmod(behind.k, values.n)
+    return told if rest or values.batch % many or told % many == 0 else many
 
 
 def _made_first(it: Match, stop: int) -> dict[int, str]:

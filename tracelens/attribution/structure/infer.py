@@ -16,7 +16,11 @@ from tracelens.attribution.structure.adapters import label_adapters
 from tracelens.attribution.structure.again import label_repeats
 from tracelens.attribution.structure.ahead import label_ahead, label_widening
 from tracelens.attribution.structure.around import label_around
-from tracelens.attribution.structure.attention_on_maps import label_attention_on_maps, label_laid_out
+from tracelens.attribution.structure.attention_on_maps import (
+    label_attention_on_maps,
+    label_laid_out,
+    label_views,
+)
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.backward_cores import find_backward_cores
 from tracelens.attribution.structure.between import label_between
@@ -199,6 +203,7 @@ def infer(
         label_projection_heads(run)
         label_attention_on_maps(run)
         label_laid_out(run)
+        label_views(run)
         label_maps(run, hidden)
         open_convolutions(run)
     for rest in rests:

@@ -49,7 +49,7 @@ from tracelens.attribution.structure.part_grammars import (
 from tracelens.attribution.structure.returns import OPEN
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import CLIPS, CUTS, VIEWS, Dims, Kind, Units
-from tracelens.attribution.structure.walk import FEW, chooses, lays_out_core, loses
+from tracelens.attribution.structure.walk import FEW, chooses, embeds, lays_out_core, loses
 
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
 _DRAWS = ("rand", "rand_like", "uniform_")
@@ -120,7 +120,7 @@ def label_local(run: Run, *, attends: bool) -> None:
     run; a model without it has no logits, and what a loss of classes takes is ``other``.
     """
     for found in matches(run, HEAD):  # of classes, from a few rows of another width
-        if run.cores or (not attends and _chooses(run, found.start)):
+        if run.cores or (not attends and _chooses(run, found.start) and not _onto_words(run, found.start)):
             for at in (found.start, *_other_heads(run, found.start, found.stop)):
                 run.labels.setdefault(at, Label("logits" if attends else "other", evidence="local"))
             run.labels |= {at: Label("other", evidence="local") for at in _hidden_layer(run, found.start)}
@@ -150,6 +150,14 @@ def label_local(run: Run, *, attends: bool) -> None:
                 part = "norm" if at in normed and component == "mlp.activation" else component
                 if at in guessed or at not in run.labels:
                     run.labels[at] = Label(part, evidence="local")
+
+
+def _onto_words(run: Run, head: int) -> bool:
+    """Onto as many columns as a table before it has rows: a model of words without any attention has layers
+    that nobody knows here, and its head is none of what is surely no transformer."""
+    shape = run.shape(head)
+    tables = {t for kind in run.kinds[:head] if embeds(kind) for t in kind.tensors if len(t) == 2}
+    return shape is not None and (shape.n, shape.k) in tables
 
 
 def _other_heads(run: Run, head: int, loss: int) -> list[int]:
@@ -225,10 +233,17 @@ def label_projection_heads(run: Run) -> None:
             and run.labels.get(last, OPEN).component == "mlp.down"
         ):
             for at in found.components:
-                run.labels.setdefault(at, Label("other"))
+                if not _ends_wide(run, at):
+                    run.labels.setdefault(at, Label("other"))
     for found in matches(run, TO_OTHER_STREAM, taken=run.labels.keys()) if len(streams) > 1 else ():
         if {found["made"], found["given"]} <= streams:
             run.labels |= {at: Label("other", evidence="local") for at in found.components}
+
+
+def _ends_wide(run: Run, at: int) -> bool:
+    """Is it the last product, onto more columns than it takes? Those can be scores, for a loss of no name."""
+    shape = run.shape(at)
+    return shape is not None and shape.n > shape.k and not run.products(at + 1)
 
 
 def label_token_mlps(run: Run) -> None:
