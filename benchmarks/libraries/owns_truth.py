@@ -11,9 +11,8 @@ import re
 
 from benchmarks.hub.truth import Place
 from benchmarks.libraries.clones_truth import _ACT, _ANY, _MASK
-from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row
-from benchmarks.libraries.posts_truth import _fits
-from benchmarks.libraries.truth import _FUSED, _NORMS, _in_attention
+from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row, row_of, settled
+from benchmarks.libraries.truth import _NORMS, _in_attention
 
 _PRODUCT = "linear|einsum"
 _HEAD = "logits other"
@@ -119,22 +118,17 @@ _PLAIN = re.compile(r"LayerNorm|RMSNorm|BatchNorm")
 
 def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str:
     """The truth of a call, as ``benchmarks.libraries.truth.truth_of`` says it of the other lists."""
-    if not place.classes or function in _LOSSES:
+    if not place.classes:
         return "loss"
-    if function == "scaled_dot_product_attention":
-        return _FUSED
+    if found := settled(place, function, _LOSSES):
+        return found
     own = place.classes[-1]
-    if function == "dropout" or own.startswith("Dropout"):
-        return "dropout"
     if function == "batch_norm" and own != "BatchNorm":
         return "norm other"
-    where = "/".join(f"{kind}[{name}]" for kind, name in zip(place.classes, place.names, strict=True))
-    called = function + "=" * equal
     if (function in _NORMS or _PLAIN.fullmatch(own)) and not place.names[-1].endswith(("q_norm", "k_norm")):
         return "norm"
-    for row in _ROWS:
-        if _fits(row, where, called):
-            return row.truth
+    if found := row_of(_ROWS, place, function, equal=equal):
+        return found
     if function == "embedding":
         return "embedding"
     if place.within(_ATTENTION) >= 0:
