@@ -288,3 +288,17 @@ def test_what_dtensor_lays_out_is_told_from_a_part_without_a_name(tmp_path: Path
     trace = read(tmp_path, document(events))
     said = {why: mask.tolist() for why, mask in attribute(trace, link(trace)).reasons()}
     assert said == {"redistributed": [True, False], "unknown module": [False, True]}
+
+
+def test_launches_that_two_processes_count_alike_are_not_said_to_be_from_before(tmp_path: Path) -> None:
+    """On one GPU, so that nothing tells whose a kernel is."""
+    events = [kernel("k", ts=50 + at, dur=1, correlation=at) for at in (1, 2)]
+    for process in (8, 9):
+        for at in (1, 2):
+            events += [one | {"pid": process} for one in (op(ts=10 * at), launch(at, ts=10 * at + 1))]
+    trace = read(tmp_path, document(events))
+    links = link(trace)
+    found = attribute(trace, links)
+    assert {why: mask.tolist() for why, mask in found.reasons()} == {"several processes": [True, True]}
+    codes = {lack.code for lack in find_lacks(trace, links, found)}
+    assert "several-processes" in codes and "no-launch" not in codes

@@ -13,7 +13,7 @@ import pytest
 
 from tests.synthetic import Event, ModelSpec, Options, Synthetic, build
 from tests.trace.tools import document, kernel, launch, op, read
-from tracelens.trace import Links, Trace, link
+from tracelens.trace import Links, Trace, launched_by_several, link
 
 SMALL = ModelSpec(hidden=128, heads=2, layers=2, vocab=512, sequence=64, micro_batch=2)
 LLAMA = replace(SMALL, family="llama", kv_heads=1, tied=False)
@@ -441,5 +441,18 @@ def test_an_id_of_two_processes_is_of_the_one_that_has_the_gpu(
     for number, process in enumerate(certain, 10):
         events += [launch(number, tid=process) | {"pid": process}, kernel(correlation=number, ts=20 + number)]
     trace = read(tmp_path, document(events))
-    row = int(link(trace).kernel_op[0])
+    links = link(trace)
+    row = int(links.kernel_op[0])
     assert (trace.symbols[int(trace.ops.name[row])] if row >= 0 else None) == linked
+    open_ = launched_by_several(trace, links.kernel_launch)
+    assert open_.tolist() == [linked is None, *[False] * len(certain)]
+
+
+def test_a_number_that_only_another_process_has_is_not_its_launch(tmp_path: Path) -> None:
+    """What began before the recording has no launch in it; a process on another GPU counts as far."""
+    events = [op("other", tid=2) | {"pid": 8}, launch(1, tid=2) | {"pid": 8}, kernel(correlation=1)]
+    events += [kernel(correlation=2, ts=40, device=1), launch(2, tid=2) | {"pid": 8}]
+    for number in range(10, 30):
+        events += [launch(number, tid=1), kernel(correlation=number, ts=20 + number)]
+    trace = read(tmp_path, document(events))
+    assert link(trace).kernel_launch[0] < 0

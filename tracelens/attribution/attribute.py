@@ -27,7 +27,7 @@ from tracelens.attribution.structure import Inference, infer
 from tracelens.attribution.updates import settle_optimizer
 from tracelens.attribution.words import REASONS
 from tracelens.gemm import KernelNames, kernel_names
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import Links, Trace, launched_by_several, look_up
 from tracelens.words import COMPONENTS, PHASES
 
 IntArray = npt.NDArray[np.int32]
@@ -307,6 +307,7 @@ def _reasons(trace: Trace, links: Links, seen: _Seen, open_: BoolArray, ambiguou
         ("no operators", open_ & ~in_path & (len(trace.ops) == 0)),
         ("graph", open_ & look_up(trace.replays, links.kernel_launch, False)),
         ("no launch", open_ & (node < 0)),
+        ("several processes", open_ & launched_by_several(trace, links.kernel_launch)),
         ("ambiguous", open_ & ambiguous),
     )
     for name, mask in conditions:  # later ones are more specific

@@ -20,7 +20,7 @@ from tracelens.attribution.collectives import find_calls, moves_data
 from tracelens.attribution.result import Attribution
 from tracelens.gemm import ATTENTION_OPS, GEMM_OPS
 from tracelens.results import Lack
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import Links, Trace, launched_by_several, look_up
 from tracelens.trace.metadata import device_properties, rank_and_world
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS, Level
@@ -154,7 +154,7 @@ def _graphs(r: _Recording) -> Iterator[Lack]:
 
 
 def _launches(r: _Recording) -> Iterator[Lack]:
-    before = r.links.kernel_node < 0
+    before = (r.links.kernel_node < 0) & ~launched_by_several(r.trace, r.links.kernel_launch)
     share, lost = r.share(before), r.share(before & _nowhere(r))
     if r.has_host and share >= _NEGLIGIBLE:
         told = words.launched_before(share, lost, little=lost < _NEGLIGIBLE)

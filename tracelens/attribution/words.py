@@ -20,6 +20,10 @@ REASONS = {
         "launched before the recording began: its launch is not in the file",
         "synchronize before the first recorded step, behind a warm-up (schedule(wait=1, warmup=1, active=2))",
     ),
+    "several processes": (
+        "several processes of the file count their launches alike: which of them launched it is not known",
+        "analyze the file of each process by itself",
+    ),
     "graph": (
         "part of a CUDA graph: all its kernels hang from one launch",
         "record one step without CUDA graphs beside it",

@@ -4,6 +4,7 @@ from tracelens.trace.added import AddedOp, innermost_ops, with_ops
 from tracelens.trace.devices import one_device
 from tracelens.trace.links import Links, link
 from tracelens.trace.nesting import distinct_rows, look_up
+from tracelens.trace.processes import launched_by_several
 from tracelens.trace.reader import read_trace
 from tracelens.trace.steps import Steps
 from tracelens.trace.tables import Damage, Trace
@@ -16,6 +17,7 @@ __all__ = [
     "Trace",
     "distinct_rows",
     "innermost_ops",
+    "launched_by_several",
     "link",
     "look_up",
     "one_device",
