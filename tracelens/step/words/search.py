@@ -139,7 +139,7 @@ def weights_unknown(sizes: Sequence[str]) -> str:
 
 def effect_unknown(why: str) -> str:
     """A size whose change cannot be predicted."""
-    return f"its effect is not predicted: {why}"
+    return f"the effect of a change is not predicted: {why}"
 
 
 def coarse(step: int) -> str:
