@@ -38,6 +38,15 @@ def test_experts_one_after_the_other_are_a_finding(said: Listener) -> None:
     assert set(finding.components) == {"moe.experts"}
 
 
+def test_more_shapes_than_gemms_in_a_step_are_of_steps_that_differ(said: Listener) -> None:
+    """A router sends an expert other numbers of tokens in every step."""
+    step = facts(LOOP)
+    rare = replace(step, gemms=[replace(row, calls_per_step=row.calls_per_step / 2000) for row in step.gemms])
+    same, other = (only(check(one)).saw.rpartition(" That is ")[2] for one in (step, rare))
+    assert len(other.split()) > len(same.split())
+    said(other)
+
+
 def test_the_bound_is_what_packing_tiles_is_predicted_to_save(said: Listener) -> None:
     """64 products of 512 rows are 44 tiles each where the GPU has 132 SMs: together they fill it."""
     said(only_finding(check(facts(LOOP))).how)

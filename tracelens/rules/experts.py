@@ -42,7 +42,9 @@ def _grouped(facts: StepFacts, mixture: Mixture) -> Candidate | None:
     count = mixture.local or 0
     if mixture.how != "loop" or count < 2:
         return None
-    calls = f"That is {calls_of(mixture.rows):,.0f} GEMMs {facts.per_step}."
+    number = calls_of(mixture.rows)
+    uneven = ", of other sizes in each" if len(mixture.rows) > number else ""
+    calls = f"That is {number:,.0f} GEMMs {facts.per_step}{uneven}."
     predicted = any(packings_us(facts, row, count) is not None for row in mixture.rows)
     return Candidate(
         title=f"Run the {count} experts in one grouped GEMM, not in {count}",
