@@ -54,6 +54,7 @@ def _scores(right: str, keys: int = LENGTH) -> Row:
         (["clamp", "clamp"], ("mlp.gate", "mlp.up")),
         (["clamp"], ("", "")),
         (["mul"], ("mlp.up", "mlp.gate")),
+        (["clamp", "clamp", "mul"], ("mlp.gate", "mlp.up")),  # a sigmoid of it times 1.702 (gpt-oss, by hand)
     ],
 )
 def test_what_is_done_to_both_leaves_the_gate_first(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, mm, said_of
+from tests.attribution.rows import Row, attributed, mm, said_of, written
 from tests.attribution.test_beside_cores import (
     ALL,
     HEAD,
@@ -43,6 +43,8 @@ from tests.attribution.test_parts import (
     _layer_of,
     _row,
 )
+from tests.trace.tools import op
+from tracelens.words import COMPONENTS
 
 POOL = Row("other", "aten::max_pool2d_with_indices", "void max_pool_forward_nchw")
 
@@ -328,9 +330,41 @@ def test_the_heads_of_attention_in_windows_are_those_of_its_output(tmp_path: Pat
     _found(tmp_path, 3 * [*block, mm("attention.output", tokens, WIDTH, wide), add, *mlp, add])
 
 
-def test_a_model_of_words_without_attention_has_no_head_that_is_surely_something_else(tmp_path: Path) -> None:
-    """Its products of activations belong to layers that nobody knows here: nothing is said of it."""
+def test_a_model_of_words_has_a_head_whatever_its_layers_are(tmp_path: Path) -> None:
+    """Its products of activations belong to layers that nobody knows here."""
     words = [_row("embedding", "embedding", [1000, WIDTH], [BATCH, LENGTH]), NORM]
-    head = [mm("unattributed", TOKENS, 1000, WIDTH), _row("loss", "cross_entropy_loss", [TOKENS, 1000])]
+    head = [mm("logits", TOKENS, 1000, WIDTH), _row("loss", "cross_entropy_loss", [TOKENS, 1000])]
     mixes = [mm("unattributed", TOKENS, WIDTH, WIDTH), _batched("unattributed", BATCH, 64, 32, LENGTH)]
     _found(tmp_path, [*words, *mixes, *head])
+
+
+def test_a_layer_behind_a_written_out_norm_makes_no_stream(tmp_path: Path) -> None:
+    """recurrentgemma: tokens are rows of a table by their index, and the first layers have no attention."""
+    each = [BATCH, LENGTH, 1]
+    norm = [_row("norm", "pow", STREAM), _row("norm", "mean", STREAM), _row("norm", "add", each)]
+    norm += [
+        _row("norm", "rsqrt", each),
+        _row("norm", "mul", STREAM, each),
+        _row("norm", "mul", STREAM, [WIDTH]),
+    ]
+    own = [mm("unattributed", TOKENS, WIDTH, WIDTH), _row("unattributed", "exp", STREAM)]
+    own += [_row("unattributed", "copy_", STREAM, STREAM), mm("unattributed", TOKENS, WIDTH, WIDTH)]
+    _found(tmp_path, [*norm, *own, *3 * [*ATTENTION, ADD, *MLP, ADD]])
+
+
+def test_a_gradient_tied_to_a_head_without_a_name_is_of_no_loss(tmp_path: Path) -> None:
+    """A loss that takes logits turned (classes second) gives a gradient that the head's view lays out: as
+    large as logits are, and tied to an operator of the head, which stands behind layers that nobody knows."""
+    logits = [BATCH, LENGTH, 1000]
+    words = _row("embedding", "embedding", [1000, WIDTH], [BATCH, LENGTH])
+    layers = [mm("", TOKENS, WIDTH, WIDTH), _batched("", BATCH, 64, 32, LENGTH)]
+    head = [NORM, mm("", TOKENS, 1000, WIDTH), _row("", "pow", logits)]
+    turned = replace(_row("", "copy_", logits, logits), number=-5)
+    rows = [words, *layers, *head, turned]
+    ts = 10 + 100 * (len(rows) - 3)
+    linear = op("aten::linear", ts=ts - 1, dur=40, **{"Input Dims": [STREAM, [1000, WIDTH]]})
+    seen = {"Input Dims": [[TOKENS, 1000]], "Sequence number": 5, "Fwd thread id": 0}
+    events = [*written(rows), linear, op("aten::_unsafe_view", ts=ts + 20, dur=2, **seen)]
+    trace, _, found = attributed(tmp_path, events)
+    said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    assert (said[-3], said[-1]) == ("unattributed", "unattributed")

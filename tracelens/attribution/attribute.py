@@ -179,8 +179,11 @@ def _said(links: Links, seen: _Seen) -> Columns:
     tied = (origin != op_node) & (origin >= 0) & (which >= 0)
     # a tie is no stronger than what is known of the operator it leads to
     columns.evidence[tied] = np.maximum(columns.evidence[tied], EVIDENCE_CODE["sequence"])
-    # what the backward operator's own name says, where no forward operator is tied to it
-    columns.put(sites.decisions, np.where(which < 0, look_up(sites.decision, op_node), -1))
+    # what the backward operator's own name says; its sizes do where no forward operator is tied to it
+    named = np.array([decision.evidence == "op" for decision in sites.decisions] + [False])
+    back = look_up(sites.decision, op_node)
+    told = (which < 0) & ((origin < 0) | (origin == op_node) | named[back])
+    columns.put(sites.decisions, np.where(told, back, -1))
     return columns
 
 

@@ -148,7 +148,7 @@ class Forward(Queries, BlockWalk):
         shapes = [(at, shape) for at in products if (shape := self.run.shape(at)) is not None]
         first = next((at for at, shape in shapes if shape.k == self.hidden), stop)
         makes_stream = self.run.follows is None and not any(map(_opens, self.run.kinds[:first]))
-        makes_stream &= first in products[:1]
+        makes_stream &= first in products[:1] and not any(at < first for at in self.norms)
         if makes_stream:  # of patches as wide as the stream, and nothing before them
             first = next((at for at, shape in shapes if at > first and shape.k == self.hidden), stop)
         if not any(self._sums_up(kind) for kind in self.run.kinds[first:stop]):

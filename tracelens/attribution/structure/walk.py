@@ -219,7 +219,7 @@ def gate_of(kinds: Sequence[Kind], first: int, last: int, act: int) -> int | Non
     """Which of two products in a row is the gate, by what stands behind each and before the activation; None.
 
     The first by custom: down(act(gate(x)) * up(x)) is how public gated MLPs are written; where one of the two
-    is scaled it is that one, up(x) * act(gate(x) * m), as models/falcon_h1 of transformers.
+    is scaled as it is it is that one, up(x) * act(gate(x) * m), as models/falcon_h1 of transformers.
     """
     ahead, behind = (
         Counter(
@@ -231,7 +231,10 @@ def gate_of(kinds: Sequence[Kind], first: int, last: int, act: int) -> int | Non
     )
     alone = [step for step, count in (ahead + behind).items() if count % 2]  # not what is done to both
     if alone == [("mul", False)]:
-        return int(behind[alone[0]] > ahead[alone[0]])
+        last_as_it_is = (
+            next((kind.name for kind in kinds[last + 1 : act] if kind.what != "copy"), "") == "mul"
+        )
+        return int(behind[alone[0]] > ahead[alone[0]] and last_as_it_is)
     return None if alone else 0
 
 
