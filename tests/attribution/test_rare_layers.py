@@ -368,3 +368,15 @@ def test_a_gradient_tied_to_a_head_without_a_name_is_of_no_loss(tmp_path: Path) 
     trace, _, found = attributed(tmp_path, events)
     said = [COMPONENTS[found.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
     assert (said[-3], said[-1]) == ("unattributed", "unattributed")
+
+
+def test_two_streams_beside_one_another_behind_layers_of_another_width_are_no_patches(tmp_path: Path) -> None:
+    """e2_tts_pytorch: a long skip joins the stream behind the layers of its text, which are narrower."""
+    few, small = WIDTH // 2, [BATCH, LENGTH, WIDTH // 2]
+    norm, add = _row("norm", "native_layer_norm", small), _row("residual", "add", small, small)
+    core = replace(CORE, dims=([BATCH, LENGTH, 2, 64],) * 3)
+    block = [norm, mm("attention.qkv", TOKENS, 3 * few, few), core, mm("attention.output", TOKENS, few, few)]
+    wide = _row("mlp.activation", "gelu", [BATCH, LENGTH, 4 * few])
+    mlp = [norm, mm("mlp.up", TOKENS, 4 * few, few), wide, mm("mlp.down", TOKENS, few, 4 * few)]
+    skip = [_row("unattributed", "cat", [STREAM, STREAM]), mm("unattributed", TOKENS, WIDTH, 2 * WIDTH)]
+    _found(tmp_path, [*3 * [*block, add, *mlp, add], *skip, *3 * [*ATTENTION, ADD, *MLP, ADD]])

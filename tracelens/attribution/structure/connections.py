@@ -73,15 +73,19 @@ def label_skips(run: Run, hidden: int | None) -> None:
     """Name what joins the stream with that of an earlier layer, put beside it, and brings both onto its width
     (long skip connections, arXiv 2209.12152) ``other``; fills ``run.labels``."""
     for at in run.products():
-        shape = run.shape(at)
-        if at in run.labels or shape is None or (shape.n, shape.k) != (hidden, 2 * shape.n):
-            continue
-        before = next((place for place in range(at - 1, -1, -1) if run.kinds[place].what != "copy"), at)
-        beside = run.kinds[before].tensors
-        if run.kinds[before].name == "cat" and [(prod(t[:-1]), t[-1]) for t in beside] == 2 * [
-            (shape.m, hidden)
-        ]:
+        before = joins(run, at, hidden) if at not in run.labels else None
+        if before is not None:
             run.labels.update(dict.fromkeys(range(before, at + 1), Label("other")))
+
+
+def joins(run: Run, at: int, hidden: int | None) -> int | None:
+    """Where what the product takes is put beside one another, if those are two streams and it gives one."""
+    shape = run.shape(at)
+    if shape is None or (shape.n, shape.k) != (hidden, 2 * shape.n):
+        return None
+    before = next((place for place in range(at - 1, -1, -1) if run.kinds[place].what != "copy"), at)
+    beside = [(prod(t[:-1]), t[-1]) for t in run.kinds[before].tensors]
+    return before if run.kinds[before].name == "cat" and beside == 2 * [(shape.m, hidden)] else None
 
 
 def _taken_for(kind: Kind) -> tuple[str, ...]:

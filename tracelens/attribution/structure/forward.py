@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import replace
 
 from tracelens.attribution.structure.blocks import BlockWalk
+from tracelens.attribution.structure.connections import joins
 from tracelens.attribution.structure.cores import of_distances
 from tracelens.attribution.structure.joint import output_of_other_stream, queries_of_other_stream
 from tracelens.attribution.structure.norms import adds
@@ -155,6 +156,8 @@ class Forward(Queries, BlockWalk):
             first = stop  # a layer is added to the stream: these only make it
         # patches or features; layers of another width are made of more
         ahead = [(at, shape) for at, shape in shapes if at < first and shape.batch == 1]
+        if self.run.follows is not None:  # a long skip from a layer of the part before
+            ahead = [(at, shape) for at, shape in ahead if joins(self.run, at, self.hidden) is None]
         opens = self.run.kinds[: ahead[0][0]] if ahead else []
         known = [kind for kind in (self.run.follows, *opens) if kind is not None]
         ends = (kind for kind in reversed(known) if kind.what == "norm" or activates(kind))
