@@ -176,9 +176,9 @@ class _Placed(OnStream):
         casts = {at for at in copies if "layout" not in self.run.kinds[at].tags}
         steps = [at for at in found if at in turned or self.run.kinds[at].name not in VIEWS]
         ahead = [at for at, behind in pairwise(steps) if at in casts and behind in turned]
-        for at, behind in reversed([*pairwise(steps)]):
-            if at in casts and behind in ahead and at not in ahead:
-                ahead.append(at)  # of the queries and of the keys, before both turn
+        # of the queries and of the keys, before both turn; between two that turn the first's is back already
+        before = (at for at in reversed(steps) if at < min(ahead, default=0))
+        ahead += takewhile(casts.__contains__, before)
         first, last = min(ahead, default=0), max(turned, default=0)
         within = {at for at in casts if first <= at <= last}
         back = takewhile(casts.__contains__, (at for at in steps if at > last))
