@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.advice.advice_answers import only_finding, says_why
+from tests.advice.advice_answers import only_finding as only
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_experts import Mix, mixed_rows
 from tests.advice.advice_rows import facts as plain_facts
 from tests.advice.advice_rows import gemm, model
@@ -29,7 +30,7 @@ def check(step: StepFacts) -> Outcome:
 
 
 def test_experts_one_after_the_other_are_a_finding(said: Listener) -> None:
-    finding = only_finding(check(facts(LOOP)))
+    finding = only(check(facts(LOOP)))
     said(finding.title, finding.saw)
     assert finding.effort == "code" and finding.parameter_delta == 0
     assert (finding.saving_ms.low, finding.saving_ms.mid, finding.basis) == (0.0, None, "heuristic")
@@ -49,7 +50,7 @@ def test_more_shapes_than_gemms_in_a_step_are_of_steps_that_differ(said: Listene
 
 def test_the_bound_is_what_packing_tiles_is_predicted_to_save(said: Listener) -> None:
     """64 products of 512 rows are 44 tiles each where the GPU has 132 SMs: together they fill it."""
-    said(only_finding(check(facts(LOOP))).how)
+    said(only(check(facts(LOOP))).how)
 
 
 def test_experts_together_with_rows_enough_pass(said: Listener) -> None:
@@ -60,7 +61,7 @@ def test_experts_together_with_rows_enough_pass(said: Listener) -> None:
 def test_few_rows_for_each_expert_are_a_finding(how: str, said: Listener) -> None:
     """64 rows read 64 experts' whole weights: the time is that of the memory, not of the work."""
     x = replace(X, b=1, s=1024)
-    finding = only_finding(check(facts(Mix(x, 128, [64] * 128, how))))
+    finding = only(check(facts(Mix(x, 128, [64] * 128, how))))
     assert finding.change == {"capacity": [64, 128]}
     experts = sum(row.time_ms_per_step for row in facts(Mix(x, 128, [64] * 128, how)).gemms
                   if row.component == "moe.experts")  # fmt: skip
@@ -70,7 +71,7 @@ def test_few_rows_for_each_expert_are_a_finding(how: str, said: Listener) -> Non
 
 def test_ranks_that_do_not_divide_the_experts_are_a_finding() -> None:
     mix = Mix(X, 60, [2048] * 8, ranks=8)
-    finding = only_finding(check(facts(mix)))
+    finding = only(check(facts(mix)))
     assert finding.change == {"experts": [60, 64]}
     assert finding.evidence["imbalance_frac"] == pytest.approx(8 / 7.5 - 1)
     experts = sum(row.time_ms_per_step for row in facts(mix).gemms if row.component == "moe.experts")
@@ -116,5 +117,5 @@ def test_what_cannot_be_judged_says_why(step: StepFacts, state: str, said: Liste
 
 def test_without_a_prediction_the_bound_is_the_time_above_the_floor(said: Listener) -> None:
     step = replace(facts(LOOP), step=None)
-    said(only_finding(check(step)).how)
+    said(only(check(step)).how)
     assert check(replace(facts(Mix(X, 128, [64] * 128)), step=None)).state == "passed"

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.advice.advice_answers import only_finding, says_why
+from tests.advice.advice_answers import only_finding as only
+from tests.advice.advice_answers import says_why
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import facts as plain_facts
 from tests.advice.advice_rows import gemm, model
@@ -38,7 +39,7 @@ def check(step: StepFacts) -> Outcome:
 
 
 def test_fewer_ranks_that_pay_are_a_finding(said: Listener) -> None:
-    finding = only_finding(check(facts(exposed=20.0)))
+    finding = only(check(facts(exposed=20.0)))
     assert finding.change == {"tensor_parallel": [4, 2]} and finding.effort == "config"
     assert finding.saving_ms.basis == "model" and (finding.saving_ms.low or 0.0) > 0
     said(finding.title, finding.saw, finding.caveats)
@@ -47,7 +48,7 @@ def test_fewer_ranks_that_pay_are_a_finding(said: Listener) -> None:
 def test_no_more_is_promised_than_the_rows_and_messages_hold() -> None:
     step = facts(exposed=20.0)
     outcome = check(step)
-    finding = only_finding(outcome)
+    finding = only(outcome)
     assert finding.saving_ms.high is not None and finding.saving_ms.high <= sum(outcome.bounds_ms.values())
     assert outcome.bounds_ms["TL107 outside of rows"] >= 40.0
 
@@ -58,7 +59,7 @@ def test_ranks_that_cost_little_pass_and_say_so(said: Listener) -> None:
 
 
 def test_logits_of_the_whole_vocabulary_on_every_rank_are_to_be_split(said: Listener) -> None:
-    finding = only_finding(check(facts(split=False)))
+    finding = only(check(facts(split=False)))
     assert finding.change == {"vocab_parallel": [1, 4]} and finding.evidence["part"] == 8064
     assert finding.parameter_delta == 0
     said(finding.title)
