@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.behind import behind_modules
 from tracelens.attribution.columns import COMPONENT, EVIDENCE_CODE, PHASE, ROLE, Columns
-from tracelens.attribution.components import CORE
+from tracelens.attribution.components import CORE, Decision
 from tracelens.attribution.directions import settle_phases
 from tracelens.attribution.kernels import kernel_component, listed
 from tracelens.attribution.launches import decide_launches
@@ -179,10 +179,11 @@ def _said(links: Links, seen: _Seen) -> Columns:
     tied = (origin != op_node) & (origin >= 0) & (which >= 0)
     # a tie is no stronger than what is known of the operator it leads to
     columns.evidence[tied] = np.maximum(columns.evidence[tied], EVIDENCE_CODE["sequence"])
-    # what the backward operator's own name says; its sizes do where no forward operator is tied to it
-    named = np.array([decision.evidence == "op" for decision in sites.decisions] + [False])
+    # what the backward operator's own name says, where its forward operator says nothing; as large as logits
+    # are the gradients of what made them, too
+    sized = np.array([one == Decision("loss", "structure") for one in sites.decisions] + [False])
     back = look_up(sites.decision, op_node)
-    told = (which < 0) & ((origin < 0) | (origin == op_node) | named[back])
+    told = (which < 0) & ((origin < 0) | (origin == op_node) | ~sized[back])
     columns.put(sites.decisions, np.where(told, back, -1))
     return columns
 
