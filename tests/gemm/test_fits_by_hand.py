@@ -228,7 +228,7 @@ def test_a_fitted_bandwidth_is_near_a_copys_or_below_the_datasheets() -> None:
 
 
 @pytest.mark.parametrize(("n", "in_cache"), [(512, True), (32768, False)])
-@pytest.mark.parametrize(("multiply", "fastest"), [(500.0, 989.4), (1200.0, 1200.0)])
+@pytest.mark.parametrize(("multiply", "fastest"), [(500.0, 989.4), (1200.0, 1.06 * 1200.0)])
 def test_no_product_is_faster_than_the_peak_or_what_was_measured_above_it(
     n: int, in_cache: bool, multiply: float, fastest: float
 ) -> None:
