@@ -43,7 +43,7 @@ def test_more_shapes_than_gemms_in_a_step_are_of_steps_that_differ(said: Listene
     """A router sends an expert other numbers of tokens in every step."""
     step = facts(LOOP)
     rare = replace(step, gemms=[replace(row, calls_per_step=row.calls_per_step / 2000) for row in step.gemms])
-    same, other = (only_finding(check(one)).saw.rpartition(" That is ")[2] for one in (step, rare))
+    same, other = (only(check(one)).saw.rpartition(" That is ")[2] for one in (step, rare))
     assert len(other.split()) > len(same.split())
     said(other)
 
