@@ -71,6 +71,7 @@ _ROWS = (
     *(Row(rf"{where}(/(GELU|ReLU|SiLU|Gelu)\[\w+\])?", "(?!.*=$).*", _ACT, source)
       for where, *_, source in _FEED_FORWARDS if "coderLayer" not in where),
     Row(r"Transformer(En|De)coderLayer\[\w+\]", "relu", _ACT, "torch.nn"),
+    Row(r"Gelu\[gelu\]", _ANY, _ACT, "gelu.py: written out, with a sum"),
     # shift and scale
     Row(r"ConditionalNorm2d\[\w+\]/Linear\[to_gamma_beta\]", _ANY, _CONDITION, "miniDiT: dit.py"),
     Row(r"ConditionalNorm2d\[\w+\]", _ANY, _AROUND, "miniDiT: dit.py"),
@@ -123,7 +124,7 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     if found := settled(place, function, _LOSSES):
         return found
     own = place.classes[-1]
-    if function == "batch_norm" and own != "BatchNorm":
+    if re.fullmatch(r"BatchNorm\dd", own):
         return "norm other"
     if (function in _NORMS or _PLAIN.fullmatch(own)) and not place.names[-1].endswith(("q_norm", "k_norm")):
         return "norm"
