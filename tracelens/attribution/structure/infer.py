@@ -51,7 +51,12 @@ from tracelens.attribution.structure.local import (
     turns,
     without_mixers,
 )
-from tracelens.attribution.structure.maps import label_maps, linear_convolutions, open_convolutions
+from tracelens.attribution.structure.maps import (
+    label_maps,
+    linear_convolutions,
+    linear_rows,
+    open_convolutions,
+)
 from tracelens.attribution.structure.maps_back import label_maps_back
 from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import label_by_order
@@ -138,6 +143,7 @@ def infer(
         linear_convolutions(run)
         mark_dropouts(run)
         run.cores = find_cores(run)
+        linear_rows(run)
     for run in distinct:
         if run.phase == "backward":
             run.cores = find_backward_cores(run, ahead)

@@ -75,6 +75,16 @@ def linear_convolutions(run: Run) -> None:
                 _make_linear(run, place, bent[0] * bent[2], *_weight(run.kinds[place])[:2])
 
 
+def linear_rows(run: Run) -> None:
+    """A product of one row for every token that attends, each with a matrix of its own, is a linear layer
+    (the depth transformer of arXiv 2410.00037)."""
+    tokens = {core.tokens for core in run.cores if core.first == core.last}
+    for at in run.products():
+        shape = run.shape(at)
+        if run.kinds[at].what == "bmm" and shape is not None and shape.m == 1 and shape.batch in tokens:
+            _make_linear(run, at, shape.batch, shape.n, shape.k)
+
+
 def _make_linear(run: Run, at: int, rows: int, made: int, taken: int) -> None:
     shape = GemmShape(rows, made, taken, 1, None, None, None)
     run.kinds[at] = replace(run.kinds[at], what="gemm", gemm=shape)
