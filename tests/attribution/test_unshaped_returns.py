@@ -192,13 +192,19 @@ def test_biases_are_summed_behind_a_core_or_a_norm_ahead_of_their_product() -> N
 
 
 STATISTICS = _fused("red_fused_native_layer_norm_native_layer_norm_backward_sum_view")
-NAMED_AFTER = _fused("poi_fused_add_native_layer_norm_backward_view")
+NAMED_AFTER = _fused("poi_fused_add_clone_native_layer_norm_backward_slice_view")
+LAST_STEP = _fused("poi_fused_add_native_layer_norm_backward_view")
 
 
 @pytest.mark.parametrize("kernel", [STATISTICS, NAMED_AFTER])
 def test_what_is_named_after_a_norm_and_may_be_of_it_or_of_what_it_reads_stays_open(kernel: Kind) -> None:
     run = _backward(*MLP, NORM, kernel, DGRAD, CORE, DGRAD)
     assert 4 not in _label(run, _forward([QUERIES], [OUTPUT, UP, DOWN]))
+
+
+def test_a_norms_last_step_adds_its_gradient_to_the_stream() -> None:
+    run = _backward(*MLP, NORM, LAST_STEP, DGRAD, CORE, DGRAD)
+    assert _label(run, _forward([QUERIES], [OUTPUT, UP, DOWN]))[4] == "norm"
 
 
 def test_a_sum_named_after_a_written_out_activation_is_of_the_bias_before_it() -> None:

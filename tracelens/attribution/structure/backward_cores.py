@@ -16,6 +16,7 @@ from tracelens.gemm import GemmShape
 _VALUES = 2  # gradients of what makes the values
 _BEFORE = 12  # units from the gradient of values to that of the weights they are summed by, at most
 _GRADIENTS = 2  # of queries and of keys
+_LINEAR = 4  # gradients of what makes two of queries, keys and values, between those of the core
 _UNFUSED = ("attention.scores", "attention.values")
 _NORM = frozenset({"norm", "norm_backward"})
 
@@ -90,33 +91,40 @@ def scores_of(run: Run, core: Core) -> tuple[int, int, int, int] | None:
 def _backward_by_order(run: Run) -> Iterator[Core]:
     """Without shapes: dV and dP, the gradient of the softmax, dQ and dK. Between dV and dP what made the
     values can have its gradients."""
+    last = -1
     for at, kind in enumerate(run.kinds):
         if kind.what == "core":
             yield fused_core(at, kind)
-        elif _goes_back(kind):
-            last, behind = (
+        elif _goes_back(kind) and at > last:  # a sum for a bias of the scores is named after it, too
+            before, behind = (
                 _beside_softmax(run, way) for way in (range(at - 1, -1, -1), range(at + 1, len(run)))
             )
-            if last and behind:
-                first = _beside_softmax(run, range(last[-1] - 1, -1, -1), linear=_VALUES)
-                before = [*last, *first][:2]
-                parts = dict.fromkeys(before, "attention.values") | {at: "attention.softmax"}
+            if before and behind:
+                softmax = (p for p in range(at, min(behind)) if _goes_back(run.kinds[p]))
+                parts = dict.fromkeys(before, "attention.values") | dict.fromkeys(
+                    softmax, "attention.softmax"
+                )
                 parts |= dict.fromkeys(behind, "attention.scores")
-                yield Core(min(parts), max(parts), parts, backward=True)
+                last = max(parts)
+                yield Core(min(parts), last, parts, backward=True)
 
 
 def _goes_back(kind: Kind) -> bool:
     return kind.what == "softmax" or "softmax_backward" in kind.tags
 
 
-def _beside_softmax(run: Run, way: range, linear: int = 0) -> list[int]:
+def _beside_softmax(run: Run, way: range) -> list[int]:
     """The nearest two products of batches on a ``way``, none of them behind a normalization, another softmax
-    or more than so many ``linear`` layers."""
+    or more linear layers than have gradients there."""
     found: list[int] = []
+    linear = 0
     for at in way:
         kind = run.kinds[at]
-        linear -= kind.what == "gemm"
-        if linear < 0 or kind.what in ("core", "norm") or kind.tags & _NORM or _goes_back(kind):
+        linear += kind.what == "gemm"
+        normed = kind.what == "norm" or (
+            kind.tags & _NORM and "sum" not in kind.tags
+        )  # no bias named after it
+        if linear > _LINEAR or kind.what == "core" or normed or (found and _goes_back(kind)):
             break
         found += [at] if kind.what == "bmm" else []
     return found[:2]

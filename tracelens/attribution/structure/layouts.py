@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
 from statistics import median
 
 from tracelens.attribution.kernels import kernel_component
 from tracelens.attribution.structure.grammars import GROUPED
-from tracelens.attribution.structure.put_off import by_kernel
+from tracelens.attribution.structure.put_off import by_kernel, neighbours
 from tracelens.attribution.structure.readings import EXPERTS
 from tracelens.attribution.structure.returns import OPEN, normalizes, read_gaps, unbends
 from tracelens.attribution.structure.runs import Excerpt, Label, Run, whole_of
@@ -26,6 +26,9 @@ from tracelens.attribution.structure.unshaped import label_unshaped
 from tracelens.attribution.structure.walk import loses
 
 _ROUTER = "moe.router"
+_QUERIES = "attention.qkv"
+_ATTENDS = (2, 3)  # products that make queries, and keys or values
+_MLP = 3  # with the output projection
 _DGRAD, _WGRAD = "NN", "NT"
 _ATTENTION = frozenset({"attention.qkv", "attention.output", "mlp.down"})
 _UP = ("mlp.up", "mlp.gate")
@@ -117,7 +120,7 @@ def label_by_layout(
         run.labels.update({at: Label(component, layer) for at, component in core.parts.items()})
     grouped = [at for at in run.products(start) if run.kinds[at].name in GROUPED]
     run.labels.update(dict.fromkeys(grouped, Label(EXPERTS)))  # their kernels' names state no layout
-    products = [at for at in run.products(start) if at not in run.labels]
+    products = [at for at in run.products(start) if at not in run.labels and run.kinds[at].what == "gemm"]
     edges = [start - 1, *(core.first for core in cores), len(run)]
     _label_products(run, edges, products, ahead, (layouts, keys, busy or {}))
     label_unshaped(run, start, norms_heads=ahead.norms_heads)
@@ -193,6 +196,7 @@ def _of_routers(inside: list[int], path: list[Label], layouts: Mapping[int, str 
 def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -> None:
     """Name the gradients of activations between cores, where they are as many as the forward's products and
     no unit says otherwise."""
+    late = 0  # gradients of what is attended to come where that was made, or never
     for here, path in zip(places, way, strict=True):
         named = [label for label in path if label != OPEN]
         # GEMMs in fp8 are TN whatever they compute: the head's two gradients, in either order
@@ -202,12 +206,29 @@ def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -
             run.labels.update(dict.fromkeys(here[:2], named[0]))
             here, named = here[2:], named[1:]
         wanted = path if len(path) == len(here) else named
+        if len(wanted) != len(here) and (found := _of_queries(run, here, path, late)):
+            late += len(path) - len(found)
+            wanted = found
         if len(here) == len(wanted) and _bends_inside(run, here, wanted):
             pairs = zip(here, wanted, strict=True)
-            found = {at: replace(label, role="dgrad") for at, label in pairs if label != OPEN}
-            said = {at: run.labels[at].component for at in found if at in run.labels}
-            if all(_can_be(found[at].component, component) for at, component in said.items()):
-                run.labels |= found
+            steps = {at: replace(label, role="dgrad") for at, label in pairs if label != OPEN}
+            said = {at: run.labels[at].component for at in steps if at in run.labels}
+            if all(_can_be(steps[at].component, component) for at, component in said.items()):
+                run.labels |= steps
+
+
+def _of_queries(run: Run, here: list[int], path: list[Label], late: int) -> list[Label]:
+    """The products of a gap from which the gradients of some keys and values are missing, or that holds
+    ``late`` ones at most, as those of what is attended to come later."""
+    queries = [*takewhile(lambda label: label.component == _QUERIES, path)]
+    rest = path[len(queries) :]
+    more = len(here) - len(path)
+    if OPEN in rest or not -len(queries) < more <= late or len(queries) not in _ATTENDS:
+        return []
+    last = here[len(queries) + more - 1]  # none of them stands behind an activation
+    if any(map(unbends, run.kinds[here[0] : here[-1] if len(rest) < _MLP else last])):
+        return []
+    return queries[:1] * (len(queries) + more) + rest
 
 
 def _can_be(component: str, said: str) -> bool:
@@ -245,7 +266,24 @@ def _of_weights(
             run.labels.update({at: replace(label, role="wgrad") for at, label in named})
             return
     found = _beside(run, weights, keys) or {at: replace(x, role="wgrad") for at, x in (own or {}).items()}
-    run.labels |= told | found | run.labels
+    own_gaps = _in_own_gaps(run, weights, gaps)
+    same = _alike([keys.get(at) for at in own_gaps], [*own_gaps.values()])
+    run.labels |= told | found | (own_gaps if same else {}) | run.labels
+
+
+def _in_own_gaps(
+    run: Run, weights: list[int], gaps: list[tuple[int, list[int], list[Label]]]
+) -> dict[int, Label]:
+    """Those of the gaps that have as many as products, each beside the gradient of the same product's
+    activations."""
+    near, found = neighbours(run), dict[int, Label]()
+    ends = [*(begin for begin, _, _ in gaps[1:]), len(run)]
+    for (begin, _, labels), end in zip(gaps, ends, strict=True):
+        inside = [at for at in weights if begin < at < end]
+        named = dict(zip(inside, labels, strict=False)) if len(inside) == len(labels) else {}
+        if all(label == OPEN or label.component in near.get(at, ()) for at, label in named.items()):
+            found |= {at: replace(label, role="wgrad") for at, label in named.items() if label != OPEN}
+    return found
 
 
 def _beside_own(run: Run, weights: Mapping[int, Label]) -> dict[int, Label] | None:
@@ -258,11 +296,7 @@ def _beside_own(run: Run, weights: Mapping[int, Label]) -> dict[int, Label] | No
     around: dict[int, frozenset[str]] = {}  # components of the rows of gradients of activations on both sides
     for before, group, behind in zip([[], *kinds], kinds, [*kinds[1:], []], strict=False):
         around |= dict.fromkeys(group, frozenset(steps[at] for at in (*before, *behind) if at in steps))
-    near: dict[int, set[str]] = {}  # of those right before and behind, in the same block
-    for pair in pairwise(rows):
-        if not any(map(normalizes, run.kinds[pair[0] + 1 : pair[1]])):
-            for at, other in (pair, pair[::-1]):
-                near.setdefault(at, set()).update({steps[other]} if other in steps else set())
+    near = neighbours(run)
     named = {at: label for at, label in weights.items() if label != OPEN}
     times = Counter(label.component for at, label in named.items() if near.get(at))
     sure = {label.component for at, label in named.items() if near.get(at) and label.component in around[at]}

@@ -12,14 +12,15 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from statistics import median
 
+from tracelens.attribution.structure.returns import normalizes
 from tracelens.attribution.structure.runs import Label, Run
 
 _OPEN = "unattributed"
 _UP = ("mlp.up", "mlp.gate")
-_SLOWER = 2  # one gradient of a product than the other, at most
+_SLOWER = 2.5  # one gradient of a product than the other, at most
 _SLOWER_BY = 1.5  # the next of another size
 _MOST_TRIES = 20_000
 
@@ -80,14 +81,18 @@ def by_kernel(
         fits[part] = fits[part] or [key for key, places in classes.items() if len(places) == len(own)]
     inside = {at for core in run.cores for at in (core.first, core.last)}
     path = [at for at, label in sorted(run.labels.items()) if label.role == "dgrad" or at in inside]
-    found: list[dict[int, Label]] = []
-    for given in _distributions(parts, fits, {key: len(at) for key, at in classes.items()}):
-        named = _in_order(given, parts, classes)
-        if named is not None and agree(run, named, path):
-            found.append(named)
-    if not found:
+    near = neighbours(run)
+    found: list[tuple[int, dict[int, Label]]] = []
+    ways = (_distributions(parts, fits, classes, strict=strict) for strict in (True, False))
+    for made in next(filter(None, ways), []):
+        named = {at: product.label for at, product in made.items()}
+        if agree(run, named, path):
+            found.append((_descents([*made.values()]) - _besides(named, near), named))
+    least = min((many for many, _ in found), default=0)
+    best = [named for many, named in found if many == least]
+    if not best:
         return {}
-    same = {at: label for at in found[0] if (label := _common([one[at] for one in found])) is not None}
+    same = {at: label for at in best[0] if (label := _common([one[at] for one in best])) is not None}
     steady = {at for places in classes.values() for at in _steady(run, same, places, path)}
     return {at: replace(label, role="wgrad") for at, label in same.items() if at in steady}
 
@@ -101,21 +106,22 @@ def _common(labels: list[Label]) -> Label | None:
 
 
 def _steady(run: Run, named: Mapping[int, Label], places: list[int], path: list[int]) -> list[int]:
-    """Which of those of one kernel stand as others of their part do: at the ends of a program its order
-    changes, and of several parts the order is all that tells one from the other."""
+    """Which of those of one kernel stand as others of their part do, or are all that is left before or behind
+    these: at the ends of a program its order changes, and of several parts the order is all that tells one
+    from the other."""
     known = [at for at in places if at in named and named[at].component != _OPEN]
-    if len({named[at].component for at in places if at in named}) < 2:
+    if {named[at].component for at in known} <= {*_UP} or len({named[at].component for at in known}) < 2:
         return known
     ends = ["", *(run.labels[at].component for at in path), ""]
     groups = [(place, [*group]) for place, group in groupby(places, lambda at: bisect(path, at))]
     around = [(ends[place], ends[place + 1], len(group)) for place, group in groups]
-    return [
-        at
-        for own, (_, group) in zip(around, groups, strict=True)
-        if around.count(own) > 1
-        for at in group
-        if at in known
-    ]
+    often = [around.count(own) > 1 for own in around]
+    sure = [at for same, (_, group) in zip(often, groups, strict=True) if same for at in group if at in known]
+    if not sure:
+        return []
+    rests = ([at for at in known if at < min(sure)], [at for at in known if at > max(sure)])
+    alone = (rest for rest in rests if len({named[at].component for at in rest}) == 1)
+    return [*sure, *chain.from_iterable(alone)]
 
 
 def _classes(
@@ -168,48 +174,72 @@ def _as_long(path: list[int | None], places: list[int], busy: Mapping[int, int])
 
 
 def _distributions(
-    parts: Mapping[_Part, list[_Product]], fits: Mapping[_Part, list[object]], room: dict[object, int]
-) -> list[dict[_Part, object]]:
-    """The parts over the kernels, each kernel as often as it ran; none where there are too many to try."""
-    out: list[dict[_Part, object]] = []
+    parts: Mapping[_Part, list[_Product]],
+    fits: Mapping[_Part, list[object]],
+    classes: Mapping[object, list[int]],
+    *,
+    strict: bool,
+) -> list[dict[int, _Product]]:
+    """The parts over the kernels, each kernel as often as it ran and its gradients in the order of their
+    products, none too early; none where there are too many to try. ``strict``: one kernel for those of one
+    size."""
+    out: list[dict[int, _Product]] = []
     left, given, tries = [*parts], dict[_Part, object](), 0
+    taken: dict[object, list[_Product]] = {key: [] for key in classes}
 
     def give(number: int) -> None:
         nonlocal tries
         tries += 1
         if number == len(left):
-            out.append(dict(given))
+            made = (zip(classes[key], taken[key], strict=True) for key in classes)
+            out.append(dict(sorted(chain.from_iterable(made))))
             return
         part = left[number]
-        many, before = len(parts[part]), (*part[:2], part[2] - 1)
         # of a layer's parts of one component in one order only
-        alike = before in given and given[before] in fits[part] and len(parts[before]) == many
-        for key in fits[part][fits[part].index(given[before]) if alike else 0 :]:
-            if room[key] >= many and tries <= _MOST_TRIES:
-                room[key] -= many
-                given[part] = key
+        alike = [given[one] for one in given if _same_size(one, part)]
+        first = fits[part].index(alike[-1]) if alike and alike[-1] in fits[part] else 0
+        for key in alike[:1] if alike and strict else fits[part][first:]:
+            own, places = taken[key], classes[key]
+            more = sorted([*own, *parts[part]], key=lambda product: product.order)
+            ends = places[len(places) - len(more) :] if len(more) <= len(places) else []
+            if (
+                ends
+                and tries <= _MOST_TRIES
+                and all(at >= one.ready for at, one in zip(ends, more, strict=True))
+            ):
+                taken[key], given[part] = more, key
                 give(number + 1)
+                taken[key] = own
                 del given[part]
-                room[key] += many
 
     give(0)
     return out if tries <= _MOST_TRIES else []
 
 
-def _in_order(
-    given: Mapping[_Part, object],
-    parts: Mapping[_Part, list[_Product]],
-    classes: Mapping[object, list[int]],
-) -> dict[int, Label] | None:
-    """Each kernel's gradients in the order of their products; None where one would come too early."""
-    wanted: dict[object, list[_Product]] = {}
-    for part, key in given.items():
-        wanted.setdefault(key, []).extend(parts[part])
-    out: dict[int, Label] = {}
-    for key, places in classes.items():
-        own = sorted(wanted.get(key, ()), key=lambda product: product.order)
-        for at, product in zip(places, own, strict=True):
-            if at < product.ready:
-                return None
-            out[at] = product.label
-    return dict(sorted(out.items()))
+def _same_size(one: _Part, other: _Part) -> bool:
+    """Has the other gradient one kernel, of two parts of a layer that are alike?"""
+    return one[1] == other[1] is not None and (one[0] == other[0] or {one[0], other[0]} == {*_UP})
+
+
+def neighbours(run: Run) -> dict[int, set[str]]:
+    """Per product the gradients of activations right before and behind it, in the same block."""
+    rows = run.products()
+    steps = {at: label.component for at, label in run.labels.items() if label.role == "dgrad"}
+    near: dict[int, set[str]] = {}
+    for pair in pairwise(rows):
+        if not any(map(normalizes, run.kinds[pair[0] + 1 : pair[1]])):
+            for at, other in (pair, pair[::-1]):
+                near.setdefault(at, set()).update({steps[other]} if other in steps else set())
+    return near
+
+
+def _besides(named: Mapping[int, Label], near: Mapping[int, set[str]]) -> int:
+    """How many stand right beside that of the activations of the same product, or one like it."""
+    return sum(label.component in near.get(at, ()) for at, label in named.items())
+
+
+def _descents(made: list[_Product]) -> int:
+    """How often a gradient follows that of a later product: a compiler moves few, and those in rows."""
+    return sum(
+        one.order > other.order and not _beside(one.label, other.label) for one, other in pairwise(made)
+    )

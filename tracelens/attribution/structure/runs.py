@@ -65,6 +65,7 @@ class Run:
     trained: bool = True  # False: a forward without gradients
     counts_layers: bool = True  # False: nothing tells a second pass of the model from more layers
     joints: set[int] = field(default_factory=set)  # layers behind products that no layer has
+    stages: set[int] = field(default_factory=set)  # positions of second stages of sums, without shapes
     follows: Kind | None = None  # of a part of a model, what stands before it there
 
     def __len__(self) -> int:

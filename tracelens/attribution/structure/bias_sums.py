@@ -1,0 +1,148 @@
+"""Sums over the tokens in a backward without shapes: gradients of biases, and of weights of normalizations.
+
+Inductor makes them in two stages, and gives the second one, where it is the same code for several, the name
+of the first; the first one's name can tell what it reads, and not what it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise, takewhile
+
+from tracelens.attribution.structure.readings import QUERIES
+from tracelens.attribution.structure.returns import OPEN, may_unbend
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.sums import BIASES
+from tracelens.attribution.structure.units import Kind
+from tracelens.gemm.inductor import parse_fused
+from tracelens.gemm.inductor_ops import NORM_BACKWARD
+
+NORM = frozenset({"norm", "norm_backward"})
+_NEAR = 8  # units: how far a second stage stands behind its first, at most
+
+
+def biases(run: Run, start: int, plain: set[str]) -> None:
+    """A sum over the tokens right behind the gradient of a weight is the gradient of that product's bias, as
+    autograd makes them."""
+    stages = {run.kinds[at].name for at in run.stages}
+    late = {at: first for at in range(start, len(run)) if (first := _first_stage(run, at)) is not None}
+    stages |= {run.kinds[at].name for at in late}
+    for at in range(start + 1, len(run)):
+        before = run.labels.get(at - 1)
+        kind = run.kinds[at]
+        # nothing is summed ahead of the head's
+        behind = before is not None and (before.role == "wgrad" or before.component == "logits")
+        own = sums_tokens(kind) and (kind.name in plain or not _scales(run, at))
+        if before is not None and behind and kind.name not in stages and own:
+            run.labels[at] = Label(before.component, before.layer)
+            if at + 1 in run.stages:
+                run.labels[at + 1] = run.labels[at]
+    run.labels |= {at: run.labels[first] for at, first in late.items() if first in run.labels} | run.labels
+
+
+def biases_of_queries(run: Run, start: int) -> set[str]:
+    """Between a core and its queries' gradients, where heads are not normalized, only what makes queries,
+    keys and values has sums over the tokens. Returns the names of these kernels, which are sums everywhere,
+    whatever operators lent them their names."""
+    found: list[int] = []
+    for number, core in enumerate(cores := [core for core in run.cores if core.first >= start]):
+        stop = cores[number + 1].first if number + 1 < len(cores) else len(run)
+        path = [at for at in run.products(core.last + 1, stop) if run.labels.get(at, OPEN).role == "dgrad"]
+        own = [*takewhile(lambda at: run.labels[at].component == QUERIES, path)]
+        behind = [at for at in range(core.last + 1, own[-1] if own else 0) if at not in run.labels]
+        sums = [at for at in behind if sums_tokens(run.kinds[at]) and "rope" not in run.kinds[at].tags]
+        firsts = [at for at in sums if at not in run.stages]
+        if 0 < len(firsts) <= len(own) and not any(run.kinds[at].tags & NORM for at in behind):
+            layer = run.labels[own[0]].layer
+            run.labels |= {at: Label(QUERIES, layer) for at in sums}
+            found += firsts
+    return {run.kinds[at].name for at in found}
+
+
+def _first_stage(run: Run, at: int) -> int | None:
+    """Of a second stage that does not stand right behind its first, that one: a large reduction of the same
+    name shortly before, which has none."""
+    kind = run.kinds[at]
+    if not kind.name.startswith("triton_per") or not sums_tokens(kind) or at in run.stages:
+        return None
+    for place in range(at - 1, max(-1, at - _NEAR), -1):
+        if run.kinds[place].name.startswith("triton_red") and ops_of(run.kinds[place]) == ops_of(kind):
+            return None if place + 1 in run.stages else place
+    return None
+
+
+def biases_ahead(run: Run, start: int) -> None:
+    """Sums over the tokens right before the gradients of a product, behind a core or a normalization: of that
+    product's bias, where a compiler has it sum as soon as it can."""
+    label, following = None, dict[int, Label | None]()
+    rows = run.products(start)
+    for at in reversed(rows):
+        found = run.labels.get(at)
+        label = label if found is not None and found.role == "wgrad" else found
+        following[at] = label if label is not None and label.role is not None else None
+    for before, at in pairwise([start, *rows]):
+        own = following[at]
+        group = [*takewhile(lambda place: _is_bias(run, place), range(at - 1, before, -1))]
+        ahead = run.kinds[min(group) - 1] if group else None
+        often = Counter(run.kinds[place].name for place in group)
+        few = max(often.values(), default=0) <= BIASES  # more are put off, and of other products too
+        if own is not None and ahead is not None and few and (ahead.what == "core" or ahead.tags >= NORM):
+            run.labels |= {place: Label(own.component, own.layer) for place in group} | run.labels
+
+
+def _is_bias(run: Run, at: int) -> bool:
+    """A sum of no product, or its second stage."""
+    first = at - 1 if at in run.stages else at
+    own = (
+        sums_tokens(run.kinds[first]) and not run.kinds[first].tags >= NORM and _first_stage(run, at) is None
+    )
+    return at not in run.labels and own and not _scales(run, first)
+
+
+def sums_tokens(kind: Kind) -> bool:
+    """Is it a compiled reduction that sums?"""
+    return kind.what == "fused" and "sum" in kind.tags and not kind.name.startswith("triton_poi")
+
+
+def _scales(run: Run, at: int) -> bool:
+    """Is it a sum of products, as the gradients of scales are? What is named after a normalization multiplies
+    there; but sums of several, which no second stage of its own follows, are those of a scale and a norm."""
+    kind = run.kinds[at]
+    if "mul" not in ops_of(kind) or may_unbend(kind):
+        return False
+    several = not any(_is_small(kind, behind) for behind in run.kinds[at + 1 : at + 2])
+    several &= kind.name.startswith("triton_red")
+    return several or not ops_of(kind) & NORM_BACKWARD
+
+
+def ops_of(kind: Kind) -> frozenset[str]:
+    """The operators that the name of a compiled kernel lists; none of another."""
+    fused = parse_fused(kind.name)
+    return frozenset(fused.ops) if fused is not None else frozenset()
+
+
+def second_stages(run: Run, start: int) -> set[int]:
+    """Small reductions right behind large ones that sum: persistent ones, whose other work nothing calls so,
+    and kernels that first stand behind one of the same operators, and mostly behind sums."""
+    pairs = {at: (run.kinds[at - 1], run.kinds[at]) for at in range(start + 1, len(run))}
+    sums = {at: two for at, two in pairs.items() if _only_sums(two[1])}
+    firsts, seconds = set[str](), set[str]()
+    for before, kind in sums.values():
+        same = before.name not in {*seconds, kind.name} and ops_of(before) == ops_of(kind)
+        second = same and sums_tokens(before) and kind.name not in firsts
+        (seconds if second else firsts).add(kind.name)
+    behind = {at: two for at, two in sums.items() if sums_tokens(two[0]) and two[0].name != two[1].name}
+    often, summed = (Counter(kind.name for _, kind in of.values()) for of in (sums, behind))
+    mostly = {name for name in seconds if 2 * summed[name] > often[name]}
+    found = {at for at, (_, kind) in behind.items() if kind.name in mostly}
+    return found | {at for at, two in pairs.items() if _is_small(*two)}
+
+
+def _only_sums(kind: Kind) -> bool:
+    return sums_tokens(kind) and not kind.tags & {"rope", *NORM}
+
+
+def _is_small(first: Kind, second: Kind) -> bool:
+    sums = first.name.startswith("triton_red") and "sum" in first.tags
+    persistent = second.name.startswith("triton_per")
+    return sums and persistent and bool(first.tags & NORM or not second.tags & NORM)
