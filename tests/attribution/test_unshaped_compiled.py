@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.attribution.test_put_off import TIMES
+from tests.attribution.test_unshaped_backward import _fused
 from tests.attribution.test_unshaped_returns import (
     BENT,
     CORE,
@@ -20,7 +21,6 @@ from tests.attribution.test_unshaped_returns import (
     WGRAD,
     _backward,
     _forward,
-    _fused,
     _label,
     _named,
 )
