@@ -123,6 +123,27 @@ def test_of_kernels_that_fit_several_parts_those_are_meant_whose_order_is_the_pr
     assert {at: label.component for at, label in found.items()} == names
 
 
+def test_where_all_are_put_off_alike_those_are_meant_whose_times_are_closest() -> None:
+    """GPT-2 as an H100 ran it: each kernel's gradients in a row behind all layers."""
+    gradients, times = [DOWN, UP, OUTPUT, QUERIES], {DOWN: 58, UP: 55, OUTPUT: 15, QUERIES: 42}
+    run = _backward(*[*[DGRAD] * 3, CORE, DGRAD] * 3, *[WGRAD] * 12)
+    path = [at for at, kind in enumerate(run.kinds) if kind is DGRAD]
+    weights = [at for at, kind in enumerate(run.kinds) if kind is WGRAD]
+    gaps: list[tuple[int, list[int], list[Label]]] = []
+    for number in range(3):
+        places = path[4 * number : 4 * number + 4]
+        labels = [Label(name, number, role="dgrad") for name in gradients]
+        run.labels |= dict(zip(places, labels, strict=True))
+        gaps.append((places[0] - 1, places, labels))
+    kernels, taken = [*"ooo", *"qqq", *"mmmmmm"], {"o": 18, "q": 45, "m": 56}
+    busy = {at: times[label.component] for at, label in run.labels.items() if at in path}
+    busy |= {at: taken[kernel] for at, kernel in zip(weights, kernels, strict=True)}
+    found = by_kernel(run, weights, gaps, dict(zip(weights, kernels, strict=True)), busy)
+    assert {at: label.component for at, label in found.items()} == dict(
+        zip(weights, [OUTPUT] * 3 + [QUERIES] * 3, strict=False)
+    )
+
+
 def test_a_gap_that_has_all_its_gradients_is_read_where_the_program_has_not() -> None:
     layer = [DGRAD, WGRAD, NORM, WGRAD, DGRAD, CORE]
     run = _backward(DGRAD, CORE, *layer, *layer, DGRAD)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby, pairwise
+from math import log
 from statistics import median
 
 from tracelens.attribution.structure.returns import normalizes
@@ -21,6 +22,7 @@ from tracelens.attribution.structure.runs import Label, Run
 _OPEN = "unattributed"
 _UP = ("mlp.up", "mlp.gate")
 _SLOWER = 2.5  # one gradient of a product than the other, at most
+_CLOSE = 0.05  # mean of the logarithms of their ratios: no other way is said to be closer
 _SLOWER_BY = 1.5  # the next of another size
 _MOST_TRIES = 20_000
 
@@ -82,14 +84,15 @@ def by_kernel(
     inside = {at for core in run.cores for at in (core.first, core.last)}
     path = [at for at, label in sorted(run.labels.items()) if label.role == "dgrad" or at in inside]
     near = neighbours(run)
-    found: list[tuple[int, dict[int, Label]]] = []
+    found: list[tuple[int, float, dict[int, Label]]] = []
     ways = (_distributions(parts, fits, classes, strict=strict) for strict in (True, False))
     for made in next(filter(None, ways), []):
         named = {at: product.label for at, product in made.items()}
         if agree(run, named, path):
-            found.append((_descents([*made.values()]) - _besides(named, near), named))
-    least = min((many for many, _ in found), default=0)
-    best = [named for many, named in found if many == least]
+            found.append((_descents([*made.values()]) - _besides(named, near), _apart(made, busy), named))
+    least = min((many for many, _, _ in found), default=0)
+    closest = min((apart for many, apart, _ in found if many == least), default=0)
+    best = [named for many, apart, named in found if many == least and apart <= closest + _CLOSE]
     if not best:
         return {}
     same = {at: label for at in best[0] if (label := _common([one[at] for one in best])) is not None}
@@ -236,6 +239,13 @@ def neighbours(run: Run) -> dict[int, set[str]]:
 def _besides(named: Mapping[int, Label], near: Mapping[int, set[str]]) -> int:
     """How many stand right beside that of the activations of the same product, or one like it."""
     return sum(label.component in near.get(at, ()) for at, label in named.items())
+
+
+def _apart(made: Mapping[int, _Product], busy: Mapping[int, int]) -> float:
+    """How far the times of both gradients of a product lie apart, on average."""
+    pairs = [(busy.get(at, 0), busy.get(one.path, 0)) for at, one in made.items() if one.path is not None]
+    ratios = [abs(log(own / other)) for own, other in pairs if own and other]
+    return sum(ratios) / max(len(ratios), 1)
 
 
 def _descents(made: list[_Product]) -> int:
