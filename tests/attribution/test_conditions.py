@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from tests.attribution.rows import Row, mm
+import pytest
+
+from tests.attribution.rows import Row, mm, said_of
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
@@ -135,6 +137,24 @@ def test_a_product_that_weighs_all_earlier_streams_is_of_the_residual(tmp_path: 
     _found(tmp_path, [*layer, weighs[0], *layer, weighs[1], *layer])
 
 
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_a_product_of_one_row_weighs_no_streams_where_it_takes_more_than_there_are(
+    tokens: int, tmp_path: Path
+) -> None:
+    """A token's way through a layer that nobody knows, and as many numbers for a sample (scale, shift and
+    gate of both blocks: facebookresearch/DiT models.py) as six tokens have."""
+    stream = [1, tokens, WIDTH]
+    core = replace(CORE, dims=([1, tokens, WIDTH // 64, 64],) * 3)
+    one = [mm("", 1, tokens * WIDTH, WIDTH), _row("norm", "native_layer_norm", stream)]
+    one += [mm("", tokens, 3 * WIDTH, WIDTH), core, mm("", tokens, WIDTH, WIDTH)]
+    one += [_row("", "add", stream, stream), mm("", tokens, 4 * WIDTH, WIDTH)]
+    one += [_row("", "gelu", [1, tokens, 4 * WIDTH]), mm("", tokens, WIDTH, 4 * WIDTH)]
+    rows = [*one, _row("", "add", stream, stream)] * 3
+    found = said_of(tmp_path, rows)
+    assert "attention.core" in found
+    assert "residual" not in [one for one, row in zip(found, rows, strict=True) if row.op == "aten::mm"]
+
+
 def test_several_streams_are_summed_ahead_of_the_head(tmp_path: Path) -> None:
     """transformers models/deepseek_v4/modeling_deepseek_v4.py, DeepseekV4HyperHead."""
     streams, few, flat = [BATCH, LENGTH, 4, WIDTH], [BATCH, LENGTH, 4], [BATCH, LENGTH, 4 * WIDTH]
@@ -184,6 +204,14 @@ def test_a_head_whose_results_are_averaged_where_a_mask_leaves_them(tmp_path: Pa
     head += [_row("loss", "mean", few), _row("loss", "mul", rows, rows)]
     head += [_row("loss", "sum", rows), _row("loss", "sum", rows), _row("loss", "div", [], [])]
     _found(tmp_path, [*3 * [*ATTENTION, ADD, *MLP, ADD], NORM, *head])
+
+
+def test_a_sum_over_the_tokens_is_no_loss(tmp_path: Path) -> None:
+    """An encoder that ends in a linear layer, whose rows a mask weighs and a sum pools."""
+    wide = [BATCH, LENGTH, WIDTH]
+    pooled = [mm("other", TOKENS, WIDTH, WIDTH), _row("", "mul", wide, [BATCH, LENGTH, 1])]
+    rows = [*3 * [*ATTENTION, ADD, *MLP, ADD], NORM, *pooled, _row("", "sum", wide)]
+    assert "loss" not in said_of(tmp_path, rows)
 
 
 def test_scores_between_minus_one_and_one_are_of_the_head(tmp_path: Path) -> None:

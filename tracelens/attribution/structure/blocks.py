@@ -398,9 +398,12 @@ class BlockWalk(Walk):
         while ends and not ends[-1].tensors and ends[-1].name in _OF_NUMBERS:
             ends.pop()
         sizes = [prod(kind.tensors[0]) for kind in ends if kind.tensors]
-        if shape is None or not sizes or ends[-1].name not in ("mean", "sum") or run.products(at + 1):
+        if shape is None or not sizes or run.products(at + 1):
             return []
         rows, rest = divmod(sizes[0], shape.n)  # fewer than the product has, without a token put before all
+        # a sum of all that the product made can be one over the tokens: a pooler's
+        if ends[-1].name != "mean" and (ends[-1].name, sizes[-1]) != ("sum", rows):
+            return []
         whole = not rest and rows <= shape.m < 2 * rows and {*sizes} <= {sizes[0], rows}
         return behind if len(ends) <= _NEAR and whole else []
 

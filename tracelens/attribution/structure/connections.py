@@ -62,10 +62,13 @@ def label_connections(run: Run, hidden: int | None) -> None:
         often = min(times, sums[tokens * many]) >= len(run.cores)
         if hidden is not None and tokens in counts and 1 < many <= _MOST and often:
             _label(run, _Streams(tokens, many, hidden))
-    whole = {tokens * hidden for tokens in counts if tokens and hidden}
+    # of one token that is a row of the stream, which every layer makes, and of many numbers a modulation
+    whole = {tokens * hidden for tokens in counts if tokens and tokens > 1 and hidden}
     for at in run.products():
         shape = run.shape(at)
-        if shape is not None and (shape.batch, shape.m) == (1, 1) and shape.n in whole:
+        if shape is None or (shape.batch, shape.m) != (1, 1) or shape.k > len(run.cores) + 1:
+            continue
+        if shape.n in whole:
             run.labels.setdefault(at, Label("residual", evidence="local"))
 
 
