@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, written
+from tests.attribution.rows import Row, attributed, mm, said_of, written
 from tests.attribution.test_beside_cores import ALL, HEAD, OF_SCORES, _layers, _scores
 from tests.attribution.test_parts import (
     ADD,
@@ -228,18 +228,41 @@ def test_heads_of_complex_numbers_turn_before_the_core(tmp_path: Path) -> None:
     assert not [one for one, row in zip(said, rows, strict=True) if row.op == "aten::mean" and one == "norm"]
 
 
-def test_a_range_around_an_mlp_and_its_sum_is_of_both(tmp_path: Path) -> None:
-    """``record_function("FFN")`` around a normalization, the MLP and what adds it to the stream."""
-    wide, head, inside = [2, 128, 64], [2, 128, 4, 16], "FFN"
+def _of_range(inside: str, mlp: list[Row], last: str) -> list[Row]:
+    """Attention in a range, and an MLP in one of its own, whose ``last`` sum is inside of it."""
+    wide, head = [2, 128, 64], [2, 128, 4, 16]
     rows = [
+        Row("norm", "aten::_fused_rms_norm", "layer_norm_kernel", (wide, [], [64], [])),
+        *mlp,
+        Row(last, "aten::add", "CUDAFunctor_add", (wide, wide)),
+    ]
+    return [
         *(mm("attention.qkv", 256, 64, 64, inside="Attention") for _ in range(3)),
         Row("", "aten::_flash_attention_forward", "flash_fwd_kernel", (head,) * 3, inside="Attention"),
         mm("attention.output", 256, 64, 64, inside="Attention"),
-        Row("norm", "aten::_fused_rms_norm", "layer_norm_kernel", (wide, [], [64], []), inside=inside),
-        mm("mlp.up", 256, 256, 64, inside=inside),
-        Row("mlp.activation", "aten::gelu", "GeluCUDAKernel", ([2, 128, 256],), inside=inside),
-        mm("mlp.down", 256, 64, 256, inside=inside),
-        Row("residual", "aten::add", "CUDAFunctor_add", (wide, wide), inside=inside),
+        *(replace(row, inside=inside) for row in rows),
     ]
-    _, _, found = attributed(tmp_path, written(rows))
-    assert COMPONENTS[found.component.tolist()[-1]] == "residual"
+
+
+_GELU = Row("mlp.activation", "aten::gelu", "GeluCUDAKernel", ([2, 128, 256],))
+_PLAIN = [mm("mlp.up", 256, 256, 64), _GELU, mm("mlp.down", 256, 64, 256)]
+
+
+def test_a_range_around_an_mlp_and_its_sum_is_of_both(tmp_path: Path) -> None:
+    """``record_function("FFN")`` around a normalization, the MLP and what adds it to the stream."""
+    assert said_of(tmp_path, _of_range("FFN", _PLAIN, "residual"))[-1] == "residual"
+
+
+@pytest.mark.parametrize(
+    "mlp",
+    [
+        [*_PLAIN, mm("mlp.down", 256, 8, 256), mm("mlp.down", 256, 64, 8)],
+        [mm("", 256, 8, 64), Row("", "aten::topk", "gatherTopK", ([256, 8],)), *_PLAIN],
+    ],
+    ids=["adapter", "shared expert"],
+)
+def test_what_else_an_mlp_adds_up_in_its_range_is_no_sum_of_the_stream(
+    mlp: list[Row], tmp_path: Path
+) -> None:
+    """peft tuners/lora on the second product; the results of experts and of one that all tokens take."""
+    assert said_of(tmp_path, _of_range("mlp", mlp, ""))[-1] != "residual"

@@ -37,6 +37,7 @@ class Situation:
     beside_convolution: bool = False  # the module around it, or around its own, holds convolutions
     behind: bool = False  # outside the modules, between the last of them and the backward
     gated: bool = False  # in an MLP of three products with one activation
+    plain: bool = False  # in an MLP of no more products, and without a choice of experts
     #: "weights": takes those of experts; "choice": as wide as what is chosen from; "rows": of each choice
     mixture: str = "none"
 
@@ -241,7 +242,8 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
     apart = mixture or not {"embedding", "ssm", "mixer", "rope"}.isdisjoint(roles)
     adds = s.residual if s.residual is not None else roles[-1:] and roles[-1] in _ADD_THE_STREAM
     # a range is put around what stands together, the sum behind an MLP too
-    around = s.residual is True and s.path is not None and roles[-1] == "mlp" and s.path.elements[-1].named
+    named = s.path is not None and s.path.elements[-1].named
+    around = s.residual is True and s.plain and named and roles[-1] == "mlp"
     if adds and (around or {"layer", "attention"} & {*roles}) and not apart and not _in_product(s.path):
         if ("attention" in roles and (not s.after_core or roles[-1] == "qkv")) or roles[-1] == "activation":
             return None  # rotary embeddings, biases, adapters and a GELU that is written out add too

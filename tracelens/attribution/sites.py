@@ -109,6 +109,7 @@ def decide_sites(
         "behind": behind[nodes].astype(np.int32),
         "mixture": of_mixture(trace, links, rule)[nodes],
         "gated": np.isin(paths.mlp[nodes], paths.mlp[(count == _GATED) & (paths.mlp >= 0)]).astype(np.int32),
+        "plain": _plain_mlp(paths, rule, outermost)[nodes].astype(np.int32),
     }
     decision = np.full(len(links.forest.parent), -1, np.int32)
     decisions: list[Decision] = []
@@ -191,6 +192,7 @@ def _situation(
         behind=bool(site["behind"]),
         mixture=("none", "weights", "choice", "rows")[site["mixture"]],
         gated=bool(site["gated"]),
+        plain=bool(site["plain"]),
         beside_convolution=not convolves.isdisjoint({elements, elements[:-1]}),
     )
 
@@ -300,3 +302,15 @@ def _before_the_way_back(links: Links, paths: Paths, rule: IntArray) -> BoolArra
     np.maximum.at(last, paths.mlp[linear], links.ts_ns[linear])
     between: BoolArray = (first[paths.mlp] < links.ts_ns) & (links.ts_ns < last[paths.mlp])
     return between
+
+
+def _plain_mlp(paths: Paths, rule: IntArray, outermost: IntArray) -> BoolArray:
+    """Per node: is it in an MLP of no more products than a gated one has, and without a choice of experts?
+    Adapters and shared experts add, too."""
+    own = (outermost == np.arange(len(rule))) & (paths.mlp >= 0)
+    products, chosen = (
+        np.bincount(paths.mlp[own & (rule == RULE_CODE[name])], minlength=len(rule) + 1)
+        for name in ("linear", "topk")
+    )
+    plain: BoolArray = (products[paths.mlp] <= _GATED) & (chosen[paths.mlp] == 0)
+    return plain & (paths.mlp >= 0)
