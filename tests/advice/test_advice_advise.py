@@ -241,6 +241,14 @@ def test_of_rows_that_two_predictions_share_the_second_counts_the_rest() -> None
     assert advice.at_stake_ms.mid == pytest.approx(0.284 + 0.032 * 0.03 / 0.04)
 
 
+def test_together_they_save_at_most_no_less_than_one_of_them_at_most() -> None:
+    """Both are of the same rows: the surer one counts, and the other can still save more."""
+    sure = {"g1": 20.0}, Estimate(5.0, 10.0, 11.0, "model")
+    wide = {"g1": 20.0}, Estimate(0.0, 9.0, 15.0, "model")
+    advice = advise(facts(gemm(1, 64, 64, 64), step_ms=100.0), rules=[MadeUp(sure, wide)])
+    assert advice.at_stake_ms == Estimate(5.0, 10.0, 15.0, "model")
+
+
 def test_attention_is_absent_where_nothing_that_was_not_told_apart_can_be_attention() -> None:
     """An MLP classifier: addmm, relu and sums without a component, and no operator of attention."""
     covered = sample_report.full().coverage

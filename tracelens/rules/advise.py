@@ -117,7 +117,11 @@ def _at_stake(
     if not parts:
         return heuristic(bound_ms), 0.0
     mid_ms = min(sum(part.mid for part in parts), bound_ms)
-    return total(parts).clamp(high=bound_ms), min(_open_ms(found, bounds, covered), bound_ms - mid_ms)
+    added = total(parts)
+    # each can be done without the rest, so together they save at most no less than the most of any
+    most = [saving.high for one, _ in found if (saving := one.saving_ms.known)]
+    added = replace(added, high=max([added.high or 0.0, *most])).clamp(high=bound_ms)
+    return added, min(_open_ms(found, bounds, covered), bound_ms - mid_ms)
 
 
 def _rows(finding: Finding) -> dict[str, float | None]:
