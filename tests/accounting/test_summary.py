@@ -130,6 +130,20 @@ def test_each_type_is_measured_against_its_own_peak(
     assert mixed_peak(found, H100) == pytest.approx(peak, rel=1e-3)
 
 
+def test_a_type_without_a_peak_beside_the_main_one_hides_no_utilization() -> None:
+    """Turing multiplies bf16 without tensor cores: autocast to it leaves the rest in fp32, or in fp16."""
+    turing = find_gpu("Tesla T4")
+    for main, peak in (("fp32", 8.1), ("fp16", 65.0)):
+        found = counted_types({main: 2.0, "bf16": 1.0}, turing)
+        assert found == {main: pytest.approx(1.0)}
+        assert mixed_peak(found, turing) == pytest.approx(peak)
+
+
+def test_what_no_peak_measures_has_no_shares() -> None:
+    assert summary(ONE).mfu_types == {"bf16": 1.0}
+    assert summary(ONE, gpu=find_gpu("A GPU of tomorrow")).mfu_types == {}
+
+
 def test_a_step_of_two_types_names_both_peaks(said: Listener) -> None:
     """The public trace of a language model with logits in fp8: 34 % of its FLOPs."""
     report = analyzed(need_shared("d1_")).report

@@ -100,7 +100,7 @@ def summarize(
         mfu_frac=mfu,
         mfu_dtype=dtype,
         mfu_why=why,
-        mfu_types={one: share for one, share in types.items() if one is not None},
+        mfu_types={one: share for one, share in types.items() if one is not None and peak is not None},
         mfu_peak_tflops=peak,
         achieved_tflops=achieved,
         shape_waste_ms=None,
@@ -126,7 +126,7 @@ def counted_types(by_type: Mapping[str | None, float], gpu: Gpu) -> dict[str | N
     named = sorted(
         (one for one in by_type if by_type[one] > _NEGLIGIBLE * whole), key=lambda one: -by_type[one]
     )
-    usual = [*named[:1], *(one for one in named if one in ("bf16", "fp16"))]
+    usual = [*named[:1], *(one for one in named if one in ("bf16", "fp16") and gpu.peak(one))]
     slowest = min(usual, key=lambda one: gpu.peak(one) or 0.0, default=None)
     least = gpu.peak(slowest) or math.inf
     found: dict[str | None, float] = {}
