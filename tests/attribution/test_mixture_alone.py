@@ -45,6 +45,32 @@ def test_experts_and_the_next_routers_softmax_are_no_attention(tmp_path: Path, r
     assert moved == {"moe.dispatch" if ranges else "unattributed"}
 
 
+@pytest.mark.parametrize(
+    "between", [("relu", "pow"), ("abs", "amax", "div", "round")], ids=["squared", "rounded"]
+)
+def test_experts_in_a_batch_are_no_attention_without_a_softmax(
+    tmp_path: Path, between: tuple[str, ...]
+) -> None:
+    """8 experts of 2048 columns: a squared ReLU, or rows scaled by their largest number and rounded."""
+    wide, one = [8, 128, 2048], [8, 128, 1]
+    dims = {"div": (one, []), "round": (wide, one)}
+    inner = [Row("", f"aten::{name}", ELEMENTWISE, dims.get(name, (wide,)), 5) for name in between]
+    up = Row("", "aten::bmm", GEMM, ([8, 128, 1024], [8, 1024, 2048]), 600)
+    down = Row("", "aten::bmm", GEMM, ([8, 128, 2048], [8, 2048, 1024]), 600)
+    moved = Row("", "aten::index_put", ELEMENTWISE, ([8, 128, 1024],), 5)
+    rows = [
+        mm("", 512, 8, 1024),
+        Row("", "aten::topk", "gatherTopK", ([512, 8],), 7),
+        moved,
+        up,
+        *inner,
+        down,
+    ]
+    _, _, found = attributed(tmp_path, written(rows * 4))
+    assert not found.transformer
+    assert not any(COMPONENTS[code].startswith("attention.") for code in found.component.tolist())
+
+
 def test_a_token_of_each_sequence_is_no_row_of_a_choice(tmp_path: Path) -> None:
     """One step of a decode: what weighs [batch, 1, hidden] beside the experts can be anything."""
     moe, token = "MoE", [512, 1, 1024]

@@ -99,15 +99,14 @@ def _by_weights(it: Match) -> bool:
 
 
 def _works_on_scores(it: Match) -> bool:
-    """Is all between the two GEMMs as large as the scores, or a number for each row of them, and does the
-    second give the heads' width back, or are pairs of tokens masked between, or decayed?"""
+    """Is all between the two GEMMs as large as the scores of tokens with themselves, or a number for each row
+    of them (experts in a batch have rows of another number than their width), and does the second give the
+    heads' width back, or are pairs of tokens masked between, or decayed?"""
     rows, between = it["batch"] * it["rows"], it.kinds[it.places[0][0] + 1 : it.places[2][0]]
     alone = all(kind.tensors and prod(kind.tensors[0]) in (rows * it["keys"], rows) for kind in between)
     pairs = {t[-2:] for kind in between for t in kind.tensors[1:] if prod(t) < rows * it["keys"]}
-    itself = it["key_dim"] == it["value_dim"] or (
-        it["rows"] == it["keys"] and (it["rows"], it["keys"]) in pairs
-    )
-    return alone and itself and not _by_weights(it)
+    itself = it["key_dim"] == it["value_dim"] or (it["rows"], it["keys"]) in pairs
+    return it["rows"] == it["keys"] and alone and itself and not _by_weights(it)
 
 
 _ENDS_HEADS = what("gemm", "core", "softmax", "loss")
