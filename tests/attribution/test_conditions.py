@@ -221,6 +221,14 @@ def test_scores_between_minus_one_and_one_are_of_the_head(tmp_path: Path) -> Non
     _found(tmp_path, [*3 * [*ATTENTION, ADD, *MLP, ADD], NORM, *head])
 
 
+def test_a_cap_on_the_scores_is_of_the_head_with_what_scales_it(tmp_path: Path) -> None:
+    """transformers models/gemma2/modeling_gemma2.py: tanh(logits / cap) * cap."""
+    few = [BATCH, LENGTH, 1000]
+    cap = [_row("logits", "div", few, []), _row("logits", "tanh", few), _row("logits", "mul", few, [])]
+    head = [mm("logits", TOKENS, 1000, WIDTH), *cap, _row("loss", "cross_entropy_loss", few)]
+    _found(tmp_path, [*3 * [*ATTENTION, ADD, *MLP, ADD], NORM, *head])
+
+
 def test_two_layers_that_end_wide_can_be_a_head(tmp_path: Path) -> None:
     """enformer_pytorch: a pointwise layer, and tracks of which a loss of no name is taken."""
     wide, tracks = [BATCH, LENGTH, 2 * WIDTH], [BATCH, LENGTH, 5000]

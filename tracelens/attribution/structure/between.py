@@ -332,8 +332,11 @@ class _Placed(OnStream):
         if self.after == "logits" and all(kind.what == "copy" or kind.name in VIEWS | CUTS for kind in kinds):
             last = len(self.run)  # to the next of several heads
         parts |= {at: "other" for at in sure if self.run.kinds[at].what == "picture"}
-        # no loss bends so: a score between -1 and 1, or one that is capped
-        parts |= {at: "logits" for at in sure if self.run.kinds[at].name.startswith("tanh")}
+        # no loss bends so: a score between -1 and 1, or one that is capped, which a number scales back
+        bent = max((at for at in sure if self.run.kinds[at].name.startswith("tanh")), default=-1)
+        scales = bent + 1 in sure and self.run.kinds[bent + 1].name in ("mul", "mul_")
+        back = scales and len(self.run.kinds[bent + 1].tensors) == 1
+        last = max(last, bent + back)
         named = ((at, parts.get(at, "logits" if at <= last else "loss")) for at in sure)
         return [(at, Label(component)) for at, component in named]
 
