@@ -117,7 +117,7 @@ def _core_time(facts: StepFacts, core: CoreCalls, mask: Mask) -> FusedCalls | st
     if isinstance(backends, str):
         return FusedCalls(_NOTHING, unfit=backends)
     slower = facts.step.anchors.slower
-    pace = f" × {slower:.4g} (this trace's aligned GEMMs over their predictions)" if slower > 1 else ""
+    pace = f", each × {slower:.4g} (this trace's aligned GEMMs over their predictions)" if slower > 1 else ""
     parts: list[Span] = []
     lines: list[str] = []
     floor = 0.0
