@@ -36,12 +36,12 @@ def take_both(draft: Draft, table: Mapping[str, object], family: ModelFamily, gi
     )
     if alone is not None:
         why = f"{draft.name}: {str(alone)[:40]} has one of {family.title}'s two stacks"
-        raise InputError(f"{why}, {words.WHICH_IS_NOT_MODELLED}", words.A_TRACE_TELLS)
+        raise InputError(f"{why}: {words.NOT_YET}", words.A_TRACE_TELLS)
     for name, (one, two) in _BOTH.items():
         keys = one if family.bias else two
         said = {whole(table[key], key, draft.name) for key in keys if table.get(key) is not None}
         if len(said) > 1:
-            raise InputError(f"{draft.name}: {' other than '.join(keys)} {words.NOT_YET}")
+            raise InputError(f"{draft.name}: {' other than '.join(keys)} is {words.NOT_YET}")
         draft.take(name, table, keys)
         draft.decoder_keys.update((name, key) for key in keys[1:])
     keys = _LAYERS[0] if family.bias else _LAYERS[1]

@@ -175,7 +175,7 @@ def _refused(
     part = (whole_table or {}).get("vision_config")
     if reason == words.TOWERS and isinstance(part, Mapping) and part.get("model_type") in FAMILIES:
         remedies.insert(0, words.part_alone("vision_config"))
-    return InputError(f"{name}: {kind} has {reason}, {words.WHICH_IS_NOT_MODELLED}", "; ".join(remedies))
+    return InputError(f"{name}: {kind} has {reason}: {words.NOT_YET}", "; ".join(remedies))
 
 
 def _plain(table: Mapping[str, Any], draft: Draft, kind: str, gated: bool) -> ModelFamily:
