@@ -330,10 +330,10 @@ def test_the_heads_of_attention_in_windows_are_those_of_its_output(tmp_path: Pat
     _found(tmp_path, 3 * [*block, mm("attention.output", tokens, WIDTH, wide), add, *mlp, add])
 
 
-def test_a_model_of_words_has_a_head_whatever_its_layers_are(tmp_path: Path) -> None:
-    """Its products of activations belong to layers that nobody knows here."""
+def test_a_model_of_words_without_attention_has_no_head_that_is_surely_something_else(tmp_path: Path) -> None:
+    """Its products of activations belong to layers that nobody knows here: nothing is said of it."""
     words = [_row("embedding", "embedding", [1000, WIDTH], [BATCH, LENGTH]), NORM]
-    head = [mm("logits", TOKENS, 1000, WIDTH), _row("loss", "cross_entropy_loss", [TOKENS, 1000])]
+    head = [mm("unattributed", TOKENS, 1000, WIDTH), _row("loss", "cross_entropy_loss", [TOKENS, 1000])]
     mixes = [mm("unattributed", TOKENS, WIDTH, WIDTH), _batched("unattributed", BATCH, 64, 32, LENGTH)]
     _found(tmp_path, [*words, *mixes, *head])
 

@@ -117,13 +117,12 @@ def label_local(run: Run, *, attends: bool) -> None:
     have no name yet; fills ``run.labels``.
 
     Two linear layers are surely an MLP only where there is attention somewhere. ``attends``: it is in some
-    run; a model without it, and without words, has no logits: what a loss of classes takes is ``other``.
+    run; a model without it has no logits, and what a loss of classes takes is ``other``, of words unknown.
     """
     for found in matches(run, HEAD):  # of classes, from a few rows of another width
-        if run.cores or (not attends and _chooses(run, found.start)):
-            part = "logits" if attends or _onto_words(run, found.start) else "other"
+        if run.cores or (not attends and _chooses(run, found.start) and not _onto_words(run, found.start)):
             for at in (found.start, *_other_heads(run, found.start, found.stop)):
-                run.labels.setdefault(at, Label(part, evidence="local"))
+                run.labels.setdefault(at, Label("logits" if attends else "other", evidence="local"))
             run.labels |= {at: Label("other", evidence="local") for at in _hidden_layer(run, found.start)}
     for found in matches(run, ONE_HOT) if run.cores else ():
         if found.stop <= run.cores[0].first:  # experts are chosen so, too
@@ -154,7 +153,8 @@ def label_local(run: Run, *, attends: bool) -> None:
 
 
 def _onto_words(run: Run, head: int) -> bool:
-    """Onto as many columns as a table before it has rows: words have a head, whatever the layers."""
+    """Onto as many columns as a table before it has rows: a model of words without any attention has layers
+    that nobody knows here, and its head is none of what is surely no transformer."""
     shape = run.shape(head)
     tables = {t for kind in run.kinds[:head] if embeds(kind) for t in kind.tensors if len(t) == 2}
     return shape is not None and (shape.n, shape.k) in tables
