@@ -163,3 +163,13 @@ def test_a_row_with_a_matrix_of_its_own_for_every_token_is_a_linear_layer() -> N
     linear_rows(run)
     assert [kind.what for kind in run.kinds] == ["gemm", "core", "bmm"]
     assert run.shape(0) == GemmShape(32, 64, 16, 1, None, None, None)
+
+
+def test_a_matrix_for_every_token_in_the_mlp_alone_is_of_experts_that_it_chose() -> None:
+    """arXiv 2407.04153: experts of one unit; queries are made by one matrix for all."""
+    whole, rows = GemmShape(32, 48, 16, 1, None, None, None), GemmShape(1, 64, 16, 32, None, None, None)
+    kinds = [Kind("gemm", "mm", gemm=whole), Kind("core", "flash"), Kind("bmm", "matmul", gemm=rows)]
+    run = Run("forward", [0, 1, 2], kinds)
+    run.cores = [Core(1, 1, {1: "attention.core"}, tokens=32)]
+    linear_rows(run)
+    assert [kind.what for kind in run.kinds] == ["gemm", "core", "bmm"]

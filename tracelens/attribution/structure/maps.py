@@ -77,12 +77,19 @@ def linear_convolutions(run: Run) -> None:
 
 def linear_rows(run: Run) -> None:
     """A product of one row for every token that attends, each with a matrix of its own, is a linear layer
-    (the depth transformer of arXiv 2410.00037)."""
-    tokens = {core.tokens for core in run.cores if core.first == core.last}
-    for at in run.products():
-        shape = run.shape(at)
-        if run.kinds[at].what == "bmm" and shape is not None and shape.m == 1 and shape.batch in tokens:
-            _make_linear(run, at, shape.batch, shape.n, shape.k)
+    (the depth transformer of arXiv 2410.00037), where attention takes such; else of experts (2407.04153).
+    """
+    cores = [core for core in run.cores if core.first == core.last]
+    tokens = {core.tokens for core in cores}
+    shapes = {at: shape for at in run.products() if (shape := run.shape(at)) is not None}
+    rows = {
+        at for at, shape in shapes.items()
+        if run.kinds[at].what == "bmm" and shape.m == 1 and shape.batch in tokens
+    }  # fmt: skip
+    if rows.isdisjoint(max((at for at in shapes if at < core.first), default=-1) for core in cores):
+        return
+    for at in rows:
+        _make_linear(run, at, shapes[at].batch, shapes[at].n, shapes[at].k)
 
 
 def _make_linear(run: Run, at: int, rows: int, made: int, taken: int) -> None:
