@@ -302,7 +302,7 @@ def analyze_trace(
     step = step_of(report, gpu=hardware)
     others = other_rows(trace, links, attribution, calls, steps=times.count)
     facts = _facts(report, step, others)
-    advice = advise(replace(facts, host_waits=host_waits(trace, times), padded=padded_batches(trace)))
+    advice = advise(replace(facts, host_waits=host_waits(trace, links, times), padded=padded_batches(trace)))
     report = replace(
         report,
         findings=advice.findings,

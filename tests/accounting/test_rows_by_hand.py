@@ -558,7 +558,7 @@ def test_what_the_cpu_does_while_the_gpu_waits(tmp_path: Path) -> None:
     windows: Any = SimpleNamespace(
         start_ns=ints(first, first + 25_000), end_ns=ints(first + 25_000, first + 60_000)
     )
-    found = host_waits(trace, windows)
+    found = host_waits(trace, link(trace), windows)
     assert {one.kind: one.ms_per_step for one in found} == pytest.approx(
         {"data": 0.003, "workers": 0.0025, "pageable": 0.0015}
     )

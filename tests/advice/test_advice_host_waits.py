@@ -22,8 +22,9 @@ GAP_US = 20_000.0
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
-def with_gaps(folder: Path, *spans: tuple[str, str, float, float]) -> Report:
-    """A run whose steps begin with a gap on CPU and GPU; ``spans``: category, name, and part of the gap."""
+def with_gaps(folder: Path, *spans: tuple[str, str, float, float], ahead: float = 0.0) -> Report:
+    """A run whose steps begin with a gap on CPU and GPU; ``spans``: category, name, and part of the gap.
+    Copies are launched ``ahead`` of their begin."""
     trace = json.loads(small_trace(steps=3, prelaunched=0).text())
     events: list[dict[str, Any]] = trace["traceEvents"]
     steps = sorted(
@@ -49,7 +50,8 @@ def with_gaps(folder: Path, *spans: tuple[str, str, float, float]) -> Report:
             span = {"ts": at + begin * GAP_US, "dur": (end - begin) * GAP_US, "args": args}
             events.append({**where, **span, "cat": category, "name": name})
             if category == "gpu_memcpy":
-                events.append({**where, **span, "dur": 2.0, "cat": "cuda_runtime", "name": "cudaMemcpyAsync"})
+                span |= {"ts": at + (begin - ahead) * GAP_US, "dur": 2.0}
+                events.append({**where, **span, "cat": "cuda_runtime", "name": "cudaMemcpyAsync"})
     return analyze_trace(read(folder, json.dumps(trace)), shape_search=False).report
 
 
@@ -76,7 +78,6 @@ def with_gaps(folder: Path, *spans: tuple[str, str, float, float]) -> Report:
             0.5,
         ),
         ("pageable", [("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 0.2, 0.7)], 0.5),
-        ("fetch", [("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 0.2, 0.7)], 0.8),  # until a kernel runs
         (
             "fetch",
             [
@@ -95,6 +96,16 @@ def test_a_planted_wait_is_found_again(
     assert finding.saving_ms.mid is None
     assert finding.saving_ms.high == pytest.approx(share * GAP_US / 1e3, rel=0.05)
     assert finding.evidence["calls_per_step"] == (3.0 if kind == "pageable" else 1.0)  # two of its own
+
+
+@pytest.mark.parametrize(("ahead", "share"), [(0.3, 0.6), (0.05, 0.45)])
+def test_a_fetch_counts_until_a_kernel_runs_but_no_longer_than_the_cpu_waited(
+    tmp_path: Path, ahead: float, share: float
+) -> None:
+    """From 0.4 to 0.8 of a gap, and launched that much ahead: what the CPU does behind it stays."""
+    report = with_gaps(tmp_path, ("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 0.4, 0.8), ahead=ahead)
+    (finding,) = (one for one in report.findings if one.rule == "TL122" and one.evidence["kind"] == "fetch")
+    assert finding.saving_ms.high == pytest.approx(share * GAP_US / 1e3, rel=0.05)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tracelens.accounting.steps import StepTimes
 from tracelens.results import HostWait
 from tracelens.results.step import HostWork
-from tracelens.trace import Trace
+from tracelens.trace import Links, Trace, look_up
 from tracelens.trace.spans import covered
 
 IntArray = npt.NDArray[np.int64]
@@ -36,11 +36,12 @@ _COPIES: dict[HostWork, re.Pattern[str]] = {
 }
 
 
-def host_waits(trace: Trace, times: StepTimes) -> list[HostWait]:
+def host_waits(trace: Trace, links: Links, times: StepTimes) -> list[HostWait]:
     """Per kind of work the ms per step in which nothing else runs on the GPU; kinds that are there only.
 
     Ranges on the CPU count where no GPU event runs, copies from or to pageable memory where no kernel does.
-    Behind a copy to it the GPU has nothing queued: until its next event counts too, but for those ranges.
+    Behind a copy to it the GPU has nothing queued: until its next event counts too, but for those ranges,
+    and no more than the CPU waits for the copy: what it does afterwards comes earlier by that at most.
     """
     kernels, windows = trace.kernels, (times.start_ns, times.end_ns)
     begin, end = kernels.ts_ns, kernels.ts_ns + kernels.dur_ns
@@ -52,7 +53,10 @@ def host_waits(trace: Trace, times: StepTimes) -> list[HostWait]:
         copies = trace.symbols.where(pattern.match)[kernels.name]
         spans, busy = (begin[copies], end[copies]), computes
         if kind == "fetch":
-            spans, busy = (spans[0], _next(begin, spans[1])), _together(computes, *work.values())
+            launch, then = links.kernel_launch[copies], _next(begin, spans[1])
+            waited = spans[1] - look_up(trace.launches.ts_ns, launch)
+            spans = spans[0], np.where(launch < 0, then, np.minimum(then, spans[0] + waited))
+            busy = _together(computes, *work.values())
         found.append(_wait(kind, spans, busy, windows))
     return [one for one in found if one is not None]
 

@@ -83,7 +83,8 @@ def _make(wait: HostWait, facts: StepFacts) -> Candidate:
     title, saw, fix = _SAID[wait.kind]
     copies = wait.kind in ("pageable", "fetch")
     alone = "nothing else runs on the GPU" if copies else "the GPU waits"
-    behind = " and until the next kernel" if wait.kind == "fetch" else ""
+    fetches = wait.kind == "fetch"
+    behind = " and until the next kernel, no longer than the CPU waits for each" if fetches else ""
     return Candidate(
         name=title[:1].lower() + title[1:],
         title=f"{title}: {ms(wait.ms_per_step)} {facts.per_step}",
