@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, written
+from tests.attribution.rows import Row, assert_right, attributed, written
 from tracelens.attribution import attribute
 from tracelens.attribution.replayed_parts import _backward, _forward
 from tracelens.trace import link, read_trace
@@ -122,3 +122,39 @@ def test_a_replayed_model_whose_attention_is_unfused_is_a_whole_one(tmp_path: Pa
     rows = [Row("", "", name, grid=grids.get(name, (12, 4, 1))) for name in names * 6]
     _, _, found = attributed(tmp_path, written(rows, graph=True))
     assert found.found == "whole"
+
+
+def _divided(fills: list[Row]) -> list[Row]:
+    """A layer of TimeSformer's divided attention (arXiv 2102.05095; transformers
+    models/timesformer/modeling_timesformer.py) in kernels of a V100: attention over time has a linear layer
+    behind its output, and attention over space takes the stream with its token put before it."""
+    gemm, z = "volta_sgemm_128x64_tn", (2, 2, 96)
+    copy = Row("attention.other", "", "elementwise_kernel<direct_copy_kernel_cuda>")
+    add = Row("residual", "", "vectorized_elementwise_kernel<4, CUDAFunctor_add<float> >")
+    norm = Row("norm", "", "vectorized_layer_norm_kernel<float, float>")
+    cat = Row("unattributed", "", "CatArrayBatchedCopy<float, unsigned int, 3, 64, 64>", us=1)
+    core = [
+        Row("attention.qkv", "", gemm),
+        copy,
+        Row("attention.scores", "", "volta_sgemm_32x128_nn", grid=z),
+        Row("attention.softmax", "", "softmax_warp_forward<float, float, float, 8, false, false>"),
+        Row("attention.values", "", "volta_sgemm_64x64_nn", grid=z),
+        copy,
+        Row("attention.output", "", gemm),
+    ]
+    mlp = [
+        Row("mlp.up", "", gemm),
+        Row("mlp.activation", "", "vectorized_elementwise_kernel<4, GeluCUDAKernelImpl>"),
+        Row("mlp.down", "", gemm),
+    ]
+    time = [norm, *core, *fills, Row("attention.output", "", gemm), add]
+    return [*time, cat, norm, *core, cat, add, norm, *mlp, add]
+
+
+@pytest.mark.parametrize("fills", [[], [Row("unattributed", "", "Memset (Device)", us=1)]])
+def test_a_token_is_put_before_attention_behind_more_than_one_product(
+    tmp_path: Path, fills: list[Row]
+) -> None:
+    names = ["void cask_cudnn_infer::computeOffsetsKernel<false, false>", "volta_scudnn_128x64_relu_nn_v1"]
+    stem = [Row("embedding", "", name) for name in names]
+    assert_right(tmp_path, [*stem, *4 * _divided(fills)], 0.98, graph=True)

@@ -32,7 +32,12 @@ _KINDS = (
     ),
     ("sorts", re.compile(r"cub::.*(sort|scan|unique)|^Memset|FillFunctor|kernel_with_index.*arange")),
     ("looks up", re.compile(r"gather_kernel|[iI]ndexSelect|indexing_backward")),
-    ("convolves", re.compile(r"(?i)fprop|wgrad|ImplicitGemmConv|nchwToNhwc|nhwcToNchw|cudnn.*conv(?!ert)")),
+    (
+        "convolves",
+        re.compile(
+            r"(?i)fprop|wgrad|ImplicitGemmConv|nchwToNhwc|nhwcToNchw|scudnn|cask_cudnn|cudnn.*conv(?!ert)"
+        ),
+    ),
     ("sums", re.compile(r"CUDAFunctor_add")),
     ("moves", re.compile(r"copy_kernel|CatArrayBatchedCopy|ReduceSplitK|reduce_kernel")),
 )

@@ -229,10 +229,12 @@ def _merges(run: Run, places: list[int], pattern: Pattern) -> bool:
     start, stop = places[0], places[-1]
     norms = normalizations(run, start, stop)
     put = next((at - 1 for at in norms if run.kinds[at - 1].name == "cat"), None)
-    if put is None or [c for at, c in zip(places, pattern, strict=False) if at < put][-1:] == [QUERIES]:
+    ahead = [c for at, c in zip(places, pattern, strict=False) if put is not None and at < put]
+    if put is None or ahead[-1:] == [QUERIES]:
         return False
     bent = max((at for at in range(start, put) if run.kinds[at].what == "activation"), default=start)
-    return put + 1 != norms[-1] or len(run.products(bent, put)) != 1
+    comes = len(run.products(bent, put)) == 1 or {*ahead} == {"attention.output"}
+    return put + 1 != norms[-1] or not comes
 
 
 def _of_layers(

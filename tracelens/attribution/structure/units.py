@@ -354,6 +354,7 @@ def tensors_of(dims: list[Any]) -> list[Dims]:
     return out
 
 
+FILLS = "Memset (Device)"  # what a later kernel adds to
 FEW_BITS = "_scaled_mm"  # a product of eight bits
 #: Of kernels without an operator, what their own names say beyond ``kernel_component``: what an operator is
 #: there, and its name, where that is another.
@@ -376,6 +377,8 @@ _BY_NAME = {
     "convert": ("elementwise", ""),  # cuDNN's convert_dq
     "conv": ("convolution", ""),
     "cudnn::cnn": ("convolution", ""),
+    "cask_cudnn": ("convolution", ""),  # what it indexes with, ahead of ``volta_scudnn_128x64_relu_...``
+    "scudnn": ("convolution", ""),
     "CUDAFunctor_add": ("add", ""),
     "CUDAFunctorOnSelf_add": ("add", ""),
     "addBiasResidual": ("add", ""),  # kernels/add_residual_kernels.cu of FasterTransformer

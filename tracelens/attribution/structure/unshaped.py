@@ -16,7 +16,7 @@ from tracelens.attribution.structure.gradients import in_experts, station
 from tracelens.attribution.structure.readings import EXPERTS, QUERIES
 from tracelens.attribution.structure.returns import OPEN, may_unbend, unbends
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import VIEWS, Kind
+from tracelens.attribution.structure.units import FILLS, VIEWS, Kind
 from tracelens.gemm.inductor_ops import LAYOUT, NORM_BACKWARD
 
 _CORE = "attention.core"
@@ -28,7 +28,6 @@ _CENTRED = "native_layer_norm_backward"  # models with mean-square norms have no
 _CONVOLVED = frozenset({_CENTRED, "convolution_backward"})
 _NAMELESS = ("kernel", "elementwise", "add")
 _OPENS = ("gemm", "convolution")
-_FILLS = "Memset (Device)"
 _STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
 _LOSS = frozenset({"loss", "loss_backward"})
 _TURNS = VIEWS | {"clone", "squeeze", "unsqueeze"}
@@ -199,7 +198,7 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
 
 def _reduces_product(run: Run, at: int) -> bool:
     """Is it a kernel of ATen that reduces, right behind a product?"""
-    before = next((kind for kind in run.kinds[at - 1 :: -1] if kind.name != _FILLS), None)
+    before = next((kind for kind in run.kinds[at - 1 :: -1] if kind.name != FILLS), None)
     return "reduce_kernel" in run.kinds[at].name and before is not None and before.what in ("gemm", "helper")
 
 

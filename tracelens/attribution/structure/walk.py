@@ -9,7 +9,7 @@ from math import prod
 
 from tracelens.attribution.structure.norms import adds, is_affine, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.units import FILLS, Dims, Kind
 from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import LAYOUT, NONLINEAR
@@ -168,7 +168,8 @@ def name_sum(run: Run, at: int) -> None:
 
 def follows(run: Run, at: int, behind: int) -> bool:
     """Does the product ``behind`` take the other's result as it is? A gate's is bent and multiplied first."""
-    return all(kind.what in ("dropout", "copy", "helper") for kind in run.kinds[at + 1 : behind])
+    between = (kind for kind in run.kinds[at + 1 : behind] if kind.name != FILLS)
+    return all(kind.what in ("dropout", "copy", "helper") for kind in between)
 
 
 def is_product(run: Run, at: int) -> bool:
