@@ -111,10 +111,13 @@ def test_processes_that_number_their_launches_alike_lose_none(tmp_path: Path) ->
     ]
 
 
-def test_each_process_has_its_own_launches_and_operators(tmp_path: Path) -> None:
+def test_each_process_has_its_own_launches_and_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files of two ranks put together: each counts its launches, operators and steps for itself."""
     first = [e for e in FIRST["traceEvents"] if e["ph"] != "M"]
     moved = [_moved(e) for e in first]
+    monkeypatch.setitem(FIRST, "distributedInfo", {"rank": 0, "world_size": 2})
     kernels = [e for e in moved if e.get("cat") in ON_GPU]
     for event in moved:
         args = event["args"]
@@ -130,6 +133,8 @@ def test_each_process_has_its_own_launches_and_operators(tmp_path: Path) -> None
     alone = analyze(_written(tmp_path, "alone.json", first)).report
     both = analyze(_written(tmp_path, "both.json", [*first, *moved]), device=0).report
     assert (both.summary, both.steps, both.components) == (alone.summary, alone.steps, alone.components)
+    heads = [(report.trace.rank, report.trace.world_size) for report in (alone, both)]
+    assert heads == [(0, 2), (None, 2)]  # the head is that of one of the two
 
 
 def test_a_stray_kernel_on_another_gpu_is_not_nothing(tmp_path: Path) -> None:

@@ -131,11 +131,13 @@ def test_metadata_behind_the_events_may_look_like_events(
         ([], None),
         (None, None),
         (7, None),
-        ([None, 3, {"name": 5}], None),
+        ([None, 3, {"name": 5}, {"name": ""}], None),
     ],
 )
 def test_device_properties_as_list_text_or_nothing(value: object, expected_name: str | None) -> None:
     assert device_name({"deviceProperties": value}) == expected_name
+    hip = {"deviceProperties": value, "hip_runtime_version": 60443483}
+    assert device_name(hip) == (expected_name or "AMD GPU")  # ROCm lists devices without their names
 
 
 def test_old_traces_call_the_devices_compute_properties() -> None:

@@ -21,7 +21,7 @@ from tracelens.attribution.result import Attribution
 from tracelens.gemm import ATTENTION_OPS, GEMM_OPS
 from tracelens.results import Lack
 from tracelens.trace import Links, Trace, launched_by_several, look_up
-from tracelens.trace.metadata import device_properties, rank_and_world
+from tracelens.trace.metadata import device_name, rank_and_world
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS, Level
 
@@ -222,7 +222,7 @@ def _synchronizations(r: _Recording) -> Iterator[Lack]:
 
 
 def _device(r: _Recording) -> Iterator[Lack]:
-    if not any(entry.get("name") for entry in device_properties(r.trace.metadata)):
+    if device_name(r.trace.metadata) is None:
         yield Lack("no-device", *words.NO_DEVICE, "medium", None)
 
 
@@ -260,7 +260,7 @@ def _overhead(r: _Recording) -> Iterator[Lack]:
 
 
 def _rank(r: _Recording) -> Iterator[Lack]:
-    if r.communication.any() and rank_and_world(r.trace.metadata)[0] is None:
+    if r.communication.any() and r.trace.device is None and rank_and_world(r.trace.metadata)[0] is None:
         yield Lack("no-rank", *words.NO_RANK, "low", r.share(r.communication))
 
 

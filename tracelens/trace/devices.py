@@ -20,8 +20,8 @@ def one_device(trace: Trace, wanted: int | None = None) -> Trace:
     """The trace with the GPU events of one device, by default of the one with most GPU time, and with their
     launches.
 
-    The operators are those of all, but for processes that only other GPUs work for. Events without a device
-    stay. ``Trace.beside`` says what is left out.
+    The operators are those of all, but for processes that only other GPUs work for: then no rank is known.
+    Events without a device stay. ``Trace.beside`` says what is left out.
     Raises UsageError where the wanted device ran nothing.
     """
     kernels, launches = trace.kernels, trace.launches
@@ -44,6 +44,10 @@ def one_device(trace: Trace, wanted: int | None = None) -> Trace:
         return table.rows(~np.isin(process[getattr(table, "thread")], strangers))  # noqa: B009
 
     listed = [entry for entry in device_properties(trace.metadata) if entry.get("id") == chosen]
+    told: dict[str, object] = {"deviceProperties": listed} if listed else {}
+    info = trace.metadata.get("distributedInfo")
+    if isinstance(info, dict) and len(strangers):  # files put together: the head is that of one of them
+        told["distributedInfo"] = {key: value for key, value in info.items() if key != "rank"}
     return replace(
         trace,
         kernels=kernels.rows(mine),
@@ -52,7 +56,7 @@ def one_device(trace: Trace, wanted: int | None = None) -> Trace:
         ranges=kept(trace.ranges),
         frames=kept(trace.frames),
         flows=kept(trace.flows),
-        metadata=trace.metadata | ({"deviceProperties": listed} if listed else {}),
+        metadata=trace.metadata | told,
         device=chosen,
         beside={one: ns for one, ns in time.items() if one != chosen},
     )

@@ -137,11 +137,10 @@ def torch_version(metadata: Mapping[str, Any]) -> str | None:
 
 
 def device_name(metadata: Mapping[str, Any]) -> str | None:
-    """The name of the first device."""
-    for entry in device_properties(metadata):
-        if isinstance(entry.get("name"), str):
-            return str(entry["name"])
-    return None
+    """The name of the first device; its maker's, where only HIP's version is there."""
+    names = (entry.get("name") for entry in device_properties(metadata))
+    unnamed = "AMD GPU" if "hip_runtime_version" in metadata else None
+    return next((name for name in names if isinstance(name, str) and name), unnamed)
 
 
 @dataclass(frozen=True, slots=True)
