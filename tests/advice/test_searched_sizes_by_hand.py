@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.advice.advice_steps import Shape, dims_of, model_of, rows_of
+from tests.said import Listener
 from tracelens.config.model_config import ModelConfig
 from tracelens.hardware import find_gpu
 from tracelens.results import Estimate, Known, Lack
@@ -16,8 +18,9 @@ from tracelens.step.search import Found, search
 from tracelens.step.search_space import SEARCHED, SearchLimits, Space
 from tracelens.step.shape_search import changes, front_of, other_heads, picks_of
 from tracelens.step.step import Change, PartChange
-from tracelens.step.step_search import _closed, _others, search_step
+from tracelens.step.step_search import _closed, _others, _verdict, search_step
 from tracelens.step.traced_step import StepModel
+from tracelens.step.words import search as words
 
 SMALL = Shape(1024, 16, 4096, v=50257, layers=2, b=2, s=512)
 UNKNOWN = Known(None, "not seen")
@@ -154,6 +157,16 @@ def test_a_search_without_a_pick(v: int, free: set[str], state: str, tried: int)
     shape = replace(SMALL, v=v)
     found = search_step(model_of(shape), dims_of(shape), limits=SearchLimits(free=frozenset(free)))
     assert (found.state, found.tried, found.picks) == (state, tried, [])
+
+
+def test_a_search_that_tried_nothing_names_the_size_that_holds_the_others(
+    small: StepModel, said: Listener
+) -> None:
+    closed = {"hidden": (words.HEADS_FIXED, None), "heads": ("why", "remedy")}
+    nothing: Any = SimpleNamespace(tried=0)
+    state, verdict = _verdict(small, nothing, SearchLimits(), [], ["ffn"], closed)
+    assert state == "could_not_run" and words.HEADS_FIXED not in verdict
+    said(verdict, _verdict(small, nothing, SearchLimits(), [], [], {"hidden": closed["hidden"]})[1])
 
 
 def test_what_hides_a_size_is_told_with_its_remedy(small: StepModel) -> None:

@@ -158,7 +158,13 @@ def _verdict(
     if picks:
         return "found", words.claim(picks[0].title, picks[0].saving_frac)
     if not searched or (closed and not found.tried):
-        return "could_not_run", words.none_searched(*next(iter(closed.values()), (words.ALL_FIXED, None)))
+        # hidden waits for the heads, whose reason is the one to tell
+        own = [name for name, (why, _) in closed.items() if why != words.HEADS_FIXED] or [*closed]
+        why = closed[own[0]] if own else (words.ALL_FIXED, None)
+        if searched:
+            tried = words.none_tried(searched, limits.parameters_frac, own[0], words.with_remedy(*why))
+            return "could_not_run", tried
+        return "could_not_run", words.none_searched(*why)
     if not found.tried:
         return "none", words.none_on_grid(limits.parameters_frac)
     if step.busy_frac is not None and step.saving_of == "gpu_work":

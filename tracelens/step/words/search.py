@@ -105,6 +105,12 @@ def none_searched(why: str, remedy: str | None) -> str:
     return f"No shape was searched: {why}.{_sentence(remedy)}"
 
 
+def none_tried(searched: Sequence[str], within: float, size: str, why: str) -> str:
+    """Of the sizes that can be searched no other value keeps the weights, and of another, ``why``."""
+    none = f"no other {', '.join(searched)} keeps the weights within {_percent(within)}"
+    return f"No shape was tried: {none}. Of {size}, {why}."
+
+
 def no_sizes(why: str, remedy: str) -> str:
     """Nothing could be searched, for the trace shows no size of a model."""
     return (
