@@ -32,8 +32,10 @@ from tracelens.comparison.gemms import match_gemms
 from tracelens.comparison.step_change import mixed_otherwise, spread, step_change
 from tracelens.comparison.steps import rank_test, shift, smallest_p
 from tracelens.errors import UsageError
+from tracelens.render.compare import outcome_lines
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.compare_markdown import render_markdown
+from tracelens.render.compare_words import against, foretold
 from tracelens.results import Check, Estimate, Known, Report
 from tracelens.results.advice import CheckState
 from tracelens.results.comparison import Comparison
@@ -447,6 +449,14 @@ def test_what_became_of_a_finding(
     assert (outcome.state, outcome.agrees) == (state, agrees)
     if state == "acted_on":
         assert outcome.measured_ms == pytest.approx(7.5)
+
+
+def test_what_was_predicted_and_measured_is_said_once(said: Listener) -> None:
+    result = compare_reports(*(report(path) for path in SAMPLES))
+    first, line = foretold(result.findings, generated=True)[0], outcome_lines(result)[0]
+    clause = against(result.findings[0], generated=True)
+    assert clause[1:] in first and clause not in line
+    said(line)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tracelens.comparison.compare import compare_reports
 from tracelens.comparison.folder import compare_pairs
 from tracelens.comparison.matching import File, MatchedFolders, match_folders
 from tracelens.errors import InputError
-from tracelens.results import CommunicationRow, Known, Report, Step
+from tracelens.results import CommunicationRow, Known, Lack, Report, Step
 from tracelens.results.folders import FolderComparison
 
 ONE = sample_report.full()
@@ -96,6 +96,14 @@ def test_a_step_of_more_than_one_and_a_half_medians_is_no_normal_one(
 
 def named(before: Report, after: Report) -> list[str]:
     return [one.said for one in find_changes(before, after)]
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.95, ["0% -> 95.0%"]), (0.05, [])])
+def test_a_step_that_began_to_run_in_graphs_is_named(share: float, said: list[str]) -> None:
+    lack = Lack("cuda-graph", "", "", "", "low", share)
+    changes = find_changes(replace(ONE, recording=[]), replace(ONE, recording=[lack]))
+    found = [(one.name, f"{one.before} -> {one.after}") for one in changes]
+    assert found == [("cuda_graphs", text) for text in said]
 
 
 def test_changes_of_model_and_software_are_named() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from tracelens.comparison import words
 from tracelens.comparison.gemms import differ
+from tracelens.numbers import percent
 from tracelens.results import CommunicationRow, Known, Report, main_dtype
 from tracelens.results.comparison import SetupChange
 from tracelens.words import per_step
@@ -24,6 +25,7 @@ _PARAMETERS = {
     "micro_batch": "micro-batch",
     "tensor_parallel": "tensor parallel",
 }
+_MORE_IN_GRAPHS = 0.1  # of the GPU time: a model that began to run in graphs, or ended
 LONG_STEP = 1.5  # medians: a longer step is no normal one
 
 
@@ -120,7 +122,18 @@ def _software(before: Report, after: Report) -> list[SetupChange]:
         old, new = getattr(before.trace, name), getattr(after.trace, name)
         if old is not None and new is not None and old != new:
             found.append(SetupChange("software", name, old, new, words.turned(old, new, title)))
+    graphs = [_in_graphs(one) for one in (before, after)]
+    if abs(graphs[1] - graphs[0]) >= _MORE_IN_GRAPHS:
+        old, new = (percent(one) for one in graphs)
+        found.append(
+            SetupChange("software", "cuda_graphs", old, new, words.turned(old, new, words.IN_GRAPHS))
+        )
     return found
+
+
+def _in_graphs(report: Report) -> float:
+    """Share of the GPU time that CUDA graphs launched."""
+    return sum(one.share or 0.0 for one in report.recording if one.code == "cuda-graph")
 
 
 def not_comparable(before: Report, after: Report) -> list[str]:

@@ -63,6 +63,9 @@ def mixed(short: tuple[int, int], steps: tuple[int, int]) -> str:
     )
 
 
+IN_GRAPHS = "GPU time in CUDA graphs:"
+
+
 def turned(before: object, after: object, what: str = "") -> str:
     """What something was and is."""
     said = f"{before} -> {after}"

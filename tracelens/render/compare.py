@@ -6,7 +6,7 @@ from tracelens import numbers as f
 from tracelens.comparison.moves import with_moves
 from tracelens.comparison.spelling import VARIATION, arrow_ms, place_name, signed_pct
 from tracelens.render.compare_figures import Found, signed
-from tracelens.render.compare_words import against
+from tracelens.render.compare_words import against, told_above
 from tracelens.results.comparison import (
     Comparison,
     ComponentChange,
@@ -93,14 +93,19 @@ def untold(result: Found) -> list[ComponentChange]:
 def outcome_lines(result: Comparison) -> list[str]:
     """The findings of before, a line each."""
     generated = result.before.generated or result.after.generated
-    marked = result.steps_marked
-    return [outcome_line(one, generated=generated, marked=marked) for one in result.findings]
+    above = told_above(result.findings)
+    return [
+        outcome_line(one, generated=generated, marked=result.steps_marked, above=one in above)
+        for one in result.findings
+    ]
 
 
-def outcome_line(one: FindingOutcome, *, generated: bool = False, marked: bool = True) -> str:
-    """A finding of before, in a line: what became of it, predicted against measured."""
-    parts = [f"{one.rule} {one.title}: {OUTCOMES.get(one.state, one.state)}"]
-    if one.measured_ms is not None:
+def outcome_line(
+    one: FindingOutcome, *, generated: bool = False, marked: bool = True, above: bool = False
+) -> str:
+    """A finding of before, in a line: what became of it, and what was measured unless told ``above``."""
+    parts = [f"{one.rule} {one.title}: {OUTCOMES.get(one.state, one.state)}{', see above' * above}"]
+    if one.measured_ms is not None and not above:
         parts.append(against(one, generated=generated, marked=marked))
     if one.why:
         parts.append(one.why)

@@ -214,11 +214,14 @@ def against(one: FindingOutcome, *, generated: bool = False, marked: bool = True
     return f"{said}, {seen}{agrees}"
 
 
+def told_above(findings: list[FindingOutcome]) -> list[FindingOutcome]:
+    """The findings that were acted on and whose saving was measured, told before all else."""
+    return [one for one in findings if one.state == "acted_on" and one.measured_ms is not None][:_FORETOLD]
+
+
 def foretold(findings: list[FindingOutcome], *, generated: bool = False, marked: bool = True) -> list[str]:
-    """A sentence for each finding that was acted on and whose saving was measured."""
-    done = [one for one in findings if one.state == "acted_on" and one.measured_ms is not None]
-    said = [
+    """A sentence for each of these; the others are with the findings of before."""
+    return [
         f"{f.capital(against(one, generated=generated, marked=marked))} ({one.rule} {one.title})."
-        for one in done[:_FORETOLD]
+        for one in told_above(findings)
     ]
-    return [*said, f"{len(done) - _FORETOLD} more findings were acted on."] if done[_FORETOLD:] else said
