@@ -41,13 +41,18 @@ def summary(
     known: float = 1.0,
     world: int | None = None,
     replays: bool = False,
+    beside: str = "k",
 ) -> Summary:
-    """(shape, phase, step, ns, operator) of each call; steps of 100 and 150 us, of which 200 are busy."""
+    """(shape, phase, step, ns, operator) of each call; steps of 100 and 150 us, of which 200 are busy.
+    ``beside`` them one other kernel runs."""
     size = len(calls)
     metadata = {} if world is None else {"distributedInfo": {"rank": 0, "world_size": world}}
     trace: Any = SimpleNamespace(
-        kernels=SimpleNamespace(dur_ns=ints(*(call[3] for call in calls), 120_000)), metadata=metadata,
-        replays=np.array([replays]),
+        kernels=SimpleNamespace(
+            dur_ns=ints(*(call[3] for call in calls), 120_000), name=ints(*size * [0], 1)
+        ),
+        metadata=metadata, replays=np.array([replays]),
+        symbols=SimpleNamespace(where=lambda says: np.array([says("g"), says(beside)])),
     )  # fmt: skip
     attribution: Any = SimpleNamespace(
         step=ints(*(call[2] for call in calls), 1), transformer=transformer,
@@ -183,6 +188,18 @@ def test_without_work_or_peak_there_is_no_utilization(said: Listener) -> None:
     untold = summary((GemmShape(1000, 1000, 1000, 1, None, None, "TN"), "forward", 0, 50_000, "aten::mm"))
     assert (untold.mfu_frac, untold.mfu_dtype) == (None, None) and untold.achieved_tflops is not None
     said(untold.mfu_why)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound"),
+    [
+        ("triton_tem_fused_mul_9", True),
+        ("triton_tem_fused_convolution_0", False),
+        ("triton_tem_fused_mm_3", False),
+    ],
+)
+def test_a_template_whose_name_lists_no_product_makes_their_share_a_bound(name: str, bound: bool) -> None:
+    assert summary(ONE, beside=name).gemm_frac_is_bound == bound
 
 
 def test_what_was_not_told_apart_makes_shares_and_communication_bounds() -> None:

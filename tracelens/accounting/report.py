@@ -6,11 +6,23 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from tracelens.accounting.limits import limits, picture_of
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.words import figures as words
 from tracelens.attribution import Attribution, Calls, Loan
-from tracelens.gemm import AttentionShape, GemmShape, Shape, math_dtype, model_flops, shows_sizes
+from tracelens.gemm import (
+    AttentionShape,
+    GemmShape,
+    Shape,
+    math_dtype,
+    model_flops,
+    parse_kernel_name,
+    shows_sizes,
+)
+from tracelens.gemm.inductor import parse_fused
 from tracelens.hardware import Gpu
 from tracelens.results import Coverage, GemmRow, Report, Summary, TraceInfo
 from tracelens.results.waiting import busy_frac, saving_of, step_bound
@@ -28,6 +40,7 @@ from tracelens.words import PHASES
 #: Of GEMM time without FLOPs: the utilization is that much too low at most. Of GPU time that a reference
 #: matches: that little lends nothing worth having.
 _NEGLIGIBLE = 0.02
+BoolArray = npt.NDArray[np.bool_]
 _RECOMPUTE = PHASES.index("recompute")
 
 
@@ -109,11 +122,22 @@ def summarize(
         step_source=times.source,
         steps_marked=times.marked,
         unprofiled=unprofiled_steps(unprofiled_times(trace.metadata), times, mfu_frac=mfu),
-        gemm_frac_is_bound=not covered.complete,
+        gemm_frac_is_bound=not covered.complete or bool(_open_templates(trace)[in_step].any()),
         communication_is_bound=not covered.complete and rank_and_world(trace.metadata)[1] != 1,
         mfu_is_bound=bound,
     )
     return replace(summary, step_bound=step_bound(summary), saving_of=saving_of(busy_frac(summary)))
+
+
+def _open_templates(trace: Trace) -> BoolArray:
+    """Per kernel: a template of Inductor that can be a product, and whose name lists none?"""
+
+    def is_open(text: str) -> bool:
+        fused = parse_fused(text) if text.startswith("triton_tem_") else None
+        return fused is not None and "gemm" in fused.tags and parse_kernel_name(text) is None
+
+    found: BoolArray = trace.symbols.where(is_open)[trace.kernels.name]
+    return found
 
 
 def counted_types(by_type: Mapping[str | None, float], gpu: Gpu) -> dict[str | None, float]:
