@@ -112,7 +112,8 @@ def _cut(report: Report, rows: list[GemmRow], whole: int) -> Report:
     kernels are a table of the page.
     """
     linked = limits.named(report.findings[:whole])
-    kept = rows[:EMBEDDED] + [row for row in rows[EMBEDDED:] if row.id in linked]
+    own = {row.id: row for row in report.gemms}  # rows of the table can stand for several
+    kept = [own[row.id] for at, row in enumerate(rows) if at < EMBEDDED or row.id in linked]
     plain = [
         replace(
             row,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tracelens.render.loads import by_load
 from tracelens.results import Finding, GemmRow, Report
 
 ROWS = 100  # GEMM rows shown; all are in --json
@@ -49,10 +50,10 @@ class PageLimits:
 
 
 def rows(report: Report, limits: PageLimits) -> list[GemmRow]:
-    """Choose the longest rows, and beyond them those a finding told in full names, in the report's order."""
-    linked = named(report.findings[: limits.whole])
-    extra = [row for row in report.gemms[limits.rows :] if row.id in linked]
-    return report.gemms[: limits.rows] + extra[: limits.rows]
+    """Choose the longest rows, and beyond them those a finding told in full names, longest first."""
+    linked, all_rows = named(report.findings[: limits.whole]), by_load(report.gemms)
+    extra = [row for row in all_rows[limits.rows :] if row.id in linked]
+    return all_rows[: limits.rows] + extra[: limits.rows]
 
 
 def named(findings: list[Finding]) -> set[str]:

@@ -10,6 +10,7 @@ from tracelens.render import costs, facts, groups, limit
 from tracelens.render.findings import caveats, waiting
 from tracelens.render.five_numbers import five_numbers
 from tracelens.render.gates import gates_markdown
+from tracelens.render.loads import by_load
 from tracelens.render.markdown_text import escape, fenced, table
 from tracelens.render.verdict import with_verdict
 from tracelens.results import Finding, Report
@@ -116,6 +117,7 @@ def _step(report: Report) -> list[str]:
 def _gemms(report: Report) -> list[str]:
     if not report.gemms:
         return []
+    classes = by_load(report.gemms)
     rows = [
         [
             row.id,
@@ -126,10 +128,10 @@ def _gemms(report: Report) -> list[str]:
             facts.of_peak(row),
             " ".join(row.findings),
         ]
-        for row in report.gemms[:_GEMMS]
+        for row in classes[:_GEMMS]
     ]
     heads = ["", "GEMM", "M × N × K", f"ms{facts.per_step(report)}", "of GPU time", "of peak", "findings"]
-    more = len(report.gemms) - _GEMMS
+    more = len(classes) - _GEMMS
     return ["### GEMMs", "", *table(heads, rows), "", *([f"and {more} more", ""] if more > 0 else [])]
 
 

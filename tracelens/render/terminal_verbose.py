@@ -12,6 +12,7 @@ from tracelens.errors import UsageError
 from tracelens.render import facts, groups, losses
 from tracelens.render.console import ROOMY, WIDEST
 from tracelens.render.console import Out as _Out
+from tracelens.render.loads import by_load
 from tracelens.render.slow_calls import slow_calls
 from tracelens.render.text import clean
 from tracelens.results import CommunicationRow, GemmRow, Report
@@ -93,7 +94,8 @@ _SPARED = ("ms lost to", "tiles/waves", "id")
 
 
 def gemm_rows(out: _Out, report: Report) -> None:
-    rows = report.gemms[:TOP]
+    classes = by_load(report.gemms)
+    rows = classes[:TOP]
     if not rows:
         out.line("No GEMM was recognised in this trace.")
         out.line()
@@ -123,7 +125,7 @@ def gemm_rows(out: _Out, report: Report) -> None:
         if out.holds(table):
             break
     out.print(table)
-    more = len(report.gemms) - TOP
+    more = len(classes) - TOP
     rest = f"{more} more row{'s' if more > 1 else ''} in the report." if more > 0 else ""
     if report.gemm_time is not None and report.gemm_time.total:
         out.line(

@@ -1,0 +1,76 @@
+"""Rows of experts that differ in how many tokens each got, as one row of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from tracelens.results import GemmRow
+from tracelens.results.gemm import Lost
+
+#: By the role of a row the size that is the tokens of an expert.
+_TOKENS = {"forward": "m", "dgrad": "m", "wgrad": "k"}
+_OF_ONE = (
+    "m", "n", "k", "m_range", "n_range", "m_expr", "n_expr", "k_expr", "tile_m", "tile_n", "tile_k",
+    "cluster", "split_k", "tiles", "waves", "wave_eff_frac", "layers",
+)  # fmt: skip
+_SUMS = ("calls", "calls_per_step", "time_ms", "time_ms_per_step", "frac")
+_RATES = ("tflops", "peak_frac", "ceiling_frac")
+
+
+def by_load(rows: Sequence[GemmRow]) -> list[GemmRow]:
+    """The rows, those of experts' equal weights as one that has the id of the longest; longest first."""
+    alike: dict[object, list[GemmRow]] = {}
+    for row in rows:
+        alike.setdefault(_class_of(row), []).append(row)
+    together = [_together(group) if len(group) > 1 else group[0] for group in alike.values()]
+    return sorted(together, key=lambda row: -row.time_ms_per_step)
+
+
+def _class_of(row: GemmRow) -> object:
+    """What rows of one weight have in common, whatever they take; a row of anything else is its own."""
+    tokens = _TOKENS.get(row.role or "")
+    if row.component != "moe.experts" or tokens is None or None in (row.m, row.n, row.k):
+        return row.id
+    return row.role, row.phase, row.dtype, row.batch, *(getattr(row, one) for one in "mnk" if one != tokens)
+
+
+def _together(rows: list[GemmRow]) -> GemmRow:
+    """Times and calls are sums, rates those of the whole; what each call has for itself is left out."""
+    first = rows[0]
+    sizes = [sorted({getattr(row, size) for row in rows}) for size in "mnk"]
+    spans = " × ".join(str(one[0]) if len(one) == 1 else f"{one[0]}–{one[-1]}" for one in sizes)
+    kernels = {row.kernel for row in rows}
+    changed: dict[str, Any] = dict.fromkeys(_OF_ONE)
+    changed |= {name: _mean(rows, name) for name in _RATES}
+    changed |= {name: sum(getattr(row, name) for row in rows) for name in _SUMS}
+    return replace(
+        first,
+        **changed,
+        shape_note=spans + (f" (×{first.batch})" if (first.batch or 1) > 1 else ""),
+        alignment_bytes={},
+        layout=first.layout if len({row.layout for row in rows}) == 1 else None,
+        kernel=first.kernel if len(kernels) == 1 else f"{len(kernels)} kernels",
+        lost_ms=_lost(rows),
+        findings=[*dict.fromkeys(rule for row in rows for rule in row.findings)],
+    )
+
+
+def _mean(rows: list[GemmRow], name: str) -> float | None:
+    """A rate of the whole: rates are work over time, so the time weighs."""
+    known = [(getattr(row, name), row.time_ms_per_step) for row in rows]
+    whole = sum(time for _, time in known)
+    return (
+        None if not whole or any(rate is None for rate, _ in known) else sum(r * t for r, t in known) / whole
+    )
+
+
+def _lost(rows: list[GemmRow]) -> Lost:
+    """The sums of the parts; none where one of the rows is not judged."""
+    for row in rows:
+        if row.lost_ms.useful is None:
+            return row.lost_ms
+    parts = [part.name for part in fields(Lost) if part.name not in ("why", "unsplit", "at_least")]
+    sums: dict[str, Any] = {name: sum(getattr(row.lost_ms, name) or 0.0 for row in rows) for name in parts}
+    return Lost(**sums)
