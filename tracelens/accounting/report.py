@@ -13,16 +13,9 @@ from tracelens.accounting.limits import limits, picture_of
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.words import figures as words
 from tracelens.attribution import Attribution, Calls, Loan
-from tracelens.gemm import (
-    AttentionShape,
-    GemmShape,
-    Shape,
-    math_dtype,
-    model_flops,
-    parse_kernel_name,
-    shows_sizes,
-)
+from tracelens.gemm import AttentionShape, GemmShape, Shape, math_dtype, model_flops, shows_sizes
 from tracelens.gemm.inductor import parse_fused
+from tracelens.gemm.kernel_names import parse_kernel_name
 from tracelens.hardware import Gpu
 from tracelens.results import Coverage, GemmRow, Report, Summary, TraceInfo
 from tracelens.results.waiting import busy_frac, saving_of, step_bound
@@ -131,12 +124,15 @@ def summarize(
 
 def _open_templates(trace: Trace) -> BoolArray:
     """Per kernel: a template of Inductor that can be a product, and whose name lists none?"""
-
-    def is_open(text: str) -> bool:
-        fused = parse_fused(text) if text.startswith("triton_tem_") else None
-        return fused is not None and "gemm" in fused.tags and parse_kernel_name(text) is None
-
-    found: BoolArray = trace.symbols.where(is_open)[trace.kernels.name]
+    can_be = trace.symbols.where(
+        lambda text: (
+            text.startswith("triton_tem_")
+            and (fused := parse_fused(text)) is not None
+            and "gemm" in fused.tags
+            and parse_kernel_name(text) is None
+        )
+    )
+    found: BoolArray = can_be[trace.kernels.name]
     return found
 
 

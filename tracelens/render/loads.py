@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from operator import mul
 from typing import Any
 
 from tracelens.results import GemmRow
@@ -59,11 +60,9 @@ def _together(rows: list[GemmRow]) -> GemmRow:
 
 def _mean(rows: list[GemmRow], name: str) -> float | None:
     """A rate of the whole: rates are work over time, so the time weighs."""
-    known = [(getattr(row, name), row.time_ms_per_step) for row in rows]
-    whole = sum(time for _, time in known)
-    return (
-        None if not whole or any(rate is None for rate, _ in known) else sum(r * t for r, t in known) / whole
-    )
+    rates = [getattr(row, name) for row in rows]
+    times = [row.time_ms_per_step for row in rows]
+    return None if None in rates or not sum(times) else sum(map(mul, rates, times)) / sum(times)
 
 
 def _lost(rows: list[GemmRow]) -> Lost:
