@@ -68,7 +68,6 @@ class Communication:
     purpose: IntArray  # index into purposes
     purposes: list[Purpose]
     exposed_ns: IntArray
-    hidden_ns: IntArray
 
     def __len__(self) -> int:
         return len(self.kernel)
@@ -106,7 +105,6 @@ def find_communication(trace: Trace, links: Links, attribution: Attribution) -> 
         purpose=purpose,
         purposes=purposes,
         exposed_ns=exposed,
-        hidden_ns=trace.kernels.dur_ns[rows] - exposed,
     )
 
 

@@ -32,11 +32,6 @@ class AttentionPrediction:
     unknown: str | None = None  # why there is no estimate
 
     @property
-    def useful_frac(self) -> float | None:
-        """Share of the computed operations that mean something."""
-        return self.useful_flops / self.computed_flops if self.computed_flops else None
-
-    @property
     def tflops(self) -> float | None:
         """Useful TFLOP/s of the middle estimate."""
         return self.useful_flops / self.time_us.mid / 1e6 if self.time_us.mid else None
