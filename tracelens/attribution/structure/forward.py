@@ -10,7 +10,6 @@ Every name given rests on such a relation of shapes; a product for which none ho
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from tracelens.attribution.structure.blocks import BlockWalk
@@ -33,35 +32,6 @@ def label_forward(run: Run, hidden: int) -> None:
     Forward(run, hidden).label()
     if run.phase == "recompute":  # a piece of the model: its layers cannot be counted from the first
         run.labels.update({at: replace(label, layer=None) for at, label in run.labels.items()})
-
-
-def label_again(run: Run, forward: list[Run]) -> None:
-    """Name a recomputed piece by the sizes of the forward where its own order does not: it can begin and
-    end within an MLP, or among experts.
-
-    Of a gate and its twin of one size the gate comes first, as in the forward.
-    """
-    known: dict[tuple[int, int, int], list[Label]] = {}
-    for other in forward:
-        for at, label in sorted(other.labels.items()):
-            shape = other.shape(at)
-            if other.kinds[at].what == "gemm" and shape is not None:
-                found = known.setdefault((shape.m, shape.n, shape.k), [])
-                if label.component not in [one.component for one in found]:
-                    found.append(label)
-    turn: Counter[tuple[int, int, int]] = Counter()
-    for at in run.products():
-        shape, own = run.shape(at), run.labels.get(at)
-        if shape is None:
-            continue
-        size = (shape.m, shape.n, shape.k)
-        fits = known.get(size, [])
-        if own is not None and (not fits or own.component in [one.component for one in fits]):
-            continue
-        if len(fits) == 1 or {label.component for label in fits} == {"mlp.gate", "mlp.up"}:
-            chosen = fits[turn[size] % len(fits)]
-            turn[size] += 1
-            run.labels[at] = Label(chosen.component, None, chosen.components)
 
 
 class Forward(Queries, BlockWalk):

@@ -32,7 +32,7 @@ from tracelens.attribution.structure.conditions import (
 )
 from tracelens.attribution.structure.connections import label_connections, label_skips
 from tracelens.attribution.structure.cores import find_cores
-from tracelens.attribution.structure.forward import label_again, label_forward
+from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import captured, goes_back, graph_launch, pieces
 from tracelens.attribution.structure.late import label_late
@@ -171,9 +171,6 @@ def infer(
             number_layers(part.run)
             label_ahead(part.run)
         models = [part.run for part in parts]
-        for run in models:
-            if run.phase == "recompute":
-                label_again(run, [other for other in models if other.phase == "forward"])
         vocab = _vocabulary(models)
         for part in parts:
             label_between(part.run, part.hidden, vocab)
