@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.attribution.align import Alignment, align, find_alignment
+from tracelens.attribution.align import Alignment, find_alignment
 
 IntArray = npt.NDArray[np.int64]
 
@@ -22,6 +22,10 @@ def step(layers: int = 6, *, optimizer: bool = True) -> IntArray:
     """The keys of one training step."""
     keys = [*EMBEDDING, *FORWARD * layers, *LOSS, *BACKWARD * layers, *(OPTIMIZER if optimizer else [])]
     return np.array(keys, np.int64)
+
+
+def align(pattern: npt.ArrayLike, reference: npt.ArrayLike) -> IntArray:
+    return find_alignment(pattern, reference, around=False).position
 
 
 def doubted(found: Alignment) -> set[int]:

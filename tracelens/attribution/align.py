@@ -35,22 +35,11 @@ class Alignment:
     others: tuple[IntArray, IntArray]
 
 
-def align(pattern: npt.ArrayLike, reference: npt.ArrayLike) -> IntArray:
-    """For each key of ``pattern`` the position in ``reference`` it corresponds to, or -1.
-
-    Positions increase strictly, and keys at matched positions are equal. Nothing is matched without a
-    window of at least 12 changing keys that agrees; about linear in the two lengths.
-
-    >>> keys = [*range(40)]
-    >>> align([99, *keys[5:20], *keys[22:30]], keys).tolist()[:4]
-    [-1, 5, 6, 7]
-    """
-    first, second = np.asarray(pattern, np.int64), np.asarray(reference, np.int64)
-    return _find(first, second, around=False)[0]
-
-
 def find_alignment(pattern: npt.ArrayLike, reference: npt.ArrayLike, *, around: bool) -> Alignment:
-    """Align, and say where else the elements fit.
+    """For each key of ``pattern`` the position in ``reference`` it corresponds to, and where else it fits.
+
+    Keys at matched positions are equal, and positions increase strictly. Nothing is matched without a window
+    of at least 12 changing keys that agrees; about linear in the two lengths.
 
     ``around``: the reference repeats (steps of a training loop), so the pattern may run over its end
     and go on at its start, as often as it needs; positions then increase but for those returns.
