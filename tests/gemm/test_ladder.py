@@ -42,19 +42,19 @@ def test_every_ladder_falls_with_the_alignment_and_orders_its_ranges(gpu: Gpu, d
 
 def test_an_architecture_without_a_source_is_unknown_below_the_best_step() -> None:
     ladder = alignment_ladder(gpu=find_gpu("NVIDIA Z9000"), dtype="bf16")
-    assert ladder.throughput_frac(128) == 1.0
-    assert ladder.throughput_frac(64) is None and "nothing published" in ladder.step(64).source
+    assert ladder.step(128).mid == 1.0
+    assert ladder.step(64).mid is None and "nothing published" in ladder.step(64).source
 
 
 def test_any_multiple_of_128_bytes_is_as_good_as_128() -> None:
     ladder = alignment_ladder(gpu=A100, dtype="bf16")
-    assert ladder.throughput_frac(4096) == 1.0
-    assert ladder.throughput_frac(24) == ladder.throughput_frac(8)
+    assert ladder.step(4096).mid == 1.0
+    assert ladder.step(24).mid == ladder.step(8).mid
 
 
 def test_wrong_input_is_one_clear_error(said: Listener) -> None:
     with pytest.raises(InputError) as error:
-        alignment_ladder(gpu=A100, dtype="bf16").throughput_frac(0)
+        alignment_ladder(gpu=A100, dtype="bf16").step(0)
     said(error.value)
     with pytest.raises(InputError) as error:
         alignment_ladder(gpu=A100, dtype="bf17")
@@ -71,7 +71,7 @@ def test_the_operand_that_a_dimension_misaligns_depends_on_the_layout() -> None:
 def test_measured_pairs_replace_the_published_step_and_leave_the_others() -> None:
     taken = measurements(gemm(1024, 70), *(gemm(n, 100) for n in (1022, 1018, 1014)), gemm(1016, 71))
     ladder = alignment_ladder(gpu=A100, dtype="fp16", measured=taken)
-    assert ladder.throughput_frac(4) == pytest.approx(0.7)
+    assert ladder.step(4).mid == pytest.approx(0.7)
     assert ladder.step(4).basis == "calibrated" and "3 pairs" in ladder.step(4).source
     assert ladder.step(16).basis == "model"  # one pair is no median
 
@@ -102,4 +102,4 @@ def test_the_papers_staircase_confirms_the_published_steps() -> None:
     shipped = alignment_ladder(gpu=A100, dtype="fp16")
     for size in (64, 32, 16, 8, 4):
         assert own.step(size).basis == "calibrated"
-        assert own.throughput_frac(size) == pytest.approx(shipped.throughput_frac(size), rel=0.02)
+        assert own.step(size).mid == pytest.approx(shipped.step(size).mid, rel=0.02)

@@ -82,16 +82,6 @@ class AlignmentLadder:
         narrow = "".join(name for name in "abc" if known.get(name, least + 1) < max(_GRID_BYTES, least + 1))
         return self.also.get((least, narrow)) or self.step(least)
 
-    def throughput_frac(self, alignment_bytes: int) -> float | None:
-        """Throughput as a share of that at 128 bytes (1.0 there), None where it is not known.
-
-        >>> from tracelens.hardware import find_gpu
-        >>> ladder = alignment_ladder(gpu=find_gpu("NVIDIA A100-SXM4-40GB"), dtype="bf16")
-        >>> ladder.throughput_frac(128), ladder.throughput_frac(16), ladder.throughput_frac(4)
-        (1.0, 0.983, 0.665)
-        """
-        return self.step(alignment_bytes).mid
-
 
 def alignment_ladder(*, gpu: Gpu, dtype: str, measured: Measurements | None = None) -> AlignmentLadder:
     """The ladder of ``gpu`` for operands of ``dtype``: measured steps, published ones for the rest.
