@@ -110,7 +110,7 @@ class ChunkDecoder:
             "kernels": self._kernels,
             "launches": self._launches,
             "ranges": self._ranges,
-            "frames": self._frames,
+            "frames": self._span,
             "flows": self._flows,
             "syncs": self._syncs,
         }
@@ -255,11 +255,6 @@ class ChunkDecoder:
         return self._span(events) | {
             "category": self.names.codes((event.cat for event in events), len(events))
         }
-
-    def _frames(self, events: list[Any]) -> dict[str, Column]:
-        fields = ("python_id", "parent_id", "module_id")
-        integers, _ = _arguments(events, fields)
-        return self._span(events) | dict(zip(fields, integers, strict=True))
 
     def _syncs(self, events: list[Any]) -> dict[str, Column]:
         integers, _ = _arguments(events, ("device", "stream", "record"))

@@ -42,9 +42,6 @@ class Args(Struct, gc=False):
     shared_memory: Raw = renamed(default=NO_TEXT, name="shared memory")
     registers: Raw = renamed(default=NO_TEXT, name="registers per thread")
     graph_node: Number = renamed(default=-1, name="graph node id")
-    python_id: Number | None = renamed(default=-1, name="Python id")
-    parent_id: Number | None = renamed(default=-1, name="Python parent id")
-    module_id: Number | None = renamed(default=-1, name="Python module id")
     collective: Raw = renamed(default=collectives.NO_TEXT, name=collectives.NAME)
     record: Number = renamed(default=-1, name="wait_on_cuda_event_record_corr_id")
     name: Raw = NO_TEXT  # of a metadata event: the thread's or process's name; a label of a graph's kernel

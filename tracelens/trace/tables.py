@@ -218,9 +218,6 @@ class Frames(Table):
     thread: CodeArray
     ts_ns: IntArray
     dur_ns: IntArray
-    python_id: IntArray
-    parent_id: IntArray
-    module_id: IntArray
 
 
 @dataclass(frozen=True, slots=True)
