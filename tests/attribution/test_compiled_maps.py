@@ -37,13 +37,6 @@ def test_the_gradients_of_maps_are_of_them_as_the_maps_are(of_stream: bool) -> N
     )
 
 
-@pytest.mark.parametrize(("flat", "found"), [((32, 256), "other"), ((32, 128), "")])
-def test_pooling_counts_a_maps_places_for_each_channel(flat: Dims, found: str) -> None:
-    run = _run("backward", _fused("poi_fused_max_pool2d_with_indices_backward", flat))
-    label_maps_back(run, _run("forward", _convolution(MAP, WEIGHT)), {HIDDEN})
-    assert (run.labels[0].component if run.labels else "") == found
-
-
 @pytest.mark.parametrize(("rows", "found"), [((32, 1), "other"), ((24, 1), "")])
 def test_rows_worked_out_for_a_map_are_work_on_it(rows: Dims, found: str) -> None:
     """Where a picture is made larger, each of its rows lies between two of those before."""

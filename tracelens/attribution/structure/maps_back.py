@@ -41,18 +41,12 @@ def label_maps_back(run: Run, forward: Run, hidden: set[int]) -> None:
             run.labels |= dict.fromkeys(range(at, _behind(run, at)), _OTHER)
         elif kind.what == "fused" and named == OPEN:
             found = any((dims[0], *dims[2:]) in spaces for dims in _maps(kind))
-            found |= any(_is_flat(dims, space) for dims in kind.tensors for space in spaces)
             if found and not any(dims in layers or hidden & {*dims} for dims in kind.tensors):
                 run.labels[at] = Label("norm", evidence="local") if kind.tags & _NORM else _OTHER
 
 
 def _maps(kind: Kind) -> list[Dims]:
     return [dims for dims in kind.tensors if len(dims) == _OF_MAP and dims[2] > 1]
-
-
-def _is_flat(dims: Dims, space: Dims) -> bool:
-    """Are they places of such a map by channels of all samples, as pooling counts them?"""
-    return len(dims) == 2 and dims[1] == prod(space[1:]) > 1 and space[0] > 0 and dims[0] % space[0] == 0
 
 
 def _behind(run: Run, at: int) -> int:
