@@ -137,6 +137,22 @@ def test_each_process_has_its_own_launches_and_operators(
     assert heads == [(0, 2), (None, 2)]  # the head is that of one of the two
 
 
+@pytest.mark.parametrize("apart", [0, 10**7])
+def test_processes_that_share_a_gpu_are_told(tmp_path: Path, apart: int) -> None:
+    """They number their launches alike, or not; a second GPU's process is none of this one's."""
+    first = [e for e in FIRST["traceEvents"] if e["ph"] != "M"]
+    other = [_moved(e) | ({} if e.get("cat") in ON_GPU else {"pid": 77}) for e in first]
+    for event in other:
+        if "correlation" in event["args"]:
+            event["args"]["correlation"] += apart - 10**7
+    told = {check.code for check in diagnose(_written(tmp_path, "two.json", [*first, *other])).checks}
+    for event in other:
+        if event.get("cat") in ON_GPU:
+            event["pid"] = event["args"]["device"] = 0
+    lacks = {one.code for one in analyze(_written(tmp_path, "one.json", [*first, *other])).report.recording}
+    assert "shared-gpu" in lacks and "shared-gpu" not in told
+
+
 def test_a_stray_kernel_on_another_gpu_is_not_nothing(tmp_path: Path) -> None:
     """A rank that once touched GPU 0; all its other figures stay."""
     one = next(e for e in FIRST["traceEvents"] if e.get("cat") == "kernel")

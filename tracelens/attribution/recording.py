@@ -22,6 +22,7 @@ from tracelens.gemm import ATTENTION_OPS, GEMM_OPS
 from tracelens.results import Lack
 from tracelens.trace import Links, Trace, launched_by_several, look_up
 from tracelens.trace.metadata import device_name, rank_and_world
+from tracelens.trace.processes import processes_of_threads
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS, Level
 
@@ -235,6 +236,16 @@ def _other_devices(r: _Recording) -> Iterator[Lack]:
         yield Lack("several-gpus", *told, _by_share(share), share)
 
 
+def _processes(r: _Recording) -> Iterator[Lack]:
+    """Files put together of processes that share a GPU: what they run at once is no sequence."""
+    process = processes_of_threads(r.trace)[r.trace.launches.thread]
+    ids = [r.trace.launches.correlation[process == one] for one in np.unique(process)]
+    of_each = [np.isin(r.trace.kernels.correlation, one[one >= 0]).mean() for one in ids if len(one)]
+    count = sum(share > _NEGLIGIBLE for share in of_each)
+    if count > 1 and r.trace.device is None:  # of several GPUs each can have its own
+        yield Lack("shared-gpu", *words.shared_gpu(count), "high", None)
+
+
 def _partial(r: _Recording) -> Iterator[Lack]:
     if r.trace.truncated:
         yield Lack("cut-off", *words.CUT_OFF, "high", None)
@@ -318,6 +329,6 @@ def _skew(r: _Recording) -> Iterator[Lack]:
 
 
 _CHECKS: tuple[Callable[[_Recording], Iterator[Lack]], ...] = (
-    _gpu_only, _other_devices, _partial, _shapes, _names, _graphs, _launches, _other_reasons, _steps,
-    _warm_up, _synchronizations, _device, _overhead, _rank, _old_pytorch, _dropped, _skew,
+    _gpu_only, _other_devices, _processes, _partial, _shapes, _names, _graphs, _launches, _other_reasons,
+    _steps, _warm_up, _synchronizations, _device, _overhead, _rank, _old_pytorch, _dropped, _skew,
 )  # fmt: skip

@@ -189,6 +189,15 @@ def other_devices(device: int, others: Sequence[int], share: float, *, little: b
     )
 
 
+def shared_gpu(count: int) -> Lacking:
+    """Of a file of processes that share a GPU."""
+    return (
+        f"{count} processes ran on this GPU",
+        "every figure is of all of them together: steps, idle time and layers are of no model",
+        "analyze the file of each process for itself",
+    )
+
+
 def no_modules(share: float, lost: float, *, little: bool, compiled: bool) -> Lacking:
     """Of a ``share`` of GPU time without a module; ``lost`` of it, a ``little`` or more, has no component."""
     return (

@@ -20,8 +20,8 @@ def one_device(trace: Trace, wanted: int | None = None) -> Trace:
     """The trace with the GPU events of one device, by default of the one with most GPU time, and with their
     launches.
 
-    The operators are those of all, but for processes that only other GPUs work for: then no rank is known.
-    Events without a device stay. ``Trace.beside`` says what is left out.
+    The operators are those of all, but for processes that only other GPUs work for; of several processes no
+    rank is known. Events without a device stay. ``Trace.beside`` says what is left out.
     Raises UsageError where the wanted device ran nothing.
     """
     kernels, launches = trace.kernels, trace.launches
@@ -46,7 +46,9 @@ def one_device(trace: Trace, wanted: int | None = None) -> Trace:
     listed = [entry for entry in device_properties(trace.metadata) if entry.get("id") == chosen]
     told: dict[str, object] = {"deviceProperties": listed} if listed else {}
     info = trace.metadata.get("distributedInfo")
-    if isinstance(info, dict) and len(strangers):  # files put together: the head is that of one of them
+    if (
+        isinstance(info, dict) and len(np.unique(process_of)) > 1
+    ):  # files put together: the head is that of one of them
         told["distributedInfo"] = {key: value for key, value in info.items() if key != "rank"}
     return replace(
         trace,
