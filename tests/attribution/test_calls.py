@@ -9,10 +9,10 @@ from typing import Literal
 import pytest
 
 from tests.synthetic import Event, ModelSpec, Options, Synthetic, Truth, build
-from tests.trace.tools import read
+from tests.trace.tools import document, kernel, launch, op, read
 from tracelens.attribution import Attribution, Calls, attribute
 from tracelens.attribution.calls import find_calls, role_of
-from tracelens.gemm import GemmShape, flops
+from tracelens.gemm import AttentionShape, GemmShape, flops
 from tracelens.trace import Trace, link
 from tracelens.words import COMPONENTS, PHASES
 
@@ -157,3 +157,20 @@ def test_roles_of_experts_in_one_batched_product_are_the_truth(tmp_path: Path, f
             roles.add((row.role, (row.batch or 1) > 1))
     assert roles == {(role, batched) for role in ("forward", "dgrad", "wgrad")
                      for batched in ({True, False} if family == "moe_grouped" else {False})}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "runs", "found"), [(100, 104, 100), (64, 64, 64), (100, 128, 128)])
+def test_attention_has_the_head_dimension_that_was_asked_for(
+    tmp_path: Path, asked: int, runs: int, found: int
+) -> None:
+    """Flash attention takes multiples of 8: PyTorch pads others. What is wider than that was asked for so."""
+    inner = [[4, 64, 5, runs]] * 3
+    events = [
+        op("aten::scaled_dot_product_attention", ts=0, dur=20, **{"Input Dims": [[4, 5, 64, asked]] * 3}),
+        op("aten::_flash_attention_forward", ts=2, dur=10, **{"Input Dims": inner}),
+        launch(1, ts=4),
+        kernel("flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 64, 4>>", ts=30, dur=5),
+    ]
+    _, _, calls = _calls_of(tmp_path, document(events))
+    (shape,) = calls.shape
+    assert isinstance(shape, AttentionShape) and (shape.head_dim, shape.value_dim) == (found, found)

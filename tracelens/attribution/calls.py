@@ -65,6 +65,9 @@ class Calls:
         return np.append(self.row, -1)[self.kernel_call]
 
 
+_PADS = 8  # columns
+
+
 @dataclass(frozen=True, slots=True)
 class _Computed:
     """What a call computed."""
@@ -89,14 +92,14 @@ def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
 
     own = _own_keys(trace, links, op, kind)
     calls = _from_keys(trace, kind, np.where(borrowing, -1, own))
-    shapes = _Shapes(trace)
+    shapes = _Shapes(trace, links)
     around = np.where(orphans(trace, links), -1, links.kernel_op)
     computed = []
     for main in calls.main.tolist():
         backward = attribution.phase[main] == _BACKWARD
         forward = shapes.of(int(attribution.forward_op[main])) if backward else None
         hidden = _gradient(forward, int(attribution.role[main]))
-        shape = shapes.of(int(op[main])) if op[main] >= 0 else hidden
+        shape = _unpadded(shapes.of(int(op[main])), forward) if op[main] >= 0 else hidden
         if shape is None and op[main] >= 0 and isinstance(forward, AttentionShape):
             shape = replace(forward, backward=True)  # a function's backward is given the gradient alone
         named = int(op[main]) if op[main] >= 0 or hidden is not None else int(around[main])
@@ -279,16 +282,33 @@ def _mains(rows: IntArray, starts: IntArray, kind: npt.NDArray[np.int64]) -> Int
     return main
 
 
+def _unpadded(shape: Shape | None, asked: Shape | None) -> Shape | None:
+    """Attention with the head dimension that was asked for, which PyTorch pads to a multiple of 8 for flash
+    attention (pad_last_dim in aten/src/ATen/native/transformers/attention.cpp)."""
+    if not isinstance(shape, AttentionShape) or not isinstance(asked, AttentionShape):
+        return shape
+    if shape.head_dim != -(-asked.head_dim // _PADS) * _PADS:
+        return shape
+    return replace(shape, head_dim=asked.head_dim, value_dim=asked.value_dim)
+
+
 class _Shapes:
     """Shapes by operator row; each distinct (name, inputs) is read once."""
 
-    def __init__(self, trace: Trace):
+    def __init__(self, trace: Trace, links: Links):
         self._trace = trace
         self._known: dict[tuple[int, int], Shape | None] = {}
+        asks = trace.symbols.where(lambda text: text == "aten::scaled_dot_product_attention")
+        self._asked = links.forest.nearest(links.is_op & asks[links.name])
 
     def of(self, row: int) -> Shape | None:
+        """What an operator computes; of attention what was asked for."""
         if row < 0:
             return None
+        asked = int(self._asked[row])
+        return _unpadded(self._read(row), self._read(asked) if asked not in (-1, row) else None)
+
+    def _read(self, row: int) -> Shape | None:
         ops = self._trace.ops
         key = (int(ops.name[row]), int(ops.inputs[row]))
         if key not in self._known:
