@@ -64,6 +64,8 @@ _DESCENTS = 3
 #: Candidates whose times differ by less than this (ln) share a row while constants move, as steps in a choice
 #: would hide where to go: at first and at last.
 _SOFT = (0.03, 0.0015)
+#: What a thousand of K adds to a tile (``cost.long_k``).
+_LONG_K = tuple(round(0.001 * step, 3) for step in range(11))
 #: Share of the fitted rows that lies below the range's low end, and above its high end.
 _OUTSIDE = 0.025
 #: Errors of weight shapes left out of a fit over those of shapes in it (ln, at these quantiles): an H100's,
@@ -282,11 +284,17 @@ def _found(folder: str, gpu: Gpu, dtype: str, most: int) -> Shares | None:
 
 def _judged(table: pd.DataFrame, gpu: Gpu, dtype: str, shares: Shares) -> Shares:
     """The ranges of fitted constants, and when to name neighbours by them."""
-    shares = ranged(Rows.of(table, gpu, dtype), shares)
-    if dtype != "bf16":
-        return shares
     large = Rows.of(table[(table[["m", "n", "k"]] >= SMALL).all(axis=1)], gpu, dtype)
-    return compared(large, shares)
+    if dtype == "bf16":
+        shares = lengthened(large, shares)
+    shares = ranged(Rows.of(table, gpu, dtype), shares)
+    return compared(large, shares) if dtype == "bf16" else shares
+
+
+def lengthened(rows: Rows, shares: Shares) -> Shares:
+    """With what a long K costs: the least median error of large rows."""
+    options = [replace(shares, long_k_frac=each) for each in _LONG_K]
+    return min(options, key=lambda one: float(np.median(np.abs(rows.errors(one)))))
 
 
 def _reranged(folder: str, gpu: Gpu, dtype: str, most: int) -> Shares | None:

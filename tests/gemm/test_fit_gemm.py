@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import fit_gemm
-from benchmarks.fit_gemm import STAMP, digest, fit, ranged, written
+from benchmarks.fit_gemm import STAMP, digest, fit, lengthened, ranged, written
 from benchmarks.fit_rows import Rows
 from benchmarks.predictions import as_one_source_would
 from tracelens.gemm.predict.architecture import Shares, architecture
@@ -104,6 +104,17 @@ def test_a_range_holds_about_95_of_100_in_each_class_of_shapes() -> None:
         assert 0.94 <= inside.mean() <= 0.99
         assert np.log(high / low) < 5.5 * errors[part].std()
     assert not found.short
+
+
+@pytest.mark.parametrize("long_k_frac", [0.0, 0.006])
+def test_what_a_long_k_costs_is_found(long_k_frac: float) -> None:
+    gpu = find_gpu(None, override="b200")
+    given = replace(architecture((10, 0)).shares["bf16"]["b200"], long_k_frac=long_k_frac)
+    sizes = [(m, n, k) for m in (2048, 4096) for n in (4096, 8192) for k in (2048, 4096, 8192, 10240, 16384)]
+    table = pd.DataFrame(sizes, columns=["m", "n", "k"]).assign(time_us=1.0)
+    table = table.assign(time_us=np.exp(Rows.of(table, gpu, "bf16").errors(given)))
+    found = lengthened(Rows.of(table, gpu, "bf16"), replace(given, long_k_frac=0.009))
+    assert found.long_k_frac == long_k_frac
 
 
 def test_a_fit_goes_on_from_the_constants_that_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:

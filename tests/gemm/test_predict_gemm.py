@@ -116,6 +116,21 @@ def test_the_derivation_redone_from_its_strings_is_the_estimate(kernel: str | No
             assert found.terms[-1][2] == pytest.approx(found.time_us.mid, rel=1e-6)
 
 
+def test_a_long_k_slows_blackwell_down_until_the_library_goes_over_to_other_kernels() -> None:
+    """A B200's TFLOP/s are 3 % lower at 8,192 than at 4,096 and at 16,384 (aiconfigurator, M below 4096)."""
+    for name, slower in (("b200", True), ("gb300", True), ("h100-sxm", False)):
+        gpu = find_gpu(None, override=name)
+        found = [predict_gemm(8192, 8192, k, gpu=gpu) for k in (4096, 8192, 10240, 11264, 12288, 16384)]
+        per_k = [(one.time_us.mid or 0.0) / one.k for one in found]
+        assert (per_k[2] > 1.02 * per_k[0] and per_k[2] > 1.02 * per_k[4]) == slower
+        assert [one.time_us.mid for one in found] == sorted(one.time_us.mid or 0.0 for one in found)
+        for one in found:
+            assert ("long K" in [term[0] for term in one.terms]) == slower
+            for _, formula, value, _, _ in one.terms:
+                assert evaluate(formula) == pytest.approx(value, rel=1e-6)
+            assert one.terms[-1][2] == pytest.approx(one.time_us.mid, rel=1e-6)
+
+
 def test_a_formula_uses_only_numbers_and_values_stated_before() -> None:
     terms = predict_gemm(768, 768, 32768, gpu=H100, layout="NT").terms
     for (_, _, earlier, _, _), (name, formula, *_) in pairwise(terms):

@@ -71,6 +71,7 @@ class Shares:
     dispatched: str = ""  # the list of ``Architecture.dispatched`` that the library takes its tile from
     ragged_frac: float = 0.0  # what an empty last row of tiles would add to a kernel of that row alone
     tile_us: float = 0.0  # a tile's start and end beside its K loop and its store
+    long_k_frac: float = 0.0  # what a tile takes longer for each thousand of K: see ``cost.long_k``
     whole_m_frac: float = 1.0  # the library ranks a tile that divides M as if it took this share of its time
     whole_n_frac: float = 1.0
     ratio_error_frac: float = (

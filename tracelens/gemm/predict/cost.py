@@ -161,6 +161,8 @@ def costs(products: Products, table: TileTable, rates: Rates) -> Array:
     stored_us = stored * (rows * columns * one.out_size)
     compute_us = waves * (per_k * slice_k + stored_us + rates.tile_us)
     compute_us = compute_us * (1 + rates.ragged_frac * ragged(one.m, table.along_m))
+    if rates.long_k_frac:
+        compute_us = compute_us * (1 + rates.long_k_frac * long_k(slice_k))
     # Misaligned operands leave the tensor cores idle, and those draw no power.
     loss = rates.sustained_loss_frac * one.alignment_frac
     busy_us = overlapped(compute_us, memory_us(memory_bytes(one), rates))
@@ -199,6 +201,19 @@ def ragged(m: Any, rows: Any) -> Any:
     """
     there = np.ceil(m / rows)
     return (there - m / rows) ** 2 / there
+
+
+def long_k(k: Any) -> Any:
+    """Thousands of K beyond 5,000 that slow a tile down: from 3,000 to 10,240, and none from 12,288 on.
+
+    On the four Blackwells a tile's time per K grows with K, by 4 % from 4,096 to 10,240, and is back to where
+    it was at 12,288, in the tables of all three libraries; why is not known. On Hopper it stays.
+
+    >>> float(long_k(1000.0)), float(round(long_k(10240.0), 2)), float(long_k(20000.0))
+    (-2.0, 5.24, 0.0)
+    """
+    beyond = np.maximum(k, 3000.0) - 5000.0
+    return np.minimum(beyond, 5240.0 / 2048.0 * np.maximum(12288.0 - k, 0.0)) / 1000.0
 
 
 def cast_us(one: Products, rates: Rates) -> Any:

@@ -58,8 +58,10 @@ def derive(one: Chosen) -> tuple[Term, ...]:
     """The terms in order; the last one is the predicted time."""
     terms, rates = _Terms(), one.rates
     waves = _waves(one, terms)
-    wave = _one_wave(one, terms)
-    compute = terms.add("compute", f"{waves} * {wave}{_ragged(one, terms)}", "us", words.WAVE_AFTER_WAVE)
+    depth = _depth(one, terms)
+    wave = _one_wave(one, depth, terms)
+    factors = _ragged(one, terms) + _long_k(rates, depth, terms)
+    compute = terms.add("compute", f"{waves} * {wave}{factors}", "us", words.WAVE_AFTER_WAVE)
     memory = _memory(one, terms)
     busy = terms.add("busy", f"({compute}**4 + {memory}**4)**(1 / 4)", "us", words.OVERLAPPED)
     cast = " + " + _cast(one, terms) if rates.casts else ""
@@ -119,12 +121,15 @@ def _waves(one: Chosen, terms: _Terms) -> str:
     )
 
 
-def _one_wave(one: Chosen, terms: _Terms) -> str:
+def _depth(one: Chosen, terms: _Terms) -> str:
+    slice_k = f"{one.k} / {one.split}" if one.split > 1 else f"{one.k}"
+    formula = f"ceil({slice_k} / {one.tile.k}) * {one.tile.k}"
+    return terms.add("K of a tile", formula, "elements", words.steps_of_k(one.tile.k))
+
+
+def _one_wave(one: Chosen, depth: str, terms: _Terms) -> str:
     """The time of a full wave: multiplies or loads, and the part of its store that nothing hides."""
     rates, tile = one.rates, one.tile
-    slice_k = f"{one.k} / {one.split}" if one.split > 1 else f"{one.k}"
-    why = words.steps_of_k(tile.k)
-    depth = terms.add("K of a tile", f"ceil({slice_k} / {tile.k}) * {tile.k}", "elements", why)
     rate = terms.add(
         "multiply rate",
         _rate(one),
@@ -164,6 +169,15 @@ def _ragged(one: Chosen, terms: _Terms) -> str:
     there = f"ceil({one.m} / {rows})"
     formula = f"1 + {_number(one.rates.ragged_frac)} * ({there} - {one.m} / {rows})**2 / {there}"
     return f" * {terms.add('last row', formula, 'times', words.LAST_ROW)}"
+
+
+def _long_k(rates: Rates, depth: str, terms: _Terms) -> str:
+    """What K as long as this costs, as a factor."""
+    if not rates.long_k_frac:
+        return ""
+    beyond = f"min(max({depth}, 3000) - 5000, 5240 / 2048 * max(12288 - {depth}, 0))"
+    formula = f"1 + {_number(rates.long_k_frac)} * {beyond} / 1000"
+    return f" * {terms.add('long K', formula, 'times', words.LONG_K)}"
 
 
 def _memory(one: Chosen, terms: _Terms) -> str:

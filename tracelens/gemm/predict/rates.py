@@ -67,6 +67,7 @@ class Rates:
     whole_tiles_above_m: float  # from M above it the library takes no tile below 128x128
     ragged_frac: float  # see ``cost.ragged``
     tile_us: float  # a tile's start and end beside its K loop and its store
+    long_k_frac: float  # see ``cost.long_k``
     whole_m_frac: float  # how the library ranks a tile that divides M: its time times this
     whole_n_frac: float
     ratio_error_frac: float  # error of the ratio of two times beside ``tracelens.gemm.gain``'s
@@ -233,6 +234,7 @@ def _rates(shares: Shares, sms: int, tflops: float, bandwidth_gbps: float, load_
         whole_tiles_above_m=shares.whole_tiles_above_m,
         ragged_frac=shares.ragged_frac,
         tile_us=shares.tile_us,
+        long_k_frac=shares.long_k_frac,
         whole_m_frac=shares.whole_m_frac,
         whole_n_frac=shares.whole_n_frac,
         ratio_error_frac=shares.ratio_error_frac,

@@ -76,6 +76,7 @@ CAST_FIRST = "the kernels that cast the activations first"
 CAST_OF_ONE = "as one framework casts them: per row at least, or by the bytes moved"
 CAST_MIDDLE = "the kernels that cast the activations first: the middle one of three frameworks' casts"
 LAST_ROW = "the last row of tiles is partly empty, and the kernels that load such tiles take longer"
+LONG_K = "a tile's time per K grows with K, and is back where it was from 12,288 on, as measured"
 
 
 def tiles_over(
