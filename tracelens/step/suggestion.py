@@ -53,10 +53,13 @@ def suggest(
     notes += [words.gpu_taken(gpu, hardware.title, told)] if told else []
     planner = Planner(known.layout, gpu=hardware, dtype=dtype, measured=measured)
     found = search(planner, known.model, limits, fixed=known.fixed)
-    notes += _unknowns(planner.step(known.model))
-    padded = _padded_by_compile(planner.step(known.model))
+    present = planner.step(known.model)
+    notes += _unknowns(present)
+    padded = _padded_by_compile(present)
     if padded:
         notes.append(words.padded_by_compile(padded))
+    if all(pick.then.vocab == known.model.vocab for pick in found.picks):
+        notes += _to_pad(present)
     if left := planner.left_wide(known.model):
         notes.append(words.stays_wide(left, dtype, LOW_PRECISION[dtype]))
     notes += [words.stays(name, why) for name, why in known.fixed.items() if name in limits.free]
@@ -180,17 +183,20 @@ def _padded_by_compile(present: PlannedStep) -> list[str]:
 
 
 def _unknowns(present: PlannedStep) -> list[str]:
-    """What of the present step has no prediction, and what needs none to be worth doing."""
+    """What of the present step has no prediction."""
     parts = [part for part in present.parts if part.unknown]
-    notes = [
+    return [
         words.at_its_least(component, why)
         for component, why in dict.fromkeys((part.component, part.unknown or "") for part in parts)
     ]
+
+
+def _to_pad(present: PlannedStep) -> list[str]:
+    """A vocabulary off the grid, which needs no sure gain to be worth padding."""
     vocab, t = present.model.vocab or 0, present.model.tp
     padded = -(-vocab // (64 * t)) * 64 * t
-    if padded != vocab and any(part.component == "logits" for part in parts):
-        notes.append(words.pad_vocab(vocab, padded, padded / vocab - 1))
-    return notes
+    off_grid = any(part.component == "logits" and (part.unknown or part.pad_ms) for part in present.parts)
+    return [words.pad_vocab(vocab, padded, padded / vocab - 1)] if off_grid and padded != vocab else []
 
 
 def _tflops(parts: Sequence[PlannedPart], time: Span) -> float | None:
