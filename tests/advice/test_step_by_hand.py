@@ -177,7 +177,7 @@ def test_kernels_run_at_the_pace_of_published_steps() -> None:
 @pytest.mark.parametrize(
     ("gpu", "attention", "error"),
     [("a100-sxm-40gb", 1.91, 0.12), ("a6000", 1.91, 0.3), ("l40s", 1.91, 0.3), ("v100-sxm", 1.91, 0.3),
-     ("h100-sxm", 3.53, 0.12), ("h200", 3.53, 0.3), ("b200", 1.0, 0.3), ("rtx-5090", 1.0, 0.3)],
+     ("h100-sxm", 3.53, 0.16), ("h200", 3.53, 0.3), ("b200", 1.0, 0.3), ("rtx-5090", 1.0, 0.3)],
 )  # fmt: skip
 def test_a_gpu_without_a_fitted_step_has_the_pace_of_its_generation(
     gpu: str, attention: float, error: float

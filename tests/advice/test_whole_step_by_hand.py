@@ -61,7 +61,8 @@ def made(kind: Any, ms: float, *, calls: int = L, component: str = "mlp.up", rol
     return PlannedPart(component, role, kind, "shape", (1, 1, 1), calls, time)
 
 
-PRODUCTS = made("product", 30.0), made("product", 60.0, role="dgrad")
+BACKWARD = 60.0
+PRODUCTS = made("product", 30.0), made("product", BACKWARD, role="dgrad")
 
 
 def step_of(
@@ -119,7 +120,8 @@ def test_rows_on_their_way_to_experts(
 
 @pytest.mark.parametrize(("ep", "gpus"), [(2, 8), (8, 8), (8, 16), (4, 1024)])
 def test_weights_of_experts_are_exchanged_among_those_that_hold_the_same(ep: int, gpus: int) -> None:
-    """FSDP: layer by layer, gathered twice and scattered once in 16 bits, for every micro-batch."""
+    """FSDP: layer by layer, gathered twice and scattered once in 16 bits, for every micro-batch; behind the
+    backward at the fast end."""
     found = step_of(model=replace(MIXTURE, expert_parallel=ep), gpus=gpus, micro_batches=3)
 
     def exchanged(ranks: int, weights: float, in_node: int) -> float:
@@ -132,8 +134,7 @@ def test_weights_of_experts_are_exchanged_among_those_that_hold_the_same(ep: int
     groups = gpus // ep
     wanted = exchanged(gpus, REST, min(8, gpus))
     wanted += exchanged(groups, OF_EXPERTS / ep, math.gcd(groups, 8 // ep))
-    (low, mid, high) = span(found, "communication") or (0.0, 0.0, 0.0)
-    assert low == mid == high == pytest.approx(wanted)
+    assert span(found, "communication") == pytest.approx((max(0.0, wanted - 3 * BACKWARD), wanted, wanted))
     assert span(found, "optimizer") == pytest.approx((28 * (REST + OF_EXPERTS) / gpus / (0.9 * 2039e6),) * 3)
 
 
@@ -156,7 +157,8 @@ def test_experts_that_each_gpu_has_are_exchanged_with_all_others(ep: int | None)
     found = step_of(model=replace(MIXTURE, expert_parallel=ep), gpus=8)
     size = 2.0 * (REST + OF_EXPERTS) / L
     each = 2 * us("all_gather", 8, size, 8) + us("reduce_scatter", 8, size, 8)
-    assert span(found, "communication") == pytest.approx((L * each / 1e3,) * 3)
+    took = L * each / 1e3  # at the fast end behind the backward
+    assert span(found, "communication") == pytest.approx((took - BACKWARD, took, took))
     assert span(found, "experts' all-to-all") is None and found.expert_parallel == 1
 
 

@@ -9,7 +9,7 @@ from tracelens.config.training import Training
 from tracelens.errors import InputError
 from tracelens.hardware.collectives import exchange_us, linked
 from tracelens.results import Span
-from tracelens.step.paces import Pace, is_blackwell
+from tracelens.step.paces import Pace
 from tracelens.step.planned_kernels import RankSizes, busiest_stage
 from tracelens.step.planned_step import Planner
 
@@ -127,11 +127,9 @@ def data_parallel(
     if not took:
         return Span.exactly(took, "model")
     if training.strategy == "fsdp":
-        # it is made to hide its exchanges: in the steps that were fitted it hid none
-        hides = backward_ms * training.batches if is_blackwell(planner.gpu) else 0.0
-        if not pace.overlaps:
-            return Span(max(0.0, took - hides), took, took, "model") * pace.exchange
         backward_ms *= training.batches
+        if not pace.overlaps:  # it is made to hide its exchanges: in the steps that were fitted it hid none
+            return Span(max(0.0, took - backward_ms), took, took, "model") * pace.exchange
     elif pace.overlaps:  # each part of a stage's layers has its last micro-batch, one stage after the other
         backward_ms *= min(training.batches, stages)
     least = max(0.0, took - backward_ms)

@@ -13,6 +13,7 @@ NOT_IN_STEP = "data loading, checkpoints written to disk and evaluation are not 
 PIPELINE = "the schedule of pipeline stages is 1F1B, the last stage has the logits"
 ONE_MICRO_BATCH = "one micro-batch a step is assumed, so stages wait for one another: --micro-batches N"
 CONTEXT_UNFITTED = "no step of context-parallel ranks was there to fit"
+TENSOR_UNFITTED = "no step of tensor-parallel GPUs in plain PyTorch was there to fit"
 PIPELINE_UNFITTED = f"no step of pipeline stages was there to fit; {PIPELINE}"
 AS_PUBLISHED = "runs as published steps of MPT did: FSDP in plain PyTorch 2.0 and 2.1 with Triton attention"
 AS_MEGATRON = (
@@ -24,7 +25,7 @@ MEGATRON_AS_PLAIN = (
     " today's attention and hides exchanges"
 )
 STACK_ASSUMED = "plain PyTorch is assumed: --stack megatron is Megatron-Core with Transformer Engine"
-FAST_END = "the fast end has today's attention kernels; torch.compile gains further"
+FAST_END = "the fast end has today's attention and hides exchanges; torch.compile gains further"
 FAST_END_HIDES = "the fast end hides exchanges behind kernels; torch.compile gains further"
 EXPERTS_UNFITTED = (
     "no step of a mixture of experts was there to fit: theirs is the time of tuned grouped GEMMs"
