@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from benchmarks.steps import Judged, Row, judge
 from tracelens.config import config_from_flags
 from tracelens.config.training import Training
+from tracelens.step.words.planned import FAST_END
 
 STEPS = Path(__file__).with_name("published_steps.csv")
 _SIZES = ("hidden", "heads", "kv_heads", "layers", "ffn", "vocab")
@@ -51,6 +53,14 @@ def rows() -> list[Row]:
             mfu = speed * (step.mfu_frac.mid or 0.0) / (step.tokens_per_s_per_gpu.mid or 1.0)
             found.append(replace(row, mfu=mfu))
     return found
+
+
+def test_what_is_said_of_compiled_steps_is_what_these_took() -> None:
+    with STEPS.open(encoding="utf-8") as file:
+        compiled = [one["compiled"] == "1" for one in csv.DictReader(file)]
+    errors = [error for error, one in zip(judge(rows()).errors, compiled, strict=True) if one]
+    less = 100 * (1 - math.exp(-statistics.median(errors)))
+    assert [int(number) for number in re.findall(r"\d+", FAST_END)] == [len(errors), round(less)]
 
 
 def test_steps_that_others_published() -> None:
