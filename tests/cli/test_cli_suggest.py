@@ -74,6 +74,18 @@ def test_a_note_that_the_verdict_holds_is_not_repeated() -> None:
     assert file.getvalue().count("it waits") == 1 and "another note" in file.getvalue()
 
 
+def test_two_calls_of_one_component_are_told_apart_by_their_shape(tmp_path: Path) -> None:
+    """ModernBERT's attention sees all keys in one of three layers, 64 either way in the others."""
+    table = {"model_type": "modernbert", "hidden_size": 768, "num_hidden_layers": 22,
+             "num_attention_heads": 12, "intermediate_size": 1152, "vocab_size": 50368,
+             "max_position_embeddings": 8192, "local_attention": 128,
+             "global_attn_every_n_layers": 3}  # fmt: skip
+    result = _run(str(written(tmp_path, table)), "--gpu", "a100-sxm-80gb", "--sequence", "4096")
+    lines = " ".join(result.output.split()).split("attention.core backward")[1:]
+    assert len(lines) == 2 and ["window" in line.split(":")[0] for line in lines] == [False, True]
+    assert "d=80:" not in " ".join(_run(*_GPT3).output.split())  # what there is once needs no shape
+
+
 def test_the_sum_of_kernels_is_called_what_it_is() -> None:
     words = " ".join(_run(*_GPT3).output.split())
     assert "tokens/s" not in words

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.console import Console
 from rich.text import Text
 
@@ -193,10 +195,12 @@ def _pick(out: Out, found: Suggestions, pick: ShapePick, number: int) -> None:
     out.line(f"   {' · '.join(facts)}", "dim")
     out.line(f"   {pick.effort}: {pick.effort_why}", "dim")
     table = out.table([("", "l"), ("", "l"), ("", "r"), ("", "fold")])
+    alike = Counter((reason.component, reason.role) for reason in pick.reasons)
     for reason in pick.reasons:
         times = f"{f.sig(reason.time_ms)} → {f.sig(reason.then_ms)} ms"
+        which = f"{reason.shape_now}: " if alike[reason.component, reason.role] > 1 else ""
         table.add_row(out.text(""), out.text(f"{reason.component} {reason.role}", limit=26), out.text(times),
-                      out.text(reason.why, "dim", limit=200))  # fmt: skip
+                      out.text(which + reason.why, "dim", limit=200))  # fmt: skip
     out.print(table)
     for line in pick.diff:
         out.line(f"   {line}", "red" if line.startswith("-") else "green")
