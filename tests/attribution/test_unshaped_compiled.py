@@ -139,9 +139,23 @@ def test_where_all_are_put_off_alike_those_are_meant_whose_times_are_closest() -
     busy = {at: times[label.component] for at, label in run.labels.items() if at in path}
     busy |= {at: taken[kernel] for at, kernel in zip(weights, kernels, strict=True)}
     found = by_kernel(run, weights, gaps, dict(zip(weights, kernels, strict=True)), busy)
-    assert {at: label.component for at, label in found.items()} == dict(
-        zip(weights, [OUTPUT] * 3 + [QUERIES] * 3, strict=False)
-    )
+    named = [*[OUTPUT] * 3, *[QUERIES] * 3, *[DOWN, UP] * 3]
+    assert {at: label.component for at, label in found.items()} == dict(zip(weights, named, strict=True))
+
+
+def test_weights_of_an_encoder_wait_for_those_of_the_decoder_that_it_waits_for() -> None:
+    """Dia: the encoder's first stand among the decoder's last, ahead of a core that they have nothing of;
+    of those of one kernel each comes a core late."""
+    run = _backward(DGRAD, CORE, WGRAD, DGRAD, WGRAD, DGRAD, CORE, DGRAD, WGRAD, CORE, WGRAD, DGRAD, WGRAD)
+    path, weights = [0, 3, 5, 7, 11], [2, 4, 8, 10, 12]
+    parts = [(OUTPUT, 1), (QUERIES, 1), (OUTPUT, 0), (DOWN, 3), (QUERIES, 0)]
+    labels = [Label(part, layer, role="dgrad") for part, layer in parts]
+    run.labels |= dict(zip(path, labels, strict=True))
+    run.cores = find_backward_cores(run, [])
+    gaps = [(-1, [0], labels[:1]), (1, [3, 5], labels[1:3]), (6, [7], labels[3:4]), (9, [11], labels[4:])]
+    keys: dict[int, object] = {2: "s", 4: "d", 7: "of d", 8: "s", 10: "s", 12: "s"}
+    found = by_kernel(run, weights, gaps, keys, {at: 40 if at in (4, 7) else 10 for at in (*path, *weights)})
+    assert found[4].component == DOWN
 
 
 def test_a_gap_that_has_all_its_gradients_is_read_where_the_program_has_not() -> None:

@@ -6,6 +6,7 @@ of the first; the first one's name can tell what it reads, and not what it is.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from itertools import pairwise, takewhile
 
@@ -15,9 +16,12 @@ from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.sums import BIASES
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm.inductor import parse_fused
-from tracelens.gemm.inductor_ops import NORM_BACKWARD
+from tracelens.gemm.inductor_ops import ACTIVATION, ACTIVATION_BACKWARD, NONLINEAR_BACKWARD, NORM_BACKWARD
 
 NORM = frozenset({"norm", "norm_backward"})
+_BENDS = ACTIVATION | ACTIVATION_BACKWARD | NONLINEAR_BACKWARD
+_UP = ("mlp.up", "mlp.gate")
+_NORMS = 2  # between two cores, without those of heads
 _NEAR = 8  # units: how far a second stage stands behind its first, at most
 
 
@@ -71,9 +75,9 @@ def _first_stage(run: Run, at: int) -> int | None:
     return None
 
 
-def biases_ahead(run: Run, start: int) -> None:
+def biases_ahead(run: Run, start: int, plain: set[str]) -> None:
     """Sums over the tokens right before the gradients of a product, behind a core or a normalization: of that
-    product's bias, where a compiler has it sum as soon as it can."""
+    product's bias, where a compiler has it sum as soon as it can. ``plain`` kernels are no other sums."""
     label, following = None, dict[int, Label | None]()
     rows = run.products(start)
     for at in reversed(rows):
@@ -82,21 +86,49 @@ def biases_ahead(run: Run, start: int) -> None:
         following[at] = label if label is not None and label.role is not None else None
     for before, at in pairwise([start, *rows]):
         own = following[at]
-        group = [*takewhile(lambda place: _is_bias(run, place), range(at - 1, before, -1))]
+        group = [*takewhile(lambda place: _is_bias(run, place, plain), range(at - 1, before, -1))]
         ahead = run.kinds[min(group) - 1] if group else None
         often = Counter(run.kinds[place].name for place in group)
         few = max(often.values(), default=0) <= BIASES  # more are put off, and of other products too
-        if own is not None and ahead is not None and few and (ahead.what == "core" or ahead.tags >= NORM):
+        ends = ahead is not None and (ahead.what == "core" or ahead.tags >= NORM or casts_rows(ahead))
+        if own is not None and few and ends:
             run.labels |= {place: Label(own.component, own.layer) for place in group} | run.labels
 
 
-def _is_bias(run: Run, at: int) -> bool:
+def _is_bias(run: Run, at: int, plain: set[str]) -> bool:
     """A sum of no product, or its second stage."""
     first = at - 1 if at in run.stages else at
     own = (
         sums_tokens(run.kinds[first]) and not run.kinds[first].tags >= NORM and _first_stage(run, at) is None
     )
-    return at not in run.labels and own and not _scales(run, first)
+    scales = run.kinds[first].name not in plain and _scales(run, first)
+    return at not in run.labels and own and not scales
+
+
+def biases_before_activations(run: Run, start: int) -> None:
+    """Sums over the tokens that do an MLP's activation's work over, to sum its gradient: of the bias of what
+    goes in. Where that takes two stages the first is no more than that work."""
+    acts = {at for at, label in run.labels.items() if at >= start and label.component == "mlp.activation"}
+    bends = frozenset[str]().union(*(ops_of(run.kinds[at]) & _BENDS for at in acts))
+    gates = any(label.component == "mlp.gate" for label in run.labels.values())
+    sums = [at for at in range(start, len(run)) if _only_sums(run.kinds[at])]
+    sums = [at for at in sums if not (ops_of(run.kinds[at]) & _BENDS).isdisjoint(bends)]
+    named = Counter(ops_of(kind) for kind in {run.kinds[at].name: run.kinds[at] for at in sums}.values())
+    for at in sums:
+        two = named[ops_of(run.kinds[at])] > 1
+        second = at in run.stages or run.kinds[at].name.startswith("triton_per")
+        before = run.labels.get(at - 1 - (at in run.stages), OPEN)
+        of = before if before.role is not None and before.component in _UP else Label("mlp.up", before.layer)
+        component = of.component if second or not two else "mlp.activation"
+        sure = of is before and at + 1 in run.stages  # not itself a second stage that comes late
+        if sure or (component == of.component and (of is before or not gates)):
+            run.labels.setdefault(at, Label(component, of.layer))
+
+
+def casts_rows(kind: Kind) -> bool:
+    """Does it only cast, and tokens to rows, as a product takes them? Of a weight there is no other view."""
+    only = "cast" in kind.tags and kind.tags <= {"cast", "layout"} and not kind.tensors
+    return only and not ops_of(kind).isdisjoint({"view", "_unsafe_view"})
 
 
 def sums_tokens(kind: Kind) -> bool:
@@ -126,16 +158,33 @@ def second_stages(run: Run, start: int) -> set[int]:
     and kernels that first stand behind one of the same operators, and mostly behind sums."""
     pairs = {at: (run.kinds[at - 1], run.kinds[at]) for at in range(start + 1, len(run))}
     sums = {at: two for at, two in pairs.items() if _only_sums(two[1])}
+    behind = {at: two for at, two in sums.items() if sums_tokens(two[0]) and two[0].name != two[1].name}
+    often, summed = (Counter(kind.name for _, kind in of.values()) for of in (sums, behind))
+    plain = Counter(kind.name for before, kind in behind.values() if _only_sums(before))
     firsts, seconds = set[str](), set[str]()
     for before, kind in sums.values():
         same = before.name not in {*seconds, kind.name} and ops_of(before) == ops_of(kind)
-        second = same and sums_tokens(before) and kind.name not in firsts
-        (seconds if second else firsts).add(kind.name)
-    behind = {at: two for at, two in sums.items() if sums_tokens(two[0]) and two[0].name != two[1].name}
-    often, summed = (Counter(kind.name for _, kind in of.values()) for of in (sums, behind))
+        # which of two takes turns with the other as its second stage is the one that stands alone less often
+        more = plain[kind.name] * often[before.name] - plain[before.name] * often[kind.name]
+        first = more < 0 or (kind.name in firsts and (more == 0 or 2 * plain[kind.name] <= often[kind.name]))
+        (firsts if first or not (same and sums_tokens(before)) else seconds).add(kind.name)
     mostly = {name for name in seconds if 2 * summed[name] > often[name]}
-    found = {at for at, (_, kind) in behind.items() if kind.name in mostly}
+    found = {at for at, (_, kind) in behind.items() if kind.name in mostly} | _many(run, pairs)
     return found | {at for at, two in pairs.items() if _is_small(*two)}
+
+
+def _many(run: Run, pairs: dict[int, tuple[Kind, Kind]]) -> set[int]:
+    """Persistent kernels that stand behind one plain sum more often between two cores than anything there is
+    normalized: second stages that bear the name of another's, a normalization's."""
+    cores = [core.first for core in run.cores]
+    named = {
+        at: (first.name, second.name)
+        for at, (first, second) in pairs.items()
+        if _only_sums(first) and second.name.startswith("triton_per") and second.tags >= {"sum", *NORM}
+    }
+    times = Counter((bisect(cores, at), *names) for at, names in named.items())
+    often = {(first, second) for (_, first, second), many in times.items() if many > _NORMS}
+    return {at for at, names in named.items() if names in often}
 
 
 def _only_sums(kind: Kind) -> bool:

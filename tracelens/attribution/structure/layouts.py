@@ -15,6 +15,7 @@ from itertools import groupby, pairwise, takewhile
 from statistics import median
 
 from tracelens.attribution.kernels import kernel_component
+from tracelens.attribution.structure.bias_sums import ops_of
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.put_off import by_kernel, neighbours
 from tracelens.attribution.structure.readings import EXPERTS
@@ -72,7 +73,8 @@ def forward_order(run: Run, stop: int) -> Ahead:
             out.append([])
         label = run.labels.get(at, OPEN)
         made = bool(out[-1]) and run.labels.get(last, OPEN).component == "attention.qkv"
-        norms |= made and label.component == "norm"
+        if made and label.component == "norm":  # of keys and values that are pooled it is none of heads
+            norms |= all(kind.what != "convolution" for kind in run.kinds[last:at])
         if run.kinds[at].what == "gemm" and run.kinds[at].name not in GROUPED and at not in inside:
             ends = last >= 0 and run.labels.get(last, OPEN).component == "attention.output"
             beside |= ends and label.component in _UP and not _joins(run, last, at)
@@ -135,7 +137,7 @@ def label_by_layout(
     if first is not None and first in run.labels and run.labels[first].component == "logits":
         for at in range(lost, first):  # the loss's gradient, to where the head takes it, and that of its bias
             tags = run.kinds[at].tags
-            if tags & _LOSS or not tags & _ELSEWHERE:
+            if tags & _LOSS or not (tags & _ELSEWHERE or "new_zeros" in ops_of(run.kinds[at])):
                 of_head = pads(run.kinds[at]) or for_few_bits(run.kinds[at]) or (at > lost and "sum" in tags)
                 run.labels.setdefault(at, Label("logits" if of_head else "loss"))
 
@@ -209,12 +211,20 @@ def _of_activations(run: Run, places: list[list[int]], way: list[list[Label]]) -
         if len(wanted) != len(here) and (found := _of_queries(run, here, path, late)):
             late += len(path) - len(found)
             wanted = found
-        if len(here) == len(wanted) and _bends_inside(run, here, wanted):
+        if len(here) == len(wanted) and _bends_inside(run, here, wanted) and _norms(run, here, wanted):
             pairs = zip(here, wanted, strict=True)
             steps = {at: replace(label, role="dgrad") for at, label in pairs if label != OPEN}
             said = {at: run.labels[at].component for at in steps if at in run.labels}
             if all(_can_be(steps[at].component, component) for at, component in said.items()):
                 run.labels |= steps
+
+
+def _norms(run: Run, here: list[int], labels: list[Label]) -> bool:
+    """Is something normalized between the queries and the experts of the layer before, if anything is?"""
+    pairs = zip(pairwise(here), pairwise(labels), strict=True)
+    ends = [way for way, (one, other) in pairs if (one.component, other.component) == (_QUERIES, EXPERTS)]
+    normed = [any(map(normalizes, run.kinds[start:stop])) for start, stop in ends]
+    return all(normed) or not any(map(normalizes, run.kinds[here[0] : here[-1]]))
 
 
 def _of_queries(run: Run, here: list[int], path: list[Label], late: int) -> list[Label]:

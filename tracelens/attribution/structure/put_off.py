@@ -37,17 +37,20 @@ class _Product:
     path: int | None  # where the gradient of its activations stands
 
 
-def agree(run: Run, weights: Mapping[int, Label], path: Sequence[int]) -> bool:
-    """Where some gradients of weights are put off by a layer or more: are as many of them between the same
-    two stations of the ``path`` those of the same weights?"""
+def agree(run: Run, weights: Mapping[int, Label], path: Sequence[int], kernels: Mapping[int, object]) -> bool:
+    """Where some gradients of weights are put off by a layer or more: are as many of them, of the same
+    ``kernels`` where these are known, between the same two stations of the ``path`` those of the same
+    weights?"""
     ends = [run.labels[at] for at in path]
-    seen: dict[tuple[str, str, int], set[tuple[str, ...]]] = {}
+    seen: dict[tuple[object, ...], set[tuple[str, ...]]] = {}
     late = set()
     for place, inside in groupby(weights, lambda at: bisect(path, at)):
-        labels = [weights[at] for at in inside]
+        places = [*inside]
+        labels = [weights[at] for at in places]
         if 0 < place < len(path):
             around = ends[place - 1], ends[place]
-            key = (around[0].component, around[1].component, len(labels))
+            own = sorted(str(kernels.get(at)) for at in places)
+            key = (around[0].component, around[1].component, len(labels), *own)
             seen.setdefault(key, set()).add(tuple(sorted(label.component for label in labels)))
             if not {label.layer for label in labels} <= {label.layer for label in around}:
                 late.add(key)
@@ -85,11 +88,21 @@ def by_kernel(
     path = [at for at, label in sorted(run.labels.items()) if label.role == "dgrad" or at in inside]
     near = neighbours(run)
     found: list[tuple[int, float, dict[int, Label]]] = []
-    ways = (_distributions(parts, fits, classes, strict=strict) for strict in (True, False))
-    for made in next(filter(None, ways), []):
-        named = {at: product.label for at, product in made.items()}
-        if agree(run, named, path):
-            found.append((_descents([*made.values()]) - _besides(named, near), _apart(made, busy), named))
+    # an encoder's layers end before the decoder's are through, as the forward's order has it; then kernels
+    # tell the one's from the other's
+    free = {
+        part: [replace(product, ready=0) if part[0] == "mlp.down" else product for product in own]
+        for part, own in parts.items()
+    }
+    made, kernels = _distributions(parts, fits, classes, strict=True), dict[int, object]()
+    if made == []:
+        made = _distributions(parts, fits, classes, strict=False)
+    if made == []:
+        made, kernels = _distributions(free, fits, classes, strict=True), {at: keys.get(at) for at in weights}
+    for one in made or ():
+        named = {at: product.label for at, product in one.items()}
+        if agree(run, named, path, kernels):
+            found.append((_descents([*one.values()]) - _besides(named, near), _apart(one, busy), named))
     least = min((many for many, _, _ in found), default=0)
     closest = min((apart for many, apart, _ in found if many == least), default=0)
     best = [named for many, apart, named in found if many == least and apart <= closest + _CLOSE]
@@ -118,7 +131,8 @@ def _steady(run: Run, named: Mapping[int, Label], places: list[int], path: list[
     ends = ["", *(run.labels[at].component for at in path), ""]
     groups = [(place, [*group]) for place, group in groupby(places, lambda at: bisect(path, at))]
     around = [(ends[place], ends[place + 1], len(group)) for place, group in groups]
-    often = [around.count(own) > 1 for own in around]
+    last = [place for place, _ in groups] == [len(path)]  # behind all, one waits as long as the other
+    often = [last or around.count(own) > 1 for own in around]
     sure = [at for same, (_, group) in zip(often, groups, strict=True) if same for at in group if at in known]
     if not sure:
         return []
@@ -182,9 +196,9 @@ def _distributions(
     classes: Mapping[object, list[int]],
     *,
     strict: bool,
-) -> list[dict[int, _Product]]:
+) -> list[dict[int, _Product]] | None:
     """The parts over the kernels, each kernel as often as it ran and its gradients in the order of their
-    products, none too early; none where there are too many to try. ``strict``: one kernel for those of one
+    products, none too early; None where there are too many to try. ``strict``: one kernel for those of one
     size."""
     out: list[dict[int, _Product]] = []
     left, given, tries = [*parts], dict[_Part, object](), 0
@@ -216,7 +230,7 @@ def _distributions(
                 del given[part]
 
     give(0)
-    return out if tries <= _MOST_TRIES else []
+    return out if tries <= _MOST_TRIES else None
 
 
 def _same_size(one: _Part, other: _Part) -> bool:

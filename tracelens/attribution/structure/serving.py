@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from math import prod
 
+from tracelens.attribution.structure.bias_sums import casts_rows
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import FEW_BITS, VIEWS, Dims, Kind
 from tracelens.gemm import GemmShape
@@ -79,13 +80,22 @@ def pads(kind: Kind) -> bool:
 
 def serves_around(run: Run, at: int) -> Label | None:
     """A cast in a backward without shapes: between two gradients of one part of either, and of the next
-    product where it takes what a normalization gives back."""
-    if not _only_casts(run.kinds[at]):
+    product where it takes what a normalization gives back, or tokens as rows, which no weight has. What is
+    only laid out is what that takes, too."""
+    kind = run.kinds[at]
+    if pads(kind) or for_few_bits(kind):
+        near = range(at + 1, min(at + _SERVED, len(run)))
+        return next((run.labels.get(p) for p in near if run.kinds[p].what in ("gemm", "core")), None)
+    lays_out = kind.what == "fused" and kind.tags == {"layout"} and not kind.tensors
+    if not (_only_casts(kind) or lays_out):
         return None
     before, behind = (
         next((p for p in way if not _only_casts(run.kinds[p]) and run.kinds[p].name != "sum"), at)
         for way in (range(at - 1, -1, -1), range(at + 1, len(run)))
     )
+    taker = next((p for p in range(at + 1, len(run)) if not _is_beside(run.kinds[p])), at)
+    if (lays_out or casts_rows(kind)) and run.kinds[taker].what == "gemm" and taker in run.labels:
+        return run.labels[taker]
     normed = bool(run.kinds[before].tags & {"norm", "norm_backward"})
     ahead = next((p for p in range(before, -1, -1) if run.kinds[p].what in ("gemm", "core")), at)
     labels = run.labels.get(ahead), run.labels.get(behind)
@@ -93,6 +103,12 @@ def serves_around(run: Run, at: int) -> Label | None:
         return None
     same = labels[0] is not None and labels[0].component == labels[1].component
     return labels[1] if normed or same else None
+
+
+def _is_beside(kind: Kind) -> bool:
+    """Can it stand between a cast and the product that takes it: another cast, a sum, a cleared buffer?"""
+    sums = kind.name == "sum" or (kind.what == "fused" and kind.tags == {"sum"})
+    return _only_casts(kind) or sums or kind.name == "Memset (Device)"
 
 
 def _only_casts(kind: Kind) -> bool:

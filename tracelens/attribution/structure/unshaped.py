@@ -7,6 +7,7 @@ from itertools import pairwise, takewhile
 from tracelens.attribution.structure.bias_sums import (
     biases,
     biases_ahead,
+    biases_before_activations,
     biases_of_queries,
     ops_of,
     second_stages,
@@ -17,10 +18,13 @@ from tracelens.attribution.structure.readings import EXPERTS, QUERIES
 from tracelens.attribution.structure.returns import OPEN, may_unbend, unbends
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import FILLS, VIEWS, Kind
-from tracelens.gemm.inductor_ops import LAYOUT, NORM_BACKWARD
+from tracelens.gemm.inductor_ops import CAST, LAYOUT, NORM_BACKWARD, ROUTER_HELPERS
 
 _CORE = "attention.core"
-_AROUND_CORES = frozenset({("attention.output", _CORE), (_CORE, _CORE), (_CORE, QUERIES)})
+_GATE = "attention.other"
+_AROUND_CORES = frozenset(
+    (*pairwise(["attention.output", _CORE, _CORE, QUERIES]), *pairwise(["attention.output", _GATE, _CORE]))
+)
 _NORM = frozenset({"norm", "norm_backward"})
 _OF_HALVES = frozenset({"cat", "slice_backward"})  # of heads: gradients put together again
 _UP = frozenset({"mlp.up", "mlp.gate"})
@@ -31,7 +35,8 @@ _OPENS = ("gemm", "convolution")
 _STEP_OF_NORM = frozenset({"_to_copy", "mul", "sum"})  # of the weight of a mean-square norm, in more bits
 _LOSS = frozenset({"loss", "loss_backward"})
 _TURNS = VIEWS | {"clone", "squeeze", "unsqueeze"}
-_LAST_STEPS = LAYOUT - {"slice", "slice_backward", "select", "select_backward"} | {"add", "mul"}
+_LAST_STEPS = LAYOUT - {"slice", "slice_backward", "select", "select_backward"} | CAST | {"add", "mul"}
+_SUMS_TABLES = LAYOUT | CAST | {"add", "mm"}
 _ONLY_SCALES = _STEP_OF_NORM | {"add"}
 
 
@@ -41,16 +46,23 @@ def label_unshaped(run: Run, start: int, *, norms_heads: bool = False) -> None:
     Where a model ``norms_heads``, pointwise kernels without operators are that norm's gradient, as likely.
     """
     run.stages = second_stages(run, start)
-    _beside_fused_cores(run, start)
+    _behind_cores(run, start)
     plain = set() if norms_heads else biases_of_queries(run, start)
     biases(run, start, plain)
-    biases_ahead(run, start)
+    biases_ahead(run, start, plain)
     _between(run, start, norms_heads=norms_heads)
     _weights_of_norms(run, start, plain)
     for at in range(start, len(run)):
         if _reduces_norm(run.kinds[at]):
             run.labels.setdefault(at, Label("norm"))
+    biases_before_activations(run, start)
     _partial_sums(run, start)
+    tied = any(label.component == "logits" and label.role == "wgrad" for label in run.labels.values())
+    behind = next((at for at in reversed(run.products(start)) if run.labels.get(at, OPEN).role == "dgrad"), 0)
+    for at in range(max(behind, start), len(run) if tied else 0):  # both gradients of one table
+        kind = run.kinds[at]
+        if kind.name.startswith("triton_poi") and {"add", "_to_copy"} <= ops_of(kind) <= _SUMS_TABLES:
+            run.labels.setdefault(at, Label("embedding"))
     for at in range(start, len(run)):  # the table's gradient; with a softmax's that of a bias by distance
         tags = run.kinds[at].tags
         works = {"softmax_backward"} if _fills(run.kinds[at]) else {"softmax_backward", *_NORM}
@@ -92,16 +104,18 @@ def _fills(kind: Kind) -> bool:
     return "embedding_backward" in kind.tags and kind.name.startswith("triton_poi")
 
 
-def _beside_fused_cores(run: Run, start: int) -> None:
-    """Behind a core that is one operator, up to the last product of activations ahead of the queries' own:
-    of what was added to its scores."""
+def _behind_cores(run: Run, start: int) -> None:
+    """Behind a core, up to the last product of activations ahead of the queries' own: of what was added to
+    its scores, as what is summed between its parts then is."""
     path = [at for at in run.products(start) if run.labels.get(at, OPEN).role == "dgrad"]
-    for core in (core for core in run.cores if core.first >= start and core.first == core.last):
+    for core in (core for core in run.cores if core.first >= start):
         stop = next((at for at in path if at > core.last), core.last)
         added = [at for at in range(core.last + 1, stop) if run.kinds[at].what == "bmm"]
-        inside = range(core.last + 1, added[-1] + 1) if added else range(0)
-        if not any(run.kinds[at].tags & _NORM or run.kinds[at].what == "core" for at in inside):
-            run.labels |= dict.fromkeys(inside, Label("attention.other")) | run.labels
+        bends = max((at for at, part in core.parts.items() if part == "attention.softmax"), default=core.last)
+        scores = next((at for at in sorted(core.parts) if at > bends), bends)
+        for places in (range(core.last + 1, added[-1] + 1), range(bends + 1, scores)) if added else ():
+            if not any(run.kinds[at].tags & _NORM or run.kinds[at].what == "core" for at in places):
+                run.labels |= dict.fromkeys(places, Label("attention.other")) | run.labels
 
 
 def _between(run: Run, start: int, *, norms_heads: bool) -> None:
@@ -185,6 +199,8 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
         up = last.component in _UP and unbends(kind) and "sum" not in kind.tags
         return Label("mlp.activation", last.layer) if up or first.component == "mlp.down" else None
     by_point = kind.name.startswith("triton_poi")
+    if by_point and {first.component, last.component} <= _UP | {"mlp.down"} and "activation" in kind.tags:
+        return Label("mlp.activation", last.layer)  # done over, for what takes its result
     turns = "rope" in kind.tags and (station(first) == _CORE or (by_point and last.component == QUERIES))
     if turns:
         return Label("attention.rope", last.layer)
@@ -192,7 +208,8 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
     if by_point and last.component == QUERIES and around and turned:
         return Label(QUERIES, last.layer)  # heads side by side again, as that product takes them
     around |= by_point and last.component == QUERIES and ops_of(kind) >= _OF_HALVES
-    sums = "sum" in kind.tags or _reduces_product(run, at)  # as of a bias
+    # as of a bias; a gate on the heads' results has a number for each
+    sums = ("sum" in kind.tags and not may_unbend(kind)) or _reduces_product(run, at)
     return Label("attention.other", last.layer) if around and (by_point or not sums) else None
 
 
@@ -210,6 +227,7 @@ def _weights_of_norms(run: Run, start: int, plain: set[str]) -> None:
     left = (at for at in range(start, len(run)) if at not in run.labels and run.kinds[at].name not in plain)
     sums = [at for at in left if sums_tokens(run.kinds[at])]
     firsts = [at for at in sums if ops_of(run.kinds[at]) >= _STEP_OF_NORM and at not in run.stages]
+    firsts = [at for at in firsts if ops_of(run.kinds[at]).isdisjoint(ROUTER_HELPERS | {"index"})]
     for way in (firsts, firsts[::-1]):
         for at in way:
             behind = at + 1 + (at + 1 in run.stages)

@@ -144,7 +144,7 @@ def _name_class(
     in_order = len(places) == len(wanted) and all(
         at > ready.get(_key(product), -1) for at, product in zip(places, wanted, strict=True)
     )
-    if in_order and agree(run, {at: x.label for at, x in zip(places, wanted, strict=True)}, sorted(path)):
+    if in_order and agree(run, {at: x.label for at, x in zip(places, wanted, strict=True)}, sorted(path), {}):
         for at, product in zip(places, wanted, strict=True):
             run.labels[at] = product.named("wgrad")
     elif len(components) == 1:
