@@ -51,6 +51,7 @@ def test_a_gate_of_the_output_runs_ahead_of_its_projection(tmp_path: Path) -> No
         [OTHER, GELU, OTHER, ADD],  # of nothing that is normalized
         [NORM, *2 * [OTHER, GELU], OTHER, ADD],  # two activations
         [NORM, OTHER, _row("", "sigmoid"), _row("", "mul"), OTHER, ADD],  # the gate of a mixer (minimax)
+        [NORM, OTHER, GELU, OTHER, _row("", "mul"), ADD, OTHER, ADD],  # another stream's projection behind
     ],
 )
 def test_what_is_no_mlp_stays_open(tmp_path: Path, block: list[Row]) -> None:

@@ -63,6 +63,12 @@ class _Around:
         for at, (core, own) in enumerate(zip(self.run.cores, makes, strict=True)):
             beside = {counts[at], counts[at + 2]}  # in a layer beside it; patches are merged in single ones
             queries = own if not usual or len(own) in usual | beside else []
+            norms = self.normed & {*range(own[-1], own[0])} if own else set[int]()
+            fewer = [counts.count(many) for many in range(1, len(own))]
+            if norms and counts.count(len(own)) <= max(len(makes) > 1, *fewer, 0):
+                queries = [at for at in queries if at > max(norms)]  # what is normalized a stage begins with
+            if any(at in self.run.labels for at in own):
+                queries = []  # their order has named them
             found = dict.fromkeys(queries, "attention.qkv") | self._output(core)
             self._name(found | core.parts if found else {})
         for number, at in enumerate(self.products):
@@ -155,6 +161,8 @@ class _Around:
                 return {}
             if len(gates) > 1 or (gates and not any(map(activates, self.kinds[gates[0] : at + _TO_BEND]))):
                 return {}
+            if gates and activates(self.kinds[at]) and self.kinds[at].name not in ("sigmoid", "sigmoid_"):
+                return {}  # as the way back from an MLP beside it has
         return {}
 
     def _is_gated(self, gates: list[int], at: int) -> bool:

@@ -33,6 +33,7 @@ _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 _PUTS = ("index_put", "index_put_", "index_copy", "index_copy_")
 _OF_MAP = 4  # dimensions
+_STATISTICS = frozenset({"mean", "var", "var_mean", "std", "linalg_vector_norm"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
 
 
@@ -162,7 +163,8 @@ class _Placed(OnStream):
         takes = ("attention.qkv", *cores, *["attention.softmax"] * weighs_first)
         if biased or (self.before == "attention.qkv" and self.after in takes):
             turns = rotates([self.run.kinds[at] for at in self.gap])
-            found = {at: self._before_core(at, rotates=turns) for at in self.gap}
+            own = [at for at in self.gap if not self._open or at < self._open[0]]
+            found = {at: self._before_core(at, rotates=turns) for at in own}
             return [*(found | self._casts_around(found)).items()]
         return None
 
@@ -201,8 +203,12 @@ class _Placed(OnStream):
         behind = (self.run.shape(at) for at in range(self.gap[-1] + 1, len(self.run)))
         product = next((shape for shape in behind if shape is not None), None)
         width = product.k - (core.out_width or product.k) if core is not None and product is not None else 0
-        kinds = ((at, self.run.kinds[at]) for at in self.gap)
+        kinds = [(at, self.run.kinds[at]) for at in self.gap]
         bends = ("activation", "elementwise")
+        if product is None:  # without shapes what is bent ahead of that
+            beside = max((at for at, kind in kinds if kind.name == "cat"), default=-1)
+            first = next((at for at, kind in kinds if activates(kind)), beside)
+            return {at for at, kind in kinds if first <= at < beside and kind.what in bends}
         return {
             at
             for at, kind in kinds
@@ -278,7 +284,9 @@ class _Placed(OnStream):
         casts = {at for at in gap if kinds[at].tags == {"cast"} and not kinds[at].tensors}
         found = dict(self._all("mlp.activation")) | dict.fromkeys(mixes, Label("mlp.other", self.layer))
         found |= dict.fromkeys(casts, either)
-        return [(at, found[at]) for at in gap]
+        bare = [at for at in gap if not kinds[at].tensors]
+        stop = next((at for at in bare if kinds[at].name in _STATISTICS), len(kinds))
+        return [(at, found[at]) for at in gap if at < stop or self._own(at)]  # an activation sums nothing up
 
     def _is_inside(self, kind: Kind) -> bool:
         """Is it no map of another width, which a compiler puts between an MLP's products?"""
@@ -323,14 +331,18 @@ class _Placed(OnStream):
         # inside a graph nothing says where the forward ends: only what is a loss by its name
         whole = self.run.phase != "graph" and any(loses(self.run, at) for at in range(len(self.run)))
         whole &= all(self.run.kinds[at].what != "convolution" for at in self.gap)  # and no other network
+        kinds = [self.run.kinds[at] for at in self.gap]
+        handed = all(kind.what == "copy" or kind.name in VIEWS | CUTS for kind in kinds)
+        handed &= self.after == "logits"  # to the next of several heads
+        whole &= handed or self.after is None or any(loses(self.run, at) for at in self.gap)
         sure = self.gap if whole else [at for at in self.gap if loses(self.run, at)]
         filled = (at for at in sure if "embedding_backward" in self.run.kinds[at].tags)  # for the backward
         zeros = {at for at in filled if not loses(self.run, at)}
-        sure = [at for at in sure if at > self.last_scaled and at not in zeros and not self._feeds(at)]
+        bare = ((at, self.run.kinds[at]) for at in self.gap if not self.run.kinds[at].tensors)
+        anew = next((at for at, kind in bare if kind.what == "embedding"), len(self.run))  # another pass
+        sure = [at for at in sure if self.last_scaled < at < anew and at not in zeros and not self._feeds(at)]
         parts, last = dict.fromkeys(self._counters, "norm"), self.last_of_columns
-        kinds = [self.run.kinds[at] for at in self.gap]
-        if self.after == "logits" and all(kind.what == "copy" or kind.name in VIEWS | CUTS for kind in kinds):
-            last = len(self.run)  # to the next of several heads
+        last = len(self.run) if handed else last
         parts |= {at: "other" for at in sure if self.run.kinds[at].what == "picture"}
         # no loss bends so: a score between -1 and 1, or one that is capped, which a number scales back
         bent = max((at for at in sure if self.run.kinds[at].name.startswith("tanh")), default=-1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.attention_grammars import CORES
@@ -34,12 +34,14 @@ from tracelens.attribution.structure.grammar import (
 from tracelens.attribution.structure.norms import is_root
 from tracelens.attribution.structure.runs import Core, Run
 from tracelens.attribution.structure.units import VIEWS, Kind
+from tracelens.attribution.structure.walk import routes
 
 _TO_ROOT = 3  # units from the mean of squares to the root of it, at most
 _NEAR = 256  # units between scores, softmax and values, at most: Longformer has 76
 _POSITIONS = 2  # linear layers within the scores of an attention
 _COORDINATES = 4  # numbers that say how two positions lie to one another, at most
 _HEADS_WIDE = 4  # times as wide as what makes a number for each of them are all heads together, where untold
+_SCORES_SUMMED = 3  # products, of content and of position each way (DeBERTa), at most
 _PADDED = 4  # scores of blocks or windows are padded before or behind their softmax, and by less than this
 
 
@@ -48,12 +50,22 @@ def find_cores(run: Run) -> list[Core]:
     found = [with_bias(run, fused_core(at, kind)) for at, kind in enumerate(run.kinds) if kind.what == "core"]
     stop = 0
     for it in matches(run, *WITH_SOFTMAX, *CORES):
+        if not it.sizes and _chooses(it):
+            continue
         found.append(with_absorbed(run, with_twin(run, with_other_way(run, _core_of(it, stop)))))
         stop = it.stop
     among = [*_among(run, found)]
     others = {at for core in among for at in core.parts}
     found = [replace(c, parts={at: part for at, part in c.parts.items() if at not in others}) for c in found]
     return in_one(run, sorted((*found, *among), key=lambda core: core.first))
+
+
+def _chooses(it: Match) -> bool:
+    """Without shapes: is behind the softmax one chosen of several, or another softmax? That sends tokens to
+    experts and back."""
+    softmaxes = [at for at in range(it.start, it.stop) if it.kinds[at].what == "softmax"]
+    behind = range(softmaxes[0] + 1, it.stop) if softmaxes else ()
+    return any(routes(it.run, at) for at in behind) or any(b - a == 1 for a, b in pairwise(softmaxes))
 
 
 def _among(run: Run, found: list[Core]) -> Iterator[Core]:
@@ -336,6 +348,10 @@ def _core_of(found: Match, stop: int) -> Core:
     tokens = sizes["batch"] // heads * sizes["queries"] if heads and "queries" in sizes else None
     key_dim = sizes.get("key_dim")
     value_dim = sizes.get("value_dim", sizes.get("wide", key_dim))
+    scores = [at for at in sorted(parts) if found.kinds[at].what == "bmm" and parts[at] == "attention.scores"]
+    if not sizes and len(scores) > _SCORES_SUMMED:  # linear layers of three dimensions are among them
+        parts = {at: part for at, part in parts.items() if at >= scores[-1]}
+        return Core(scores[-1], found.stop - 1, parts)
     return Core(found.start, found.stop - 1, parts, tokens, heads, None, key_dim, value_dim)
 
 

@@ -157,7 +157,7 @@ def _onto_words(run: Run, head: int) -> bool:
     that nobody knows here, and its head is none of what is surely no transformer."""
     shape = run.shape(head)
     tables = {t for kind in run.kinds[:head] if embeds(kind) for t in kind.tensors if len(t) == 2}
-    return shape is not None and (shape.n, shape.k) in tables
+    return shape is None or (shape.n, shape.k) in tables
 
 
 def _other_heads(run: Run, head: int, loss: int) -> list[int]:

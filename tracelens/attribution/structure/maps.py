@@ -29,6 +29,7 @@ _MODULE = 8  # units between two convolutions of one module, at most, views not 
 _MASKED = 64  # units from a map to the masks that are made of it, at most
 _BESIDE = 2  # norms, poolings and convolutions of each channel that attention on maps holds on a side
 _INSIDE = {f"attention.{part}" for part in ("qkv", "scores", "softmax", "values", "core")}
+_TO_DROP = 3  # units from what is drawn by chance to the product with it
 _SEQUENCE = 3  # dimensions: samples, channels, places
 MAPS = ("convolution", "picture")
 _ENDS = ("convolution", "norm", "gemm", "bmm", "core", "softmax", "picture")
@@ -132,6 +133,12 @@ def _beside_cores(run: Run) -> Iterator[int]:
                     break
                 if kind.name == "conv1d" and not kind.tensors:
                     yield at
+    places = [at for at, kind in enumerate(run.kinds) if kind.name == "conv1d" and not kind.tensors]
+    for at, behind in pairwise(places):  # an MLP, whose result is added
+        between = [kind for kind in run.kinds[at + 1 : behind] if kind.what not in ("copy", "dropout")]
+        ends = (kind.what for kind in run.kinds[behind + 1 :] if kind.what not in ("copy", "dropout"))
+        if [kind.what for kind in between] == ["activation"] and next(ends, "") == "add":
+            yield from (at, behind)
 
 
 def label_maps(run: Run, hidden: int | None) -> None:
@@ -148,10 +155,12 @@ def label_maps(run: Run, hidden: int | None) -> None:
     found = (around - {*_beside_attention(run)} - _at_ends(run)) | {*_behind_all(run)}
     found -= {*_at_losses(run), *_inside_attention(run)}
     found |= {at for at in around if counts_batches(run, at)}
+    drawn = [at for at, kind in enumerate(run.kinds) if kind.name == "bernoulli_" and not kind.tensors]
+    found -= {p for at in drawn for p in range(at, at + _TO_DROP)}  # without shapes: of samples
     normed = written_norms(run) if found else set()
     for at in found:
         kind = run.kinds[at]
-        if at not in run.labels and kind.what not in _OWN:
+        if at not in run.labels and kind.what not in _OWN and not _gives_stream(run, at, hidden):
             normal = at in normed or "norm" in kind.tags or counts_batches(run, at)  # or of a sample's
             component = "norm" if normal else "dropout" if per_sample(kind.tensors) else "other"
             run.labels[at] = Label(component, evidence="local")
@@ -160,6 +169,16 @@ def label_maps(run: Run, hidden: int | None) -> None:
                 for place in _class_token(run, at):
                     run.labels.setdefault(place, Label("other", evidence="local"))
     run.labels |= dict.fromkeys([*_places(run)], _OTHER)
+
+
+def _gives_stream(run: Run, at: int, hidden: int | None) -> bool:
+    """Works on what an output projection gave, the stream with its channels in front? A sum is a residual."""
+    before = next((p for p in range(at - 1, -1, -1) if run.kinds[p].what in (*_MAKES, "norm")), at)
+    behind = run.labels.get(before, _OTHER).component == "attention.output"
+    behind &= any(t[1] == hidden for t in run.kinds[at].tensors[:1] if len(t) > _SEQUENCE)
+    if behind and adds(run.kinds[at]):
+        run.labels[at] = Label("residual", evidence="local")
+    return behind
 
 
 def _places(run: Run) -> Iterator[int]:
@@ -178,17 +197,19 @@ def _places(run: Run) -> Iterator[int]:
 
 def _masks(run: Run) -> Iterator[int]:
     """Products of a few embeddings with every place of a map, with no softmax behind: masks (Segment
-    Anything, MaskFormer's ``bqc,bchw->bqhw``); and what works on that map before."""
+    Anything, MaskFormer's ``bqc,bchw->bqhw``); and what works on that map before. Channels that attend to one
+    another take places, too (Restormer, arXiv 2111.09881)."""
+    attention = {at for core in run.cores for at in core.parts}
     for at, kind in enumerate(run.kinds):
         shape = kind.gemm
-        if kind.what != "bmm" or shape is None or shape.m == shape.n:
+        if kind.what != "bmm" or shape is None or shape.m == shape.n or at in attention:
             continue
         near = range(max(0, at - _MASKED), at)
         of_map = [
             (place, dims[2] * dims[3])
             for place in near
             for dims in run.kinds[place].tensors
-            if len(dims) == 4 and dims[:2] == (shape.batch, shape.k)
+            if len(dims) == 4 and dims[:2] == (shape.batch, shape.k) and min(dims[2:]) >= _SIDE
         ]
         behind = run.kinds[at + 1 : at + _MODULE]
         attends = any(other.what == "softmax" or "softmax" in other.tags for other in behind)

@@ -20,6 +20,7 @@ _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch", "moe.r
 _COUNTS = frozenset({"arange", "iota", "floor", "_unsafe_index", "index"})
 _TAKES_OR_GIVES = ("attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down")
 _PICKS = CUTS | {"index", "index_select", "gather"}  # rows
+_POOLS = frozenset({"mean", "mul", "fill_"})
 _PADDED = 64  # words that a vocabulary is made larger by, at most
 _OF_STREAM = 3  # dimensions: samples, tokens, channels
 _COLORS = 4  # of a picture, with what is see-through
@@ -193,7 +194,7 @@ class OnStream(Places):
             return Label("moe.router", self.next_layer)  # its input in more bits, and noise on that
         if kind.what == "dropout":
             return Label("dropout", self.layer)
-        if self._drops_paths(at):
+        if self._drops_paths(at) and not (self.unnamed is not None and at > self.unnamed):
             return Label("dropout", self.layer)
         if is_affine(self.run, at, self.hidden):
             return Label("norm", self.layer)
@@ -211,6 +212,8 @@ class OnStream(Places):
             return Label(f"{self.before.partition('.')[0]}.other", self.layer)
         if self._moves_back(at):
             return Label("attention.other", self.layer)
+        if self.unnamed is not None and at > self.unnamed:
+            return None
         if self._scales_sum(at):
             return Label("residual", self.layer)
         if self._weighs_shortcut(at):
@@ -222,7 +225,7 @@ class OnStream(Places):
         if adds_number(kind):
             return None
         adds = kind.what in ("add", "copy") or kind.name in SCALED
-        if self._has_left(at) or (self.unnamed is not None and at > self.unnamed):
+        if self._has_left(at):
             return None
         if self._adds_position(at):
             return Label("attention.other", self.next_layer)
@@ -240,11 +243,15 @@ class OnStream(Places):
                 return Label(f"{part}.other", self.layer) if part in ("attention", "mlp") else None
             if len(kind.tensors[1]) > 1:
                 return None  # a shift of all samples
+        if self._open and self._open[0] < at < self._open[-1]:
+            return None  # of the block that these are of
         if self.before in _STREAM and adds and (at <= self.last_sum or self._casts_sum(at)):
-            passes = kind.what == "add" or self._reaches_sum(at) or self._casts_sum(at)
+            sums = kind.what == "add" and len({*map(prod, kind.tensors[:2])}) < 2  # no shift
+            passes = sums or self._reaches_sum(at) or self._casts_sum(at)
             weighs_rows = kind.what != "add" and self._weighs_rows(kind.tensors[:2])
             return Label("residual", self.layer) if passes and not weighs_rows else None
-        if self.after == "logits" and at > self.last_added and kind.what != "activation":
+        picks = kind.what == "copy" or kind.name in _PICKS | VIEWS | _POOLS
+        if self.after == "logits" and at > self.last_added and picks:
             return Label("logits")  # what the head takes of the sequence
         return None
 
@@ -269,6 +276,12 @@ class OnStream(Places):
         closes = kind.what == "add" and not kind.tags and before.what == "dropout"
         normed = closes and at + 1 < len(self.run) and self._is_norm(at + 1)
         return Label("residual", self.layer) if normed else None
+
+    @cached_property
+    def _open(self) -> list[int]:
+        """Products in the gap that have no name, as wide as the stream: another block can be there."""
+        among = (p for p in range(self.gap[0], self.gap[-1]) if p not in self.run.labels)
+        return [p for p in among if (shape := self.run.shape(p)) is not None and shape.n >= self.hidden]
 
     def _only_adds(self, kind: Kind, at: int) -> bool:
         """Without shapes: a sum, scaled or dropped, by its name, of what no convolution made. Numbers of

@@ -31,6 +31,8 @@ from tracelens.attribution.structure.walk import activates, loses, name_sum
 _TWO_MLPS = 2
 _TWO = 2  # models
 _USUAL = 2 / 3  # of the gaps between two cores are read alike
+#: A batched product beside plain ones is none of these: of experts, as likely.
+_LINEAR = (QUERIES, "attention.output", "mlp.up", "mlp.gate", "mlp.down")
 
 
 def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
@@ -87,7 +89,8 @@ def _label_ahead(run: Run, ahead: list[int], pattern: Pattern) -> None:
     second = [part for part in pattern if part not in ("", QUERIES)][1:]
     own = [*second[second.index("mlp.down") + 1 :], *queries] if second.count("mlp.down") == _TWO_MLPS else []
     places = ahead[-len(own) : len(ahead) - len(queries)] if 0 < len(own) <= len(ahead) else []
-    if places and any(map(activates, run.kinds[places[0] : places[-1]])):
+    ends = (kind.what for kind in run.kinds[max(places, default=-1) + 1 :] if kind.what in ("add", "norm"))
+    if places and any(map(activates, run.kinds[places[0] : places[-1]])) and next(ends, "") == "add":
         queries = (*own,)
     pairs = zip(reversed(ahead), reversed(queries), strict=False)
     run.labels |= {at: Label(component, 0) for at, component in pairs if component}
@@ -118,6 +121,8 @@ def _label_without_attention(
 def _behind_last(run: Run, rest: list[int], layer: Pattern, most: int) -> Pattern:
     """What the products behind the last core are: the end of a ``layer``; one has ``most`` MLPs."""
     layer_end = tuple(component for component in _once(layer) if component != QUERIES)
+    if len(rest) < len(layer_end):
+        layer_end = layer_end[:1]  # what is left is no such layer
     found: Pattern = read_gap(run, rest, last=True) or ()
     more = found.count("mlp.down") > max(most, 1)
     if EXPERTS in found or not (more or _once(found) != layer_end):
@@ -150,6 +155,7 @@ def _bends_output(run: Run, places: list[int], pattern: Pattern) -> bool:
 def _label_layers(run: Run, cores: list[Core], gaps: list[list[int]], patterns: list[Pattern]) -> None:
     """Name each core and the products behind it, and count the layers."""
     layer = 0
+    plain = any(run.kinds[at].what == "gemm" for places in gaps for at in places)
     for core, places, pattern in zip(cores, gaps, patterns, strict=True):
         run.labels.update({at: Label(component, layer) for at, component in core.parts.items()})
         for at, component, before in zip(places, pattern, [None, *pattern], strict=False):
@@ -162,7 +168,7 @@ def _label_layers(run: Run, cores: list[Core], gaps: list[list[int]], patterns: 
             layer -= before == "mlp.down" and component == "logits"
             if component == QUERIES and before == "":
                 run.joints.add(layer)
-            if component:
+            if component and not (plain and run.kinds[at].what == "bmm" and component in _LINEAR):
                 run.labels[at] = Label(component, None if component == "logits" else layer)
 
 
@@ -339,7 +345,8 @@ def _of_equals(run: Run, places: list[int], equal: list[set[str]]) -> Pattern | 
             out.append("attention.qkv")
         else:
             return None
-    return tuple(out)
+    # queries can be as large as an output; that of a core is ahead of the next one's
+    return None if QUERIES in out and "attention.output" in out[out.index(QUERIES) :] else tuple(out)
 
 
 def _unknown(run: Run, start: int, stop: int) -> list[int]:

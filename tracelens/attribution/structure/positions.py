@@ -51,7 +51,9 @@ class Places(Interval):
         """Without shapes: from the first lookup to the last before a normalization, and the
         counting of tokens in front of them, which numbers the places of those that are no padding."""
         kinds = self.run.kinds
-        ends = (at for at in self.gap if kinds[at].what in ("norm", "dropout") or at in self.normed)
+        layers = ("norm", "dropout", "gemm", "bmm", "core", "softmax")
+        whole = range(self.gap[0], self.gap[-1])
+        ends = (at for at in whole if kinds[at].what in layers or at in self.normed)
         looks = [at for at in range(self.gap[0], next(ends, self.gap[-1])) if may_look_up(kinds[at])]
         if not any(kinds[at].what == "embedding" for at in looks) or any(kinds[at].tensors for at in looks):
             return range(0)
@@ -70,7 +72,7 @@ class Places(Interval):
         if not kind.tensors:
             return {self.run.kinds[beside].name for beside in self._near(at)}.issuperset(_WAVES)
         maps = {(len(t), *t[:2]) for t in kind.tensors if len(t) > 2}
-        return not self._channels & maps
+        return len(kind.tensors[0]) > 1 and not self._channels & maps  # of angles in a row it is no table
 
     def _near(self, at: int) -> list[int]:
         """Units around one; where no sizes were recorded none behind a convolution."""
@@ -113,8 +115,14 @@ class Places(Interval):
         return made | {at for at, kind in kinds.items() if not kind.tensors and made & {at + 1, at + 2}}
 
     def _of_samples(self, at: int) -> bool:
-        """Beside a sine of one number for each sample, or of a few, and none of positions: a time."""
+        """Beside a sine of one number for each sample, or of a few, and none of positions: a time. Without
+        shapes a product that takes it tells, as positions are of no layer."""
         kinds = self.run.kinds
+        if not kinds[at].tensors:
+            works = ("elementwise", "copy", "add")
+            rest = (p for p in range(at + 1, len(kinds)) if kinds[p].what not in works or p in self.normed)
+            behind = next(rest, at)
+            return kinds[behind].what == "gemm" and behind not in self.normed
         near = [*kinds[at : at + WAVES + 1], *reversed(kinds[max(at - WAVES, 0) : at])]
         waves = next((kind.tensors[0] for kind in near if kind.name in ("cos", "sin") and kind.tensors), ())
         rows = {

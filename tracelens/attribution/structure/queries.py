@@ -8,6 +8,7 @@ from math import prod
 
 from tracelens.attribution.structure.ahead import key_rows
 from tracelens.attribution.structure.cores import of_distances, query_rows, weighs_pairs
+from tracelens.attribution.structure.gaps import looks_up
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.heads import per_head
 from tracelens.attribution.structure.joint import layer_of_other_stream, queries_of_other_stream
@@ -17,6 +18,7 @@ from tracelens.attribution.structure.walk import (
     LARGEST_RANK,
     Walk,
     activates,
+    embeds,
     follows,
     in_groups,
     takes_heads,
@@ -30,7 +32,11 @@ class Queries(Walk):
     """The part of a walk that stands around an attention core."""
 
     def _makes_queries(self, rest: list[int], core: Core) -> list[int]:
-        """Of the products between two cores those that make the second's queries, keys and values."""
+        """Of the products between two cores those that make the second's queries, keys and values: none ahead
+        of a lookup of words, with which another stream begins."""
+        kinds = [(p, kind) for p, kind in enumerate(self.run.kinds[: core.first]) if embeds(kind)]
+        anew = max((p for p, kind in kinds if looks_up(self.run, kind, self.hidden)), default=-1)
+        rest = [at for at in rest if at > anew] or rest
         start = rest[0] if rest else 0
         while start and self.run.kinds[start - 1].what == "copy":  # cast back behind the normalization
             start -= 1

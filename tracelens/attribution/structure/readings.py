@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.norm_forms import by_length
-from tracelens.attribution.structure.norms import normalizes_by
+from tracelens.attribution.structure.norms import adds_number, normalizes_by
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import bends, convolves_bent, follows, gate_of, routes
@@ -223,9 +223,11 @@ def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
         return None
     ahead = [at for at in block if at < (grouped[0] if choice is None else choice)]
     shared, routers = ahead[:-1], ahead[-1:]  # an expert of all tokens can run first
-    if shared and (
-        mlp_of(run.kinds, shared, _activations(run, shared)) is None or _adds(run, shared[-1], routers[0])
-    ):
+    # and the number that it is weighed by
+    read = any(
+        mlp_of(run.kinds, one, _activations(run, one)) for one in (shared, shared[:-1]) if len(one) > 1
+    )
+    if shared and (not read or _adds(run, shared[-1], routers[0])):
         return None
     rest = block[len(ahead) :]
     added = not grouped and run.kinds[rest[-1] + 1].what == "add"
@@ -251,18 +253,28 @@ def mlp_of(kinds: Sequence[Kind], block: list[int], acts: list[int]) -> Pattern 
     several; None if they are none."""
     before = {sum(at < act for at in block) for act in acts}
     found = _MLPS.get((len(block), *before)) if len(before) == 1 else None
-    if before == {1} and found is not None and len(block) > _PAIR and not _weighs(kinds[block[1] : block[2]]):
+    if before == {1} and len(block) > _PAIR and not _weighs(kinds[block[1] : block[2]]):
         return None
-    if found is not None and before == {2} and gate_of(kinds, block[0], block[1], acts[0]):
+    if found is None:
+        return None
+    steps = [kind.name for kind in kinds[block[0] + 1 : min(block[1], acts[0])] if kind.what != "copy"]
+    if "cat" in steps or (before == {1} and steps == ["mul", "add"]):
+        return None  # scaled and added to the stream, or put beside it: what is bent is of another block
+    if before == {2} and gate_of(kinds, block[0], block[1], acts[0]):
         return ("mlp.up", "mlp.gate", "mlp.down")
     return found
 
 
 def _weighs(between: Sequence[Kind]) -> bool:
-    """Can a second layer's result be multiplied with the activation's there, as compiled kernels say?"""
+    """Can a second layer's result be multiplied with the activation's there? A sum behind that is with the
+    stream, and what is put beside another stream is none."""
     fused = [parse_fused(kind.name) for kind in between[1:] if kind.what == "fused"]
     ops = [one.ops for one in fused if one is not None]
-    return not ops or len(ops) < len(between) - 1 or any("mul" in names or not names for names in ops)
+    if ops:
+        return len(ops) < len(between) - 1 or any("mul" in names or not names for names in ops)
+    own = (kind for kind in reversed(between[1:]) if not adds_number(kind))
+    steps = [kind.what if kind.what == "add" else kind.name.rstrip("_") for kind in own]
+    return "mul" in steps and not {"add", "cat"} & {*steps[: steps.index("mul")]}
 
 
 def _joins_others(run: Run, block: list[int]) -> bool:
