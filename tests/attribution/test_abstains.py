@@ -64,6 +64,7 @@ BACK = [*_work("mlp.activation", "silu", "mul"), _linear("mlp.down")]
 SCALED = _work("norm other", "linalg_vector_norm", "mean", "add", "div", "mul", "mul", "add")
 TAPS = Row("mlp.up mlp.down other", "aten::conv1d", "conv_kernel")
 TIME = _work("embedding other", "mul", "exp", "mul", "cos", "sin", "cat")
+TURNED_BY = _work("mlp.up", "cos", "sin", "mul", "neg", "cat", "mul", "add")
 RECURS = [*NORMS, OPEN, *_work("", "cumprod"), OPEN, *ADDED]
 #: Without shapes.
 BARE = {
@@ -122,6 +123,11 @@ BARE = {
     "an MLP put beside what the core gives (Flux)": [
         *WORDS,
         *4 * [*FUSED, *BENDS, *_work("attention.other", "cat"), _linear("attention.output"), *ADDED],
+        *HEAD,
+    ],
+    "an adapter that turns pairs of numbers (RoAd)": [
+        *WORDS,
+        *3 * [*ATTENDS, *NORMS, PLAIN[len(NORMS)], *TURNED_BY, *PLAIN[len(NORMS) + 1 :]],
         *HEAD,
     ],
     "another pass behind a loss": [

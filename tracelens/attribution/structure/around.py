@@ -65,10 +65,9 @@ class _Around:
             queries = own if not usual or len(own) in usual | beside else []
             norms = self.normed & {*range(own[-1], own[0])} if own else set[int]()
             fewer = [counts.count(many) for many in range(1, len(own))]
-            if norms and counts.count(len(own)) <= max(len(makes) > 1, *fewer, 0):
+            odd = counts.count(len(own)) <= max(len(makes) > 1, *fewer, 0)
+            if norms and (odd or any(at in self.run.labels for at in own)):
                 queries = [at for at in queries if at > max(norms)]  # what is normalized a stage begins with
-            if any(at in self.run.labels for at in own):
-                queries = []  # their order has named them
             found = dict.fromkeys(queries, "attention.qkv") | self._output(core)
             self._name(found | core.parts if found else {})
         for number, at in enumerate(self.products):

@@ -258,8 +258,8 @@ def mlp_of(kinds: Sequence[Kind], block: list[int], acts: list[int]) -> Pattern 
     if found is None:
         return None
     steps = [kind.name for kind in kinds[block[0] + 1 : min(block[1], acts[0])] if kind.what != "copy"]
-    if "cat" in steps or (before == {1} and steps == ["mul", "add"]):
-        return None  # scaled and added to the stream, or put beside it: what is bent is of another block
+    if before == {1} and steps == ["mul", "add"]:
+        return None  # scaled and added to the stream: what is bent is of another block
     if before == {2} and gate_of(kinds, block[0], block[1], acts[0]):
         return ("mlp.up", "mlp.gate", "mlp.down")
     return found
