@@ -13,6 +13,8 @@ from benchmarks.libraries import (
     further_recipes,
     further_studies,
     further_workloads,
+    makers,
+    makers_truth,
     more,
     more_truth,
     originals,
@@ -59,4 +61,5 @@ LISTS: tuple[tuple[Any, Any], ...] = (
     (further_practices, practices_truth),
     (field_practices, practices_truth),
     (owns, owns_truth),
+    (makers, makers_truth),
 )
