@@ -38,6 +38,7 @@ from torch.nn import functional
 from benchmarks.libraries.models import Built, _ids, _of_classes, _some
 from benchmarks.libraries.owns import _true
 from benchmarks.libraries.repos import _of_next
+from benchmarks.libraries.senses import _floats
 from benchmarks.libraries.workloads import made
 
 NAMES = Path(__file__).parents[1].joinpath("fresh", "libraries_14.txt").read_text().split()
@@ -102,7 +103,7 @@ def _bert(home: Any) -> Built:
     def loss() -> Tensor:
         words, pair = model(ids, ids, ids, masked)
         told = functional.cross_entropy(words.transpose(1, 2), masked, reduction="none")
-        return (told * _some(16, 20)).mean() + functional.cross_entropy(pair, pairs)
+        return (told * _floats(16, 20)).mean() + functional.cross_entropy(pair, pairs)
 
     return Built(model, loss)
 
@@ -119,7 +120,7 @@ def _b16(home: Any) -> Built:
 
 def _retnet(home: Any) -> Built:
     """On what stands for words, as in example.py."""
-    model, given = home.RetNet(_LAYERS, 512, 2048, 8), _some(8, 512, 512)
+    model, given = home.RetNet(_LAYERS, 512, 2048, 8), _floats(8, 512, 512)
     return Built(model, lambda: functional.mse_loss(model(given), given))
 
 
@@ -135,7 +136,7 @@ def _speech(home: Any) -> Built:
             get_non_pad_mask=_kept, get_attn_pad_mask=lambda x, _, more: _true(len(x), more, x.size(1))
         )
     model = home.Transformer(encoder, decoder)
-    sounds, lengths, words = _some(16, 256, 320), _ids(16), _ids(16, 32)
+    sounds, lengths, words = _floats(16, 256, 320), _ids(16), _ids(16, 32)
 
     def loss() -> Tensor:
         out, truth = model(sounds, lengths, words)
@@ -150,7 +151,7 @@ def _kept(x: Tensor, **_: Any) -> Tensor:
 
 def _tts(home: Any) -> Built:
     """Its networks are called by ``forward`` in the model: no module shows around them."""
-    model, words, sounds = home.Model(), _ids(16, 128), _some(16, 512, 80)
+    model, words, sounds = home.Model(), _ids(16, 128), _floats(16, 512, 80)
     places = _ids(16, 512)
 
     def loss() -> Tensor:
@@ -163,6 +164,9 @@ def _tts(home: Any) -> Built:
 def _music(home: Any) -> Built:
     """With relative attention, as train.py's ``-rpr``."""
     vars(home)["get_device"] = lambda: torch.device("meta")
+    runs = home.TransformerEncoderRPR.forward
+    home.TransformerEncoderRPR.forward = lambda self, *given, is_causal, **rest: runs(self, *given, **rest)
+    home.DummyDecoder.forward = lambda self, target, memory, **_: memory  # newer arguments of torch.nn's
     model, ids = home.MusicTransformer(_LAYERS, 8, 512, 1024, 0.1, 1024, rpr=True), _ids(4, 1024)
     return Built(
         model, lambda: functional.cross_entropy(model(ids).reshape(-1, home.VOCAB_SIZE), ids.flatten())
@@ -172,7 +176,7 @@ def _music(home: Any) -> Built:
 def _series(home: Any) -> Built:
     """The buildings of its first challenge: 672 hours in four chunks."""
     model = home.Transformer(38, 256, 8, 32, 32, 8, 2, attention_size=64, pe="original")
-    given, wanted = _some(32, 672, 38), _some(32, 672, 8)
+    given, wanted = _floats(32, 672, 38), _floats(32, 672, 8)
     return Built(model, lambda: functional.mse_loss(model(given), wanted))
 
 
@@ -205,7 +209,7 @@ def _dit(home: Any) -> Built:
     """config/celebhq.yaml."""
     config = {"patch_size": 2, "num_layers": _LAYERS, "hidden_size": 768, "num_heads": 12, "head_dim": 64}
     model = home.DIT(32, 4, config | {"timestep_emb_dim": 768})
-    latents, times = _some(16, 4, 32, 32), _ids(16)
+    latents, times = _floats(16, 4, 32, 32), _ids(16)
     return Built(model, lambda: functional.mse_loss(model(latents, times), latents))
 
 
@@ -234,7 +238,8 @@ def _swin(home: Any) -> Built:
 
 def _caption(home: Any) -> Built:
     """configuration.py, but for a ResNet of 50 layers."""
-    backbone = import_module("models.backbone")
+    backbone, decoder = import_module("models.backbone"), import_module("models.transformer")
+    decoder.generate_square_subsequent_mask = lambda size: _some(size, size)
     backbone.is_main_process = lambda: False
     config = import_module("configuration").Config()
     config.backbone, config.enc_layers, config.dec_layers = "resnet50", _LAYERS, _LAYERS
@@ -257,7 +262,7 @@ def _labels(home: Any) -> Built:
         d_model=512, num_heads=8, num_layers=_LAYERS, dropout_rate=0.1, patch_size=2, H=32, W=32,
         in_channels=4, out_channels=4, cfg_dropout_rate=0.1, num_classes=10, maxlen=256,
     )  # fmt: skip
-    model, latents, ids = home.DiT(config), _some(16, 4, 32, 32), _ids(16)
+    model, latents, ids = home.DiT(config), _floats(16, 4, 32, 32), _ids(16)
     model.float()(latents.float(), ids, ids)  # tells its layers how wide they are
     return Built(model, lambda: functional.mse_loss(model(latents, ids, ids), latents))
 
@@ -353,12 +358,14 @@ _UNUSED: dict[str, tuple[str, ...]] = {
 }
 #: Packages that import all they have, beside what is asked of them.
 _BARE: dict[str, tuple[str, ...]] = {
+    "Andrei-Aksionov_nanoGPTplus": ("src", "src.model", "src.model.gpt_language_model"),
     "ShaneLiu04_nanoGPT-Modern": ("model",),
     "theeluwin_session-aware-bert4rec": ("models",),
     "FGiuliari_Trajectory-Transformer": ("transformer",),
 }
 _STUBS: dict[str, dict[str, dict[str, Any]]] = {
     "Andrei-Aksionov_nanoGPTplus": {"src.utils": {"log_error": None}},
+    "gordicaleksa_pytorch-original-transformer": {"utils": {}, "utils.constants": {}},
     "theeluwin_session-aware-bert4rec": {"tools": {}, "tools.utils": {"fix_random_seed": None}},
     "jeonsworld_ViT-pytorch": {"models.configs": {f"get_{x}_config": lambda: None for x in (
         "b16", "b32", "l16", "l32", "h14", "r50_b16")} | {"get_testing": lambda: None}},
@@ -387,7 +394,8 @@ _OF_NUMBERS: tuple[str, ...] = (
 #: What asks for single precision.
 _SINGLE: tuple[str, ...] = (
     "explainingai-code_DiT-PyTorch", "VachanVY_diffusion-transformer", "wise233_qwen2.5-MoE-from-scratch",
-    "kaituoxu_Speech-Transformer", "soobinseo_Transformer-TTS", "Jamie-Stirling_RetNet", "maxjcohen_transformer",
+    "kaituoxu_Speech-Transformer", "soobinseo_Transformer-TTS", "Jamie-Stirling_RetNet",
+    "maxjcohen_transformer",
     "dhlee347_pytorchic-bert", "seanswyi_sasrec-pytorch",
 )  # fmt: skip
 

@@ -33,9 +33,9 @@ _FEED_FORWARDS = (
     (r"PositionWiseFeedForward\[pwff\]", "W_in", "", "W_out", "session-aware-bert4rec: transformer.py"),
     (r"PositionwiseFeedForwardNet\[\w+\]", "linear1", "", "linear2", "pytorch-original-transformer"),
     (r"FeedForward\[ff\]", "linear_1", "", "linear_2", "SamLynnEvans: Sublayers.py"),
-    (r"PositionWiseFeedForward\[pwff\]|Mlp\[(ffn|mlp)\]", "fc1", "", "fc2", "pytorchic-bert; ViT-pytorch; timm"),
+    (r"PositionWiseFeedForward\[pwff\]|Mlp\[(ffn|mlp)\]", "fc1", "", "fc2", "pytorchic-bert; timm"),
     (r"RetNet\[\]/Sequential\[\d\]", "0", "", "2", "RetNet: retnet.py"),
-    (r"PositionwiseFeedForward\[pos_ffn\]|PointerwiseFeedforward\[\w+\]", "w_1", "", "w_2", "their names"),
+    (r"PositionwiseFeedForward\[pos_ffn\]|PointerwiseFeedforward\[\w+\]", "w_1", "", "w_2", "names"),
     (r"FFN\[\d\]/Conv\[w_1\]", "conv", "", "", "Transformer-TTS: module.py"),
     (r"FFN\[\d\]/Conv\[w_2\]", "", "", "conv", "Transformer-TTS: module.py"),
     (r"Transformer(En|De)coderLayer(RPR)?\[\d\]", "linear1", "", "linear2", "rpr.py; catr: transformer.py"),
@@ -49,112 +49,244 @@ _FEED_FORWARDS = (
 )  # fmt: skip
 _ROWS = (
     # sums of blocks
-    Row(r"Sequential\[local_feedforward\]/Residual\[0\]", _SUM, "residual mlp.other", "protein_bert_pytorch.py"),
-    Row(r"(SublayerConnection|SublayerLogic|Residual|Block|TransformerBlock|TransformerLayer|SparseMoEBlock"
+    Row(r"Sequential\[local_feedforward\]/Residual\[0\]", _SUM, "residual mlp.other", "protein-bert"),
+    Row(
+        r"(SublayerConnection|SublayerLogic|Residual|Block|TransformerBlock|TransformerLayer|SparseMoEBlock"
         r"|SelfAttnBlock|Qwen2DecoderLayer|TransformerEncoderLayerRPR|EncoderLayer|DecoderLayer|CLIPLayer)\[\w+\]"
-        r"|(En|De)coder\[\d\]|RetNet\[\]", _SUM, "residual", "their names"),
+        r"|(En|De)coder\[\d\]|RetNet\[\]",
+        _SUM,
+        "residual",
+        "names",
+    ),
     # attention
-    Row(r"XPOS\[xpos\]|RotaryEmbedding\[rope\]", _ANY, "attention.rope", "their names"),
+    Row(r"XPOS\[xpos\]|RotaryEmbedding\[rope\]", _ANY, "attention.rope", "names"),
     Row(r"Qwen2RotaryEmbedding\[\w+\]", _ANY, "attention.rope embedding", "its name"),
-    Row(r"SimpleRetention\[\d\]", r"(__)?r?matmul(__)? w", "attention.qkv", "RetNet: retention.py, W_Q, W_K, W_V"),
-    Row(r"MultiScaleRetention\[\d\]", r"(__)?r?matmul(__)? w", "attention.output attention.other",
-        "retention.py: W_G and W_O"),
+    Row(r"SimpleRetention\[\d\]", r"(__)?r?matmul(__)? w", "attention.qkv", "retention.py: W_Q"),
+    Row(
+        r"MultiScaleRetention\[\d\]",
+        r"(__)?r?matmul(__)? w",
+        "attention.output attention.other",
+        "retention.py: W_G and W_O",
+    ),
     Row(r"(Simple|MultiScale)Retention\[\d\]", _ANY, "attention.*", "retention.py: without a softmax"),
     Row(r"MultiHeadAttention\[\w+\]/Linear\[[012]\]", "linear", "attention.qkv", "FGiuliari: linears"),
     Row(r"MultiHeadAttention\[\w+\]/Linear\[3\]", "linear", "attention.output", "FGiuliari: linears"),
     Row(r"MultiHeadedAttention\[\w+\]/Linear\[[012]\]", "linear", "attention.qkv", "original: qkv_nets"),
-    Row(r"MultiHeadedAttention\[attention\]/Linear\[W_T\]", "linear", "attention.qkv attention.other", "of times"),
-    Row(r"SA_Layer\[\w+\]/Conv1d\[[qkv]_conv\]", _ANY, "attention.qkv attention.other other", "pct_module.py"),
-    Row(r"SA_Layer\[\w+\]/Conv1d\[trans_conv\]", _ANY, "attention.output attention.other other", "pct_module.py"),
+    Row(
+        r"MultiHeadedAttention\[attention\]/Linear\[W_T\]", "linear", "attention.qkv attention.other", "times"
+    ),
+    Row(r"SA_Layer\[\w+\]/Conv1d\[[qkv]_conv\]", _ANY, "attention.qkv attention.other other", "PCT"),
+    Row(r"SA_Layer\[\w+\]/Conv1d\[trans_conv\]", _ANY, "attention.output attention.other other", "PCT"),
     Row(r"SA_Layer\[\w+\]", _SUM, "residual", "pct_module.py: x + x_r"),
     Row(r"SA_Layer\[\w+\](/(ReLU|Softmax)\[\w+\])?", "(?!softmax).*", "attention.* other", "pct_module.py"),
-    Row(rf"{_ATTENDS}\[([qkv]_net|queries|keys|values|(key|query|value)_weights|causal_self_attention|[qkv]_proj"
+    Row(
+        rf"{_ATTENDS}\[([qkv]_net|queries|keys|values|(key|query|value)_weights|causal_self_attention|[qkv]_proj"
         r"|W_[QKV]|[qkv]_linear|proj_[qkv]|query|key|value|w_[qkv]s|_W_[qkv]|qkv|qkv_proj|to_(qkv|q|kv)|in_proj"
-        rf"|w[qkv])\]{_DEEPER}", _PRODUCT, "attention.qkv", "their names"),
-    Row(rf"{_ATTENDS}\[(proj_net|out_projection|projection|o_proj|W_M|out_projection_net|out|fc|_W_o|proj|linear"
-        rf"|to_out|out_proj|w|final_linear)\]{_DEEPER}", _PRODUCT, "attention.output", "their names"),
-    Row(r"Attention\[attn_block\]/Sequential\[output_proj\]/Linear\[0\]", "linear", "attention.output", "DiT"),
+        rf"|w[qkv])\]{_DEEPER}",
+        _PRODUCT,
+        "attention.qkv",
+        "names",
+    ),
+    Row(
+        rf"{_ATTENDS}\[(proj_net|out_projection|projection|o_proj|W_M|out_projection_net|out|fc|_W_o|proj|linear"
+        rf"|to_out|out_proj|w|final_linear)\]{_DEEPER}",
+        _PRODUCT,
+        "attention.output",
+        "names",
+    ),
+    Row(
+        r"Attention\[attn_block\]/Sequential\[output_proj\]/Linear\[0\]", "linear", "attention.output", "DiT"
+    ),
     Row(r"Block\[\d\]/Linear\[proj\]", "linear", "attention.output", "pytorchic-bert: models.py"),
     Row(r"(MultiHead)?Attention\[\w+\]", _SUM, "residual", "Speech-Transformer; Transformer-TTS"),
     Row(r"CyclicShift\[\w+\]", _ANY, "attention.*", "swin_transformer.py: within attention"),
     Row(r"CausalSelfAttention\[attn\]/RMSNorm\[[qk]_norm\]", _ANY, "norm attention.other", "modern_gpt.py"),
     # mixtures
-    Row(r"NoisyTopkRouter\[router\]/Linear\[\w+\]|Qwen2TopkRouter\[gate\]/Linear\[gate\]", _ANY, "moe.router",
-        "their names"),
-    Row(r"(NoisyTopkRouter|Qwen2TopkRouter)\[\w+\]", _ANY, _ROUTES, "their names"),
-    Row(r"Expert\[\d\]" + _IN + r"|Qwen2Expert\[\d\]" + _IN, _ANY, "moe.experts", "their names"),
+    Row(
+        r"NoisyTopkRouter\[router\]/Linear\[\w+\]|Qwen2TopkRouter\[gate\]/Linear\[gate\]",
+        _ANY,
+        "moe.router",
+        "names",
+    ),
+    Row(r"(NoisyTopkRouter|Qwen2TopkRouter)\[\w+\]", _ANY, _ROUTES, "names"),
+    Row(r"Expert\[\d\]" + _IN + r"|Qwen2Expert\[\d\]" + _IN, _ANY, "moe.experts", "names"),
     Row(r"Qwen2MLP\[shared_experts\]" + _IN, _ANY, "moe.experts mlp.*", "model.py: of all tokens"),
     Row(r"Qwen2MoE\[mlp\]", _SUM, "moe.* residual", "model.py: experts and shared"),
     Row(r"Qwen2MoE\[mlp\]", _ANY, f"{_SENDS} loss", "model.py: its loss of balance"),
     Row(r"(SparseMoE|Qwen2Experts)\[\w+\]", _ANY, _SENDS, "what goes to and from experts"),
-    Row(r"Qwen2DecoderLayer\[\d\]|Qwen2Model\[model\]|Qwen2ForCausalLM\[\]", "(?!add=).*",
-        "loss other moe.router embedding attention.other", "losses of balance, places"),
+    Row(
+        r"Qwen2DecoderLayer\[\d\]|Qwen2Model\[model\]|Qwen2ForCausalLM\[\]",
+        "(?!add=).*",
+        "loss other moe.router embedding attention.other",
+        "losses of balance, places",
+    ),
     # MLPs
     *feed_forwards(_FEED_FORWARDS, _PRODUCT),
-    Row(r"(PositionwiseFeedForward\[pos_ffn\]|FFN\[\d\]|Encoder\[\d\]|UNET_AttentionBlock\[\d\])",
-        _SUM, "residual", "their sums"),
-    *(Row(rf"({where})(/(GELU|ReLU|Swish|GELU|Sigmoid)\[\w+\])*", "(?!.*=$).*", _ACT, source)
-      for where, *_, source in _FEED_FORWARDS if not re.search("coderLayer|UNET|Encoder", where)),
-    Row(r"Encoder\[\d\]/GELU\[activation\]|GELU\[gelu\]", _ANY, _ACT, "their names"),
+    Row(
+        r"(PositionwiseFeedForward\[pos_ffn\]|FFN\[\d\]|Encoder\[\d\]|UNET_AttentionBlock\[\d\])",
+        _SUM,
+        "residual",
+        "their sums",
+    ),
+    *(
+        Row(rf"({where})(/(GELU|ReLU|Swish|GELU|Sigmoid)\[\w+\])*", "(?!.*=$).*", _ACT, source)
+        for where, *_, source in _FEED_FORWARDS
+        if not re.search("coderLayer|UNET|Encoder", where)
+    ),
+    Row(r"FFN\[\d\]", r"(?!.*=$).*", _ACT, "Transformer-TTS: module.py"),
+    Row(r"Encoder\[\d\]/GELU\[activation\]|GELU\[gelu\]", _ANY, _ACT, "names"),
     Row(r"Transformer(En|De)coderLayer(RPR)?\[\d\]", "relu", _ACT, "torch.nn, rpr.py, catr"),
     Row(r"UNET_AttentionBlock\[\d\]", "gelu|mul", _ACT, "sd/diffusion.py: GEGLU"),
-    Row(r"Layer\[\d\]/Sequential\[local_feedforward\](/\w+\[\w+\])*", _SUM, "residual mlp.other", "protein_bert"),
-    Row(r"Layer\[\d\]/Sequential\[(local|global)_feedforward\](/\w+\[\w+\])*|Layer\[\d\]/Sequential\[global_dense\]"
-        + _IN, "(?!layer_norm).*", "mlp.* residual other", "protein_bert_pytorch.py: one layer with its activation"),
-    Row(r"Layer\[\d\]/Sequential\[(narrow_conv|wide_conv|extract_global_info)\]" + _IN, _ANY, "other",
-        "protein_bert_pytorch.py: convolutions, and the notes for every residue"),
+    Row(r"Layer\[\d\]/Sequential\[local_feedforward\](/\w+\[\w+\])*", _SUM, "residual mlp.other", "protein"),
+    Row(
+        r"Layer\[\d\]/Sequential\[(local|global)_feedforward\](/\w+\[\w+\])*|Layer\[\d\]/Sequential\[global_dense\]"
+        + _IN,
+        "(?!layer_norm).*",
+        "mlp.* residual other",
+        "protein_bert_pytorch.py: one layer with its activation",
+    ),
+    Row(
+        r"Layer\[\d\]/Sequential\[(narrow_conv|wide_conv|extract_global_info)\]" + _IN,
+        _ANY,
+        "other",
+        "protein_bert_pytorch.py: convolutions, and the notes for every residue",
+    ),
     Row(r"Layer\[\d\]", _ANY, "residual other", "protein_bert_pytorch.py: sums of all that"),
     # blocks
     Row(r"(En|De)coderLayer\[\d\]", r"(__i)?mul(__|_)?", _STREAM, "Speech-Transformer: what is padded"),
-    Row(r"TransformerDecoderLayer\[\d\]|TransformerEncoderLayer\[\d\]", _SUM,
-        "residual attention.other embedding", "catr: places of queries, too"),
-    Row(r"TransformerDecoderLayer\[\d\]|TransformerEncoderLayer\[\d\]", "add", "attention.other embedding residual",
-        "catr: places"),
-    Row(r"(TransformerLayer|Block)\[\d\]/Sequential\[(adaptive_norm_layer|scale_shift_scale)\]" + _IN, _ANY,
-        _CONDITION, "DiT"),
+    Row(
+        r"TransformerDecoderLayer\[\d\]|TransformerEncoderLayer\[\d\]",
+        _SUM,
+        "residual attention.other embedding",
+        "catr: places of queries, too",
+    ),
+    Row(
+        r"TransformerDecoderLayer\[\d\]|TransformerEncoderLayer\[\d\]",
+        "add",
+        "attention.other embedding residual",
+        "catr: places",
+    ),
+    Row(
+        r"(TransformerLayer|Block)\[\d\]/Sequential\[(adaptive_norm_layer|scale_shift_scale)\]" + _IN,
+        _ANY,
+        _CONDITION,
+        "DiT",
+    ),
     Row(r"(TransformerLayer|Block)\[\d\]", "mul|add", _AROUND, "DiT: shift, scale and gate"),
     Row(r"SelfAttnBlock\[\d\]", r"(__)?r?mul(__)?", _STREAM, "sasrec-pytorch: what is padded"),
     Row(r"SelfAttnBlock\[\d\]", r"(?!add=).*", _MASK, "sasrec-pytorch: the mask"),
     Row(r"\w+\[\d\]/Dropout\[\w+\]", _ANY, "dropout", "torch.nn"),
     # the U-Net, a backbone, points
-    Row(r"UNET_AttentionBlock\[\d\](/Conv2d\[\w+\])?", _ANY, "other attention.other mlp.other residual", "maps"),
-    Row(r"(UNET_ResidualBlock|Upsample|Conv2d)\[\d\]" + _IN + r"|UNET\[unet\]", _ANY, "other residual embedding",
-        "sd/diffusion.py: maps"),
+    Row(
+        r"UNET_AttentionBlock\[\d\](/Conv2d\[\w+\])?",
+        _ANY,
+        "other attention.other mlp.other residual",
+        "maps",
+    ),
+    Row(
+        r"(UNET_ResidualBlock|Upsample|Conv2d)\[\d\]" + _IN + r"|UNET\[unet\]",
+        _ANY,
+        "other residual embedding",
+        "sd/diffusion.py: maps",
+    ),
     Row(r"UNET_OutputLayer\[final\]" + _IN, _ANY, f"{_HEAD}", "sd/diffusion.py"),
-    Row(r"Joiner\[backbone\]" + _IN, "(?!batch_norm).*", "other residual embedding norm", "catr: a ResNet, places"),
-    Row(r"(Self_Attention\[pt_last\]|NPct\[\])(/(Conv1d|Sequential\[conv_fuse\]/\w+|Linear|BatchNorm1d)\[\w+\])?",
-        "(?!batch_norm).*", f"{_HEAD} embedding attention.other", "pct_cls.py: around attention"),
+    Row(
+        r"Joiner\[backbone\]" + _IN,
+        "(?!batch_norm).*",
+        "other residual embedding norm",
+        "catr: a ResNet, places",
+    ),
+    Row(
+        r"(Self_Attention\[pt_last\]|NPct\[\])(/(Conv1d|Sequential\[conv_fuse\]/\w+|Linear|BatchNorm1d)\[\w+\])?",
+        "(?!batch_norm).*",
+        f"{_HEAD} embedding attention.other",
+        "pct_cls.py: around attention",
+    ),
+    Row(r"Linear\[norm\](/Linear\[linear_layer\])?", _ANY, _BEFORE, "Transformer-TTS: network.py, no norm"),
     # what stands in front of layers
-    Row(r"Linear\[embed_(rtg|state|action)\]|Linear\[(linear_in|to_global_emb|_embedding|lut|norm)\]"
-        r"|Conv2d\[(patchify|input_proj)\]", _ANY, _BEFORE, "first layers; Transformer-TTS calls one norm"),
-    Row(r"(EmbedLayer|(Patch|Input|Temporal|Positional|Time|Label|Token|Segment|CLIP)?Embeddings?(Layer)?"
+    Row(
+        r"Linear\[embed_(rtg|state|action)\]|Linear\[(linear_in|to_global_emb|_embedding|lut)\]"
+        r"|Conv2d\[(patchify|input_proj)\]",
+        _ANY,
+        _BEFORE,
+        "first layers; Transformer-TTS calls one norm",
+    ),
+    Row(
+        r"(EmbedLayer|(Patch|Input|Temporal|Positional|Time|Label|Token|Segment|CLIP)?Embeddings?(Layer)?"
         r"|PositionalEncod(er|ing)|Embedder|LinearEmbedding|DecoderEmbeddings|EncoderPrenet|Prenet|PatchOps"
         r"|PatchEmbedding|PatchShuffle|PatchMerging|MultiModalProjector)\[\w+\]" + _IN,
-        "(?!batch_norm|layer_norm).*", _BEFORE, "their names"),
-    Row(r"(DIT\[\]/Sequential\[t_proj\]|MAE_(En|De)coder\[\w+\]|ViT\[vision_encoder\])(/(Linear|SiLU)\[\d\])?", _ANY,
-        f"{_BEFORE} logits loss", "of the time; places, what is masked"),
-    Row(r"(NormLinear\[norm_linear\]|DIT\[\])/Sequential\[\w+\]" + _IN, _ANY, _CONDITION, "DiT: of the last norm"),
-    Row(r"NormLinear\[norm_linear\]|DIT\[\]", "mul|add", f"{_AROUND} embedding", "DiT: of the last norm, places"),
+        "(?!batch_norm|layer_norm).*",
+        _BEFORE,
+        "names",
+    ),
+    Row(
+        r"(DIT\[\]/Sequential\[t_proj\]|MAE_(En|De)coder\[\w+\]|ViT\[vision_encoder\])(/(Linear|SiLU)\[\d\])?",
+        _ANY,
+        f"{_BEFORE} logits loss",
+        "of the time; places, what is masked",
+    ),
+    Row(
+        r"(NormLinear\[norm_linear\]|DIT\[\])/Sequential\[\w+\]" + _IN,
+        _ANY,
+        _CONDITION,
+        "DiT: of the last norm",
+    ),
+    Row(
+        r"NormLinear\[norm_linear\]|DIT\[\]",
+        "mul|add",
+        f"{_AROUND} embedding",
+        "DiT: of the last norm, places",
+    ),
     # heads
     Row(r"TokenEmbedding\[token_embedding\]", "matmul", "logits", "GPT2: embedding.py, transposed"),
-    Row(r"Linear\[(predict_(rtg|state)|language_model_head|lm_head|clf|out|decoder|classifier|head|tgt_word_prj|Wout"
+    Row(
+        r"Linear\[(predict_(rtg|state)|language_model_head|lm_head|clf|out|decoder|classifier|head|tgt_word_prj|Wout"
         r"|_linear|proj|proj_out|to_token_logits)\]|DecoderGenerator\[\w+\]/Linear\[linear\]"
         r"|NormLinear\[\w+\]/Linear\[linear\]|Classifier\[\w+\]/Linear\[fc2\]|MLP\[mlp\]/Linear\[2\]"
-        r"|Sequential\[(mlp_head|to_annotation_logits|predict_action)\]/Linear\[\d\]", _PRODUCT, _HEAD, "their names"),
+        r"|Sequential\[(mlp_head|to_annotation_logits|predict_action)\]/Linear\[\d\]",
+        _PRODUCT,
+        _HEAD,
+        "names",
+    ),
     Row(r"DecoderGenerator\[\w+\]/LogSoftmax\[\w+\]", _ANY, "loss logits", "pytorch-original-transformer"),
-    Row(r"(Classifier\[\w+\]|MLP\[mlp\]|Sequential\[(mlp_head|to_annotation_logits|predict_action)\]"
-        r"|Rearrange\[patch2img\])(/\w+\[\w+\])?", "(?!layer_norm).*", f"{_HEAD} loss mlp.*", "around the last"),
-    Row(r"BertModel4Pretrain\[\](/(Linear\[(fc|linear)\]|Tanh\[\w+\]))?", _ANY, f"{_HEAD} loss", "pretrain.py"),
-    Row(r"Linear\[(mel_linear|stop_linear)\]" + _DEEPER + r"|PostConvNet\[\w+\]" + _IN, "(?!batch_norm).*", _HEAD,
-        "Transformer-TTS: network.py"),
+    Row(
+        r"(Classifier\[\w+\]|MLP\[mlp\]|Sequential\[(mlp_head|to_annotation_logits|predict_action)\]"
+        r"|Rearrange\[patch2img\])(/\w+\[\w+\])?",
+        "(?!layer_norm).*",
+        f"{_HEAD} loss mlp.*",
+        "around the last",
+    ),
+    Row(
+        r"BertModel4Pretrain\[\](/(Linear\[(fc|linear)\]|Tanh\[\w+\]))?", _ANY, f"{_HEAD} loss", "pretrain.py"
+    ),
+    Row(
+        r"Linear\[(mel_linear|stop_linear)\]" + _DEEPER + r"|PostConvNet\[\w+\]" + _IN,
+        "(?!batch_norm).*",
+        _HEAD,
+        "Transformer-TTS: network.py",
+    ),
     # what is left of whole models
     Row(r"(Pad|Future)Masking\[\w+\]", _ANY, _MASK, "GPT2: masking.py"),
-    Row(r"Model\[\]", _ANY, f"{_MASK} embedding logits residual", "Transformer-TTS: places, masks, the last sum"),
-    Row(r"(SASRec|ModernGPT|MoEDecoderLanguageModel)\[\w*\]", _ANY, f"{_MASK} embedding logits loss",
-        "places, what is padded, the score"),
-    Row(r"\w*(Transformer|GPT|Diffusion|DiT|BERT4Rec|GPTLanguageModel|(En|De)coder|Caption|IndividualTF|EncoderDecoder"
-        r"|ProteinBERT|StageModule)\[\w*\]", _ANY, f"{_MASK} embedding logits loss", "places, masks, the result"),
-)  # fmt: skip
+    Row(
+        r"Model\[\]",
+        _ANY,
+        f"{_MASK} embedding logits residual",
+        "Transformer-TTS: places, masks, the last sum",
+    ),
+    Row(
+        r"(SASRec|ModernGPT|MoEDecoderLanguageModel)\[\w*\]",
+        _ANY,
+        f"{_MASK} embedding logits loss",
+        "places, what is padded, the score",
+    ),
+    Row(
+        r"\w*(Transformer|GPT|Diffusion|DiT|BERT4Rec|GPTLanguageModel|(En|De)coder|Caption|IndividualTF|EncoderDecoder"
+        r"|ProteinBERT|StageModule)\[\w*\]",
+        _ANY,
+        f"{_MASK} embedding logits loss",
+        "places, masks, the result",
+    ),
+)
 _ATTENTION = re.compile(
     r"(Attention(RPR|Chunk)?|AttentionLayer|Head|Retention|^SA_Layer)$(?<!^Self_Attention)"
 )
