@@ -239,8 +239,8 @@ def _swin(home: Any) -> Built:
 def _caption(home: Any) -> Built:
     """configuration.py, but for a ResNet of 50 layers."""
     backbone, decoder = import_module("models.backbone"), import_module("models.transformer")
-    decoder.generate_square_subsequent_mask = lambda size: _some(size, size)
-    backbone.is_main_process = lambda: False
+    vars(decoder)["generate_square_subsequent_mask"] = lambda size: _some(size, size)
+    vars(backbone)["is_main_process"] = lambda: False
     config = import_module("configuration").Config()
     config.backbone, config.enc_layers, config.dec_layers = "resnet50", _LAYERS, _LAYERS
     model, _ = home.build_model(config)
