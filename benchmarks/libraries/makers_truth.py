@@ -203,6 +203,7 @@ _ROWS = (
         "pct_cls.py: around attention",
     ),
     Row(r"Linear\[norm\](/Linear\[linear_layer\])?", _ANY, _BEFORE, "Transformer-TTS: network.py, no norm"),
+    Row(r"TokenEmbedding\[token_embedding\]", "matmul", "logits", "GPT2: embedding.py, transposed"),
     # what stands in front of layers
     Row(
         r"Linear\[embed_(rtg|state|action)\]|Linear\[(linear_in|to_global_emb|_embedding|lut)\]"
@@ -238,7 +239,6 @@ _ROWS = (
         "DiT: of the last norm, places",
     ),
     # heads
-    Row(r"TokenEmbedding\[token_embedding\]", "matmul", "logits", "GPT2: embedding.py, transposed"),
     Row(
         r"Linear\[(predict_(rtg|state)|language_model_head|lm_head|clf|out|decoder|classifier|head|tgt_word_prj|Wout"
         r"|_linear|proj|proj_out|to_token_logits)\]|DecoderGenerator\[\w+\]/Linear\[linear\]"
