@@ -28,7 +28,7 @@ _SUM = r"\w*add\w*="
 _FEED_FORWARDS = (
     (r"Block\[\d\]/Sequential\[mlp\]", "0", "", "2", "min-decision-transformer: model.py"),
     (r"Encoder\[\d\]", "fc1", "", "fc2", "PyTorch-Scratch-Vision-Transformer-ViT: model.py"),
-    (r"FeedForward\[feed_forward\](/\w+\[\w+\])?", "0", "", "2", "nanoGPTplus: feed_forward.py"),
+    (r"FeedForward\[feed_forward\]", "c_fc", "", "projection", "nanoGPTplus: feed_forward.py"),
     (r"SwiGLU\[mlp\]", "up_proj", "gate_proj", "down_proj", "nanoGPT-Modern: modern_gpt.py"),
     (r"PositionWiseFeedForward\[pwff\]", "W_in", "", "W_out", "session-aware-bert4rec: transformer.py"),
     (r"PositionwiseFeedForwardNet\[\w+\]", "linear1", "", "linear2", "pytorch-original-transformer"),

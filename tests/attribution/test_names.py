@@ -19,7 +19,7 @@ from tracelens.attribution.names import (
 from tracelens.attribution.paths import _NOT_MODEL, Element, Path, _by_what_they_hold
 
 ROLES = {
-    "norm": "ln_1 ln_f norm norm1 input_layernorm post_attention_layernorm LlamaRMSNorm LayerNorm "
+    "norm": "ln_1 ln_f norm norm1 norm_2 input_layernorm post_attention_layernorm LlamaRMSNorm LayerNorm "
     "q_norm k_norm kv_a_layernorm self_attn_layer_norm BatchNorm2d FusedRMSNorm ln_pre "
     "pre_mlp_layernorm T5LayerNorm",
     "rope": "rotary_emb LlamaRotaryEmbedding RotaryEmbedding rope Rotary apply_rotary_emb",

@@ -12,6 +12,7 @@ from tracelens.attribution.behind import behind_modules
 from tracelens.attribution.columns import COMPONENT, EVIDENCE_CODE, PHASE, ROLE, Columns
 from tracelens.attribution.components import CORE, Decision
 from tracelens.attribution.directions import settle_phases
+from tracelens.attribution.ends import ends
 from tracelens.attribution.kernels import kernel_component, listed
 from tracelens.attribution.launches import decide_launches
 from tracelens.attribution.lend import lend
@@ -84,8 +85,9 @@ def attribute(
     inferred = infer(trace, links, names, rule, origin, [PHASES[code] for code in of_node.tolist()])
     core = bool(np.isin(trace.kernels.name, _named(trace, "attention.core")).any())
     behind = behind_modules(trace, links, phases, rule)
+    end = ends(trace, links, paths, phases, rule, behind)
     attention = inferred.attention or core
-    sites = decide_sites(trace, links, paths, rule, wanted, attention=attention, behind=behind)
+    sites = decide_sites(trace, links, paths, rule, wanted, attention=attention, behind=behind, end=end)
     own = _assemble(trace, links, names, _Seen(paths, phases, sites, rule, inferred, origin, op_node))
     return lend(trace, links, own, reference=reference)
 
@@ -247,7 +249,11 @@ def _structure(
     turns &= ~trained[use]
     finer |= turns & (component[use] == COMPONENT["embedding"])
     # what stands around a product says less than the table that it shares
-    surer = evidence[use] < np.array([EVIDENCE_CODE[x.evidence] for x in found], np.int32)[which[use]]
+    # nothing is on a stream yet in front of the layers
+    begun = (component[use] == COMPONENT["embedding"]) & (of_label[which[use]] == COMPONENT["residual"])
+    surer = begun | (
+        evidence[use] < np.array([EVIDENCE_CODE[x.evidence] for x in found], np.int32)[which[use]]
+    )
     use = use[((weak[use] & ~surer) | finer) & (of_label[which[use]] != COMPONENT["unattributed"])]
     columns.put(found, which, use)
     return several

@@ -35,6 +35,7 @@ class Situation:
     beside_experts: bool = False  # the mixture around it keeps its experts in a module of their own
     experts: bool = False  # experts are named somewhere in the trace, and a choice of them too
     beside_convolution: bool = False  # the module around it, or around its own, holds convolutions
+    end: str = ""  # what its place in front of the layers or behind them makes it (``ends.ENDS``)
     behind: bool = False  # outside the modules, between the last of them and the backward
     gated: bool = False  # in an MLP of three products with one activation
     plain: bool = False  # in an MLP of no more products, and without a choice of experts
@@ -138,6 +139,8 @@ def _decide(s: Situation) -> Decision | None:
     found = in_path or _from_op(s) or _from_vocabulary(s)
     if found is None and s.behind and s.outer != "picture":
         return Decision("loss", "structure")
+    if found is None and s.transformer and s.end and s.outer not in ("picture", "convolution"):
+        return Decision(s.end, "local")  # whatever shapes and order say is surer
     return found or (_elsewhere(s, s.path) if s.path else None)
 
 
@@ -326,7 +329,7 @@ def _of_role(
         return None  # the layer whose result it adds; a model that a loss runs
     if role == "embedding" and "attention" in outer:
         return "attention.other"  # of positions, to one another
-    if role == "embedding" and is_linear and s.vocabulary == "weight":
+    if role == "embedding" and (s.vocabulary == "logits" or (is_linear and s.vocabulary == "weight")):
         return "logits"  # the table, read the other way (MPT)
     if role == "embedding" and "layer" in inner:
         # the blocks of a backbone that makes patches, or layers that embed columns of a table; where a whole

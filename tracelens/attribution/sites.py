@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.components import Decision, Situation, decide, is_of_product
+from tracelens.attribution.ends import ENDS
 from tracelens.attribution.names import OP_RULES, RULE_CODE, op_rule
 from tracelens.attribution.paths import Element, Paths
 from tracelens.attribution.site_sizes import convolved_by_channel, of_mixture, on_vocabulary, residual_sums
@@ -63,11 +64,12 @@ def decide_sites(
     *,
     attention: bool,
     behind: BoolArray,
+    end: IntArray,
 ) -> Sites:
     """Decide the component of every wanted operator node.
 
     ``rule`` is per node (``operator_rules``); ``attention``: does the order of the operators hold a core?
-    ``behind``: per node, does it run between the model and the backward?
+    ``behind``: per node, does it run between the model and the backward? ``end``: a place in ``ends.ENDS``.
     """
     telling = (rule >= 0) & (rule != RULE_CODE["attention_block"])
     outermost = links.forest.outermost(telling)
@@ -107,6 +109,7 @@ def decide_sites(
         "residual": residual[nodes],
         "vocabulary": vocabulary,
         "behind": behind[nodes].astype(np.int32),
+        "end": end[nodes],
         "mixture": of_mixture(trace, links, rule)[nodes],
         "gated": np.isin(paths.mlp[nodes], paths.mlp[(count == _GATED) & (paths.mlp >= 0)]).astype(np.int32),
         "plain": _plain_mlp(paths, rule, outermost)[nodes].astype(np.int32),
@@ -190,6 +193,7 @@ def _situation(
         vocabulary=("none", "weight", "logits")[site["vocabulary"]],
         experts=experts,
         behind=bool(site["behind"]),
+        end=ENDS[site["end"]],
         mixture=("none", "weights", "choice", "rows")[site["mixture"]],
         gated=bool(site["gated"]),
         plain=bool(site["plain"]),

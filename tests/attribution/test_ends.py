@@ -1,0 +1,121 @@
+"""What modules of no telling name run in front of the layers of their network, and behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tests.attribution.rows import Row, attributed, written
+from tests.trace.tools import op
+from tracelens.words import COMPONENTS
+
+ELEMENTWISE = "void at::native::vectorized_elementwise_kernel<4>"
+FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>"
+STREAM = [4, 128, 256]
+#: A row, or a module and what runs in it.
+Part = Row | tuple[str, list["Part"]]
+
+
+def _row(right: str, name: str, *dims: object, number: int = 1) -> Row:
+    return Row(right, name, FLASH if "flash" in name else ELEMENTWISE, dims, number=number)
+
+
+def _product(right: str, module: str = "Linear") -> Part:
+    return module, [_row(right, "aten::addmm")]
+
+
+def _layer(at: int, *more: Part) -> Part:
+    core = _row("attention.core", "aten::_flash_attention_forward")
+    parts = [
+        _product("attention.qkv", f"Linear_{10 * at}"),
+        core,
+        _product("attention.output", f"Linear_{10 * at + 1}"),
+    ]
+    return f"Layer_{at}", [(f"Attention_{at}", parts), *more]
+
+
+def _laid(parts: list[Part], places: Iterator[int]) -> Iterator[tuple[Row | None, dict[str, Any]]]:
+    """The rows, and the frames around them at their times in ``written``."""
+    for part in parts:
+        if isinstance(part, Row):
+            at = next(places)
+            yield replace(part, number=at + 1 if part.number > 0 else -1), {"at": at}
+            continue
+        inside = list(_laid(part[1], places))
+        yield from inside
+        places_in = [found["at"] for row, found in inside if row is not None]
+        yield None, {"at": places_in[0], "last": places_in[-1], "name": part[0]}
+
+
+def _check(folder: Path, parts: list[Part]) -> None:
+    laid = list(_laid(parts, count()))
+    rows = [row for row, _ in laid if row is not None]
+    frames = [found for row, found in laid if row is None]
+    events = written(rows)
+    for depth, found in enumerate(reversed(frames)):  # those around others come last
+        margin = 8 - 7 * depth / len(frames)
+        begin, dur = 10 + 100 * found["at"] - margin, 100 * (found["last"] - found["at"]) + 20 + 2 * margin
+        name = f"nn.Module: {found['name']}" if "_" in found["name"] else f"nn.Module: {found['name']}_0"
+        events.append(op(name, ts=begin, dur=dur) | {"cat": "python_function"})
+    trace, _, found_ = attributed(folder, events)
+    said = [COMPONENTS[found_.component[at]] for at in trace.kernels.ts_ns.argsort(kind="stable")]
+    assert [*zip(said, (row.op for row in rows), strict=True)] == [(row.right, row.op) for row in rows]
+
+
+def test_what_stands_in_front_of_layers_embeds_and_what_stands_behind_is_the_head(tmp_path: Path) -> None:
+    front: list[Part] = [
+        ("Sequential_0", [_product("embedding", "Linear_0")]),
+        _row("embedding", "aten::mul"),
+    ]
+    masks = [
+        _row("other", "aten::eq", number=-1),
+        _row("embedding", "aten::arange", number=-1),
+        _row("unattributed", "aten::copy_", number=-1),
+    ]
+    between = _row("unattributed", "aten::mul")
+    head: Part = (
+        "Sequential_9",
+        [_product("logits", "Linear_90"), ("ReLU_9", [_row("logits", "aten::relu")])],
+    )
+    score: Part = ("Score_0", [_row("loss", "aten::pow")])
+    network: Part = ("Network_0", [*front, *masks, _layer(1), between, _layer(2), head])
+    _check(tmp_path, [network, score])
+
+
+def test_what_shifts_and_masks_a_stream_in_a_layer_is_no_part_of_it(tmp_path: Path) -> None:
+    layers: list[Part] = [_layer(at, _row("other", "aten::mul")) for at in (1, 2)]
+    _check(tmp_path, [("Network_0", layers)])
+
+
+def test_layers_of_another_kind_are_no_stem_and_a_stem_that_runs_again_no_head(tmp_path: Path) -> None:
+    graph: list[Part] = [(f"Linear_{at}", [_row("unattributed", "aten::addmm")]) for at in range(60, 64)]
+    stem = _product("embedding", "Patches_0")
+    again = _product("unattributed", "Patches_0")
+    _check(tmp_path, [("Network_0", [*graph, stem, _layer(1), _layer(2), again])])
+
+
+def test_a_network_that_another_follows_has_no_head(tmp_path: Path) -> None:
+    one: Part = ("Network_0", [_layer(1), _layer(2), _product("unattributed", "Linear_70")])
+    other: Part = ("Other_0", [_product("embedding", "Linear_71"), _layer(3), _layer(4)])
+    _check(tmp_path, [one, other])
+
+
+def test_a_sum_in_front_of_layers_is_on_no_stream(tmp_path: Path) -> None:
+    add = _row("embedding", "aten::add", STREAM, STREAM)
+    _check(tmp_path, [("Network_0", [add, _layer(1), _layer(2)])])
+
+
+def test_a_model_behind_which_nothing_runs_makes_its_loss_itself(tmp_path: Path) -> None:
+    outside = _row("unattributed", "aten::sub", number=-1)
+    network: Part = ("Network_0", [_layer(1), _layer(2), _row("loss", "aten::div")])
+    _check(tmp_path, [network, outside])
+
+
+def test_what_stands_between_layers_too_is_of_them(tmp_path: Path) -> None:
+    network: list[Part] = []
+    for at in (1, 2):
+        network += [_layer(at), (f"Sequential_{at}", [_product("unattributed", f"Linear_{30 + at}")])]
+    _check(tmp_path, [("Network_0", network)])

@@ -1,0 +1,180 @@
+"""What modules run in front of the layers of their network, and behind all layers, where no name says it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.attribution.names import RULE_CODE, element_role
+from tracelens.attribution.paths import Path, Paths
+from tracelens.attribution.phases import Phases
+from tracelens.trace import Links, Trace, look_up
+
+IntArray = npt.NDArray[np.int32]
+NodeArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+Times = npt.NDArray[np.int64]
+#: What a node is of: nothing of these, an embedding, a head, a loss that is a module by itself; masks that a
+#: model makes, and what shifts, scales or masks the stream in a layer, are no part of attention or MLP.
+ENDS = ("", "embedding", "logits", "loss", "other")
+_EMBEDDING, _LOGITS, _LOSS, _OTHER = range(1, len(ENDS))
+#: Nothing but copies, which are of what takes them, too.
+_COPY = re.compile(r"aten::(copy_|_?to(_copy)?|contiguous|clone|_local_scalar_dense)")
+#: What asks something of tokens and makes masks; of what gets gradients it is part of a stream.
+_ASKS = re.compile(
+    r"(aten|prims)::(eq|ne|lt|le|gt|ge|all|any|tri[lu]|where|masked_fill_?|(bitwise|logical)_\w+)"
+)
+_SEVERAL = 2  # layers of a network
+_FEW = 3  # modules of a kind in front; more are layers of another kind, as those of a graph network
+#: What a module within a stem or a head can be called after.
+_PLAIN = frozenset({None, "activation", "norm", "dropout", "embedding", "logits"})
+
+
+def ends(
+    trace: Trace, links: Links, paths: Paths, phases: Phases, rule: IntArray, behind: BoolArray
+) -> IntArray:
+    """Per node a place in ``ENDS``; ``rule``: per node the code of its operator's rule (``names.OP_RULES``),
+    ``behind``: does it run between the modules and the backward?
+
+    A network is a module that holds several layers that attend, and is called once in what is around it. In
+    front is all that it runs before the first of them, by itself or in modules without attention; behind are
+    such modules where no attention follows in the forward, and that were not in front.
+    """
+    out = np.zeros(len(links.name), np.int32)
+    blocks = _attending(links, paths, phases, rule)
+    above = look_up(paths.context, links.forest.parent)  # per module the one around it
+    holds, first = _holders(above, blocks, links.ts_ns)
+    if holds.max(initial=0) < _SEVERAL:
+        return out
+    attends = holds > 0
+    attends[blocks] = True
+    home, kind = links.forest.nearest(attends), _kinds(paths)
+    networks = _networks(links, kind, above, holds)
+    copies, asks = (
+        trace.symbols.where(lambda text, p=pattern: bool(p.fullmatch(text)))[links.name]
+        for pattern in (_COPY, _ASKS)
+    )
+    layer = (home == paths.context) & _last(paths, "layer") & (rule < 0) & ~copies & ~networks[home]
+    inside = links.is_op & ~phases.backward & (paths.context >= 0)
+    out[inside & layer & ~asks] = _OTHER
+    inside &= ((home < 0) | networks[home]) & (~copies | phases.with_gradient)
+    nodes = np.flatnonzero(inside)
+    home, top = home[nodes], paths.context[nodes]
+    when, trained = links.ts_ns[nodes], phases.with_gradient[nodes]
+    while (deeper := (top != home) & (above[top] != home)).any():
+        top[deeper] = above[top[deeper]]
+    edges = np.sort(np.concatenate([links.ts_ns[phases.backward], links.steps.start_ns[1:]]))  # of forwards
+    before, after = _around(edges, links.ts_ns[blocks], when)
+    own, alone = top == home, home < 0
+    plain = own | _plain(paths, nodes, home)
+    front = plain & np.where(alone, ~before & after, when < first[home])
+    apart = ~own & ~_like(
+        _key(home, kind[top]), ~front & before & after
+    )  # what runs between layers is of them
+    front &= own | (apart & (_alike(_key(home, kind[top]), top, front) <= _FEW))
+    head = plain & before & ~after & apart & ~_like(links.name[top], front & ~own)
+    product = np.isin(rule, [RULE_CODE["linear"], RULE_CODE["convolution"]])
+    out[nodes[front]] = _EMBEDDING
+    masks = front & own & asks[nodes] & ~trained
+    out[nodes[masks]] = np.where(_like(home, trained), _OTHER, 0)[
+        masks
+    ]  # they tell where others have gradients
+    out[nodes[head]] = np.where(alone & ~_like(top, product[nodes]), _LOSS, _LOGITS)[head]
+    follows = _around(edges, links.ts_ns[(product | behind) & ~phases.backward], when)[1]
+    out[nodes[own & before & ~after & (above[home] < 0) & trained & ~follows]] = _LOSS
+    return out
+
+
+def _attending(links: Links, paths: Paths, phases: Phases, rule: IntArray) -> NodeArray:
+    """Modules of a forward that attend or mix tokens otherwise, and attention that is in none: fused, or a
+    softmax between two batched products."""
+    core = rule == RULE_CODE["core"]
+    core &= links.forest.outermost(core) == np.arange(len(core))
+    steps = (rule == RULE_CODE["bmm"]) | (rule == RULE_CODE["softmax"])
+    steps = np.flatnonzero(steps & (links.forest.outermost(steps) == np.arange(len(core))))
+    steps = steps[np.lexsort((links.ts_ns[steps], paths.context[steps]))]
+    batched = (rule[steps] == RULE_CODE["bmm"]) * (paths.context[steps] + 2)
+    core[steps[1:-1][(batched[1:-1] == 0) & (batched[:-2] == batched[2:]) & (batched[2:] > 0)]] = True
+    core &= paths.attention < 0
+    core |= _last(paths, "ssm", "mixer") & (paths.context == np.arange(len(core)))
+    core[paths.attention[paths.attention >= 0]] = True
+    return np.flatnonzero(core & ~phases.backward)
+
+
+def _last(paths: Paths, *roles: str) -> BoolArray:
+    """Per node: is the module around it of one of these roles?"""
+    fits = np.array([path.roles()[-1] in roles for path in paths.paths] + [False])
+    return fits[paths.of_node]
+
+
+def _kinds(paths: Paths) -> IntArray:
+    """Per node the kind of the module around it: by the classes, or attributes, on its path."""
+    codes: dict[tuple[str, ...], int] = {}
+    of_path = [codes.setdefault(tuple(x.text for x in path.elements), len(codes)) for path in paths.paths]
+    return np.array([*of_path, -1], np.int32)[paths.of_node]
+
+
+def _key(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> NodeArray:
+    """One number for both."""
+    found: NodeArray = one.astype(np.int64) * (int(other.max(initial=0)) + 2) + other
+    return found
+
+
+def _like(keys: npt.NDArray[Any], some: BoolArray) -> BoolArray:
+    """Which have the key of some of these?"""
+    return np.isin(keys, keys[some])
+
+
+def _alike(keys: NodeArray, which: IntArray, some: BoolArray) -> NodeArray:
+    """How many different ones of some have the key of each."""
+    _, codes = np.unique(keys, return_inverse=True)
+    _, first = np.unique(_key(codes[some], which[some]), return_index=True)
+    return np.bincount(codes[some][first], minlength=len(codes) + 1)[codes]
+
+
+def _holders(above: IntArray, blocks: NodeArray, ts_ns: Times) -> tuple[IntArray, Times]:
+    """Per module how many layers it holds, or is, and when the first attention in it begins."""
+    holds, first = np.zeros(len(above), np.int32), np.full(len(above), np.iinfo(np.int64).max)
+    blocks = blocks[above[blocks] >= 0]
+    np.minimum.at(first, above[blocks], ts_ns[blocks])
+    layers = np.unique(above[blocks])
+    when = first[layers]
+    while len(layers):
+        np.add.at(holds, layers, 1)
+        np.minimum.at(first, layers, when)
+        inside = above[layers] >= 0
+        layers, when = above[layers[inside]], when[inside]
+    return holds, first
+
+
+def _networks(links: Links, kind: IntArray, above: IntArray, holds: IntArray) -> BoolArray:
+    """Which modules are one: others of their kind in the same module make them layers, or stages."""
+    found: BoolArray = holds >= _SEVERAL
+    inner = np.flatnonzero((holds > 0) & (above >= 0))
+    many = _alike(_key(above[inner], kind[inner]), links.name[inner], np.ones(len(inner), np.bool_))
+    found[inner[many > 1]] = False
+    return found
+
+
+def _around(edges: Times, times: Times, when: Times) -> tuple[BoolArray, BoolArray]:
+    """Is one of these times before, and behind, in the same forward?"""
+    times = np.sort(times)
+    forward = np.concatenate([[-1], np.searchsorted(edges, times, "right"), [-1]])
+    at, own = np.searchsorted(times, when), np.searchsorted(edges, when, "right")
+    return forward[at] == own, forward[at + 1] == own
+
+
+def _plain(paths: Paths, nodes: NodeArray, home: IntArray) -> BoolArray:
+    """Is no module between them and their network called after what a stem or a head is not?"""
+    of_home = look_up(paths.of_node, home)
+    _, first, which = np.unique(_key(paths.of_node[nodes], of_home), return_index=True, return_inverse=True)
+
+    def plain(path: Path, outer: int) -> bool:
+        inside = path.elements[len(paths.paths[outer].elements) if outer >= 0 else 0 :]
+        return all(_PLAIN.issuperset({element.role, element_role(element.text)}) for element in inside)
+
+    pairs = zip(paths.of_node[nodes[first]].tolist(), of_home[first].tolist(), strict=True)
+    return np.array([plain(paths.paths[path], outer) for path, outer in pairs], np.bool_)[which]
