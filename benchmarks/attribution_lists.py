@@ -22,6 +22,7 @@ LINES = (
     ("repositories", "shapes", "repositories and training code"),
     ("transformers", "trained", "`transformers`, as people train"),
     ("transformers", "no shapes", "`transformers`, without shapes"),
+    ("libraries and repositories", "no shapes", "libraries and repositories, without shapes"),
     ("transformers", "compiled", "torch.compile"),
     ("transformers", "compiled no shapes", "torch.compile, without shapes"),
     ("transformers", "h100", "recorded on an H100"),
