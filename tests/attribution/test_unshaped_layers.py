@@ -82,6 +82,7 @@ DECAYS = [_linear("ssm.projection"), *_work("ssm.scan", "add", "exp", "mul", "si
 SCANS = [*BEFORE_SCAN, *DECAYS, *_work("ssm.scan", "cumsum", "exp", "mul"), _linear("ssm.projection")]
 #: Several streams, mixed by a batched GEMM before the block's result is added to each (arXiv 2409.19606).
 STREAMS = [Row("unattributed", "aten::bmm", "sgemm"), *_work("residual unattributed", "add")]
+SCALED = _work("residual unattributed", "tanh", "mul")
 STREAM_MIX = [*_rms(), _linear("unattributed"), *_work("unattributed", "softmax", "add 1", "div")]
 
 
@@ -150,6 +151,11 @@ CASES = {
     "GEMMs that are clipped": [
         *WORDS,
         *4 * [*NORM, *_work("attention.other", "clamp"), *LAYER[len(NORM) : -1], CLIPPED, *ADDED],
+    ],
+    "a block's result is scaled by a tanh and added (Llama 3.2's cross attention)": [
+        *WORDS,
+        *4 * [*ATTENTION[:-1], *SCALED, *ADDED, *NORM, *GATED, *SCALED, *ADDED],
+        *HEAD,
     ],
     "streams that are mixed": [
         *WORDS,
