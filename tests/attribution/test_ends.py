@@ -8,6 +8,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.attribution.rows import Row, attributed, written
 from tests.trace.tools import op
 from tracelens.words import COMPONENTS
@@ -42,7 +44,7 @@ def _laid(parts: list[Part], places: Iterator[int]) -> Iterator[tuple[Row | None
     for part in parts:
         if isinstance(part, Row):
             at = next(places)
-            yield replace(part, number=at + 1 if part.number > 0 else -1), {"at": at}
+            yield replace(part, number=at + 1 if part.number > 0 else part.number), {"at": at}
             continue
         inside = list(_laid(part[1], places))
         yield from inside
@@ -99,8 +101,28 @@ def test_layers_of_another_kind_are_no_stem_and_a_stem_that_runs_again_no_head(t
 
 def test_a_network_that_another_follows_has_no_head(tmp_path: Path) -> None:
     one: Part = ("Network_0", [_layer(1), _layer(2), _product("unattributed", "Linear_70")])
-    other: Part = ("Other_0", [_product("embedding", "Linear_71"), _layer(3), _layer(4)])
+    other: Part = ("Other_0", [_row("embedding", "aten::mul"), _layer(3), _layer(4)])
     _check(tmp_path, [one, other])
+
+
+@pytest.mark.parametrize(("products", "right"), [(0, "unattributed"), (1, "embedding"), (2, "unattributed")])
+def test_behind_other_layers_only_products_of_data_embed(tmp_path: Path, products: int, right: str) -> None:
+    one: Part = ("Network_0", [_layer(1), _layer(2)])
+    other: Part = ("Other_0", [_product(right, "Linear_71"), _layer(3), _layer(4)])
+    _check(tmp_path, [one, other, *products * [_row(right, "aten::mm", number=-7)]])
+
+
+@pytest.mark.parametrize(("products", "right"), [(1, "unattributed"), (2, "logits")])
+def test_products_of_data_behind_the_layers_are_no_head(tmp_path: Path, products: int, right: str) -> None:
+    network: Part = ("Network_0", [_layer(1), _layer(2), _product(right, "Linear_70")])
+    _check(tmp_path, [network, *products * [_row(right, "aten::mm", number=-7)]])
+
+
+def test_stages_behind_the_layers_and_what_pictures_hand_on_are_no_heads(tmp_path: Path) -> None:
+    stages: list[Part] = [(f"Stage_{at}", [_product("unattributed", f"Linear_{70 + at}")]) for at in (1, 2)]
+    neck: Part = ("PictureNeck_0", [_product("unattributed", "Linear_80")])
+    heads = [_product("logits", f"Linear_{90 + at}") for at in (1, 2)]
+    _check(tmp_path, [("Network_0", [_layer(1), _layer(2), *stages, neck, *heads])])
 
 
 def test_a_sum_in_front_of_layers_is_on_no_stream(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ _ASKS = re.compile(
 )
 _SEVERAL = 2  # layers of a network
 _FEW = 3  # modules of a kind in front; more are layers of another kind, as those of a graph network
+#: What pictures' backbones hand to several heads.
+_NECK = re.compile("(?i)(?<!bottle)neck$")
 #: What a module within a stem or a head can be called after.
 _PLAIN = frozenset({None, "activation", "norm", "dropout", "embedding", "logits"})
 
@@ -77,6 +79,17 @@ def ends(
     front &= own | (apart & (_alike(_key(home, kind[top]), top, front) <= _FEW))
     head = plain & before & ~after & apart & ~_like(links.name[top], front & ~own)
     product = np.isin(rule, [RULE_CODE["linear"], RULE_CODE["convolution"]])
+    # behind other layers, and of what has gradients, it can be a part of these: keys made ahead, scores
+    linear = rule == RULE_CODE["linear"]  # a convolution's backward is one operator
+    multiplies, fed = linear[nodes] & ~own, _of_data(links, phases, linear)[nodes]
+    front &= own | ~before | ~_like(top, multiplies) | _like(top, fed)
+    head &= ~_like(top, fed)  # of data, behind layers: a table of what is asked for
+    # several of a kind that others follow are stages, or make targets
+    last = np.zeros(len(above) + 1, np.int64)
+    ended = head & multiplies
+    np.maximum.at(last, home[ended], when[ended])
+    final = _like(_key(home, kind[top]), ended & (when == last[home]))
+    head &= ~_like(top, multiplies) | final | (_alike(_key(home, kind[top]), top, head) < _SEVERAL)
     out[nodes[front]] = _EMBEDDING
     masks = front & own & asks[nodes] & ~trained
     out[nodes[masks]] = np.where(_like(home, trained), _OTHER, 0)[
@@ -86,6 +99,16 @@ def ends(
     follows = _around(edges, links.ts_ns[(product | behind) & ~phases.backward], when)[1]
     out[nodes[own & before & ~after & (above[home] < 0) & trained & ~follows]] = _LOSS
     return out
+
+
+def _of_data(links: Links, phases: Phases, product: BoolArray) -> BoolArray:
+    """Per node: is it a product whose backward makes one, of its weights: what it takes has no gradient?"""
+    tied = np.full(len(product), -1)
+    tied[links.ops_at] = links.backward_to_forward
+    back = product & phases.backward & (links.forest.outermost(product) == np.arange(len(product)))
+    forward = look_up(tied, links.forest.nearest(tied >= 0)[back])
+    found: BoolArray = product & (np.bincount(forward[forward >= 0], minlength=len(product)) == 1)
+    return found
 
 
 def _attending(links: Links, paths: Paths, phases: Phases, rule: IntArray) -> NodeArray:
@@ -174,7 +197,8 @@ def _plain(paths: Paths, nodes: NodeArray, home: IntArray) -> BoolArray:
 
     def plain(path: Path, outer: int) -> bool:
         inside = path.elements[len(paths.paths[outer].elements) if outer >= 0 else 0 :]
-        return all(_PLAIN.issuperset({element.role, element_role(element.text)}) for element in inside)
+        said = ({element.role, element_role(element.text), _NECK.search(element.text)} for element in inside)
+        return all(map(_PLAIN.issuperset, said))
 
     pairs = zip(paths.of_node[nodes[first]].tolist(), of_home[first].tolist(), strict=True)
     return np.array([plain(paths.paths[path], outer) for path, outer in pairs], np.bool_)[which]
