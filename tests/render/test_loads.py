@@ -8,7 +8,9 @@ import pytest
 
 from tests.advice.advice_rows import gemm
 from tests.render import sample_report
+from tracelens.render.findings import row_names
 from tracelens.render.gemm_table import SECTION
+from tracelens.render.html import _common
 from tracelens.render.limits import PageLimits, rows
 from tracelens.render.loads import by_load
 from tracelens.render.section import Page
@@ -54,3 +56,35 @@ def test_the_table_of_a_page_has_all_time_in_its_rows() -> None:
     whole = sum(row.frac for row in report.gemms)
     assert content["rest_frac"] + sum(row.frac for row in page.rows) == pytest.approx(whole)
     assert "g2" not in content["derived"]  # of one call there is none
+
+
+def test_a_joined_row_is_known_no_better_than_the_least_known_of_its_rows() -> None:
+    first, second = (replace(row, work_known="exact") for row in ROWS[1:3])
+    bound = replace(
+        second,
+        work_known="at_most",
+        work_why="masked",
+        lost_ms=Lost(useful=0.01, other=0.01, wave=None, at_least=["alignment"]),
+        tensor_core="eligible_unused",
+        kernel_family="cutlass",
+    )
+    joined = by_load([first, bound])[0]
+    assert (joined.work_known, joined.work_why) == ("at_most", "masked")
+    assert joined.lost_ms.at_least == ["alignment"] and joined.lost_ms.wave is None
+    assert joined.tensor_core is None and joined.kernel_family == ""
+
+
+def test_the_intensity_of_a_joined_row_is_that_of_all_its_calls() -> None:
+    rows = [replace(ROWS[1], flops=6e9, bytes=1e6), replace(ROWS[2], flops=2e9, bytes=3e6)]
+    joined = by_load(rows)[0]
+    assert joined.flops == pytest.approx(4e9) and joined.intensity == pytest.approx(8e9 / 4e6)
+
+
+def test_a_finding_in_a_row_that_another_stands_for_is_linked_with_that_one() -> None:
+    first = sample_report.full().findings[0]
+    of_joined = [replace(first, gemms=["g6"]), replace(first, gemms=["g3", "g4"])]
+    report = replace(sample_report.full(), gemms=ROWS, findings=of_joined)
+    page = Page(report, rows(report, PageLimits(rows=1)), PageLimits(rows=1))
+    assert [row.id for row in page.rows] == ["g2", "g5"]  # a row with a finding is shown
+    assert row_names(of_joined[1], page.by_id) == {"g2": "moe.experts fwd"}
+    assert _common(page)["finding_of"](first.rule, "g5") == 1

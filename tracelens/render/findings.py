@@ -66,7 +66,7 @@ def _of_prediction(saving: Estimate) -> list[str]:
 
 
 def _content(page: Page) -> Content | None:
-    report, limit = page.report, page.limit
+    report, limit, by_id = page.report, page.limit, page.by_id
     if not report.findings:
         return None
     below = f"below {WORTH:.0%} of the {'step' if report.summary.steps_marked else 'trace'}"
@@ -79,7 +79,7 @@ def _content(page: Page) -> Content | None:
         "note": _note(len(worth), f"{len(small)} {below}", facts.overlap_words(report)),
         "below": below,
         "caveats_of": caveats,
-        "names_of": lambda finding: row_names(finding, page.by_id),
+        "names_of": lambda finding: row_names(finding, by_id),
         "worth": worth,
         "small": small,
         "whole": len(whole),

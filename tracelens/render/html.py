@@ -90,11 +90,17 @@ def _common(page: Page) -> dict[str, Any]:
     marked = report.summary.steps_marked
     listed = report.findings[: page.limit.whole + page.limit.lines]
     position = {finding.rule: n for n, finding in reversed(list(enumerate(listed, 1)))}
-    exact = {(finding.rule, row): n for n, finding in enumerate(listed, 1) for row in finding.gemms}
+    by_id = page.by_id
+    exact = {
+        (finding.rule, by_id[row].id): n
+        for n, finding in enumerate(listed, 1)
+        for row in finding.gemms
+        if row in by_id
+    }
     return {
         "r": report,
         "rows": page.rows,
-        "by_id": page.by_id,
+        "by_id": by_id,
         "per_step": words.per_step(marked),
         "slash_step": words.slash_step(marked),
         "marks": facts.MARKS,

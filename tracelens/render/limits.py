@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tracelens.render.loads import by_load
+from tracelens.render.loads import by_load, stand_for
 from tracelens.results import Finding, GemmRow, Report
 
 ROWS = 100  # GEMM rows shown; all are in --json
@@ -51,7 +51,8 @@ class PageLimits:
 
 def rows(report: Report, limits: PageLimits) -> list[GemmRow]:
     """Choose the longest rows, and beyond them those a finding told in full names, longest first."""
-    linked, all_rows = named(report.findings[: limits.whole]), by_load(report.gemms)
+    all_rows, its = by_load(report.gemms), stand_for(report.gemms)
+    linked = {its.get(row_id) for row_id in named(report.findings[: limits.whole])}
     extra = [row for row in all_rows[limits.rows :] if row.id in linked]
     return all_rows[: limits.rows] + extra[: limits.rows]
 

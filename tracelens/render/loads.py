@@ -8,7 +8,7 @@ from operator import mul
 from typing import Any
 
 from tracelens.results import GemmRow
-from tracelens.results.gemm import Lost
+from tracelens.results.gemm import Lost, WorkKnown
 
 #: By the role of a row the size that is the tokens of an expert.
 _TOKENS = {"forward": "m", "dgrad": "m", "wgrad": "k"}
@@ -18,6 +18,7 @@ _OF_ONE = (
 )  # fmt: skip
 _SUMS = ("calls", "calls_per_step", "time_ms", "time_ms_per_step", "frac")
 _RATES = ("tflops", "peak_frac", "ceiling_frac")
+_WORK: tuple[WorkKnown, ...] = ("exact", "at_most", "above_peak", "unknown")  # the least known last
 
 
 def by_load(rows: Sequence[GemmRow]) -> list[GemmRow]:
@@ -29,6 +30,12 @@ def by_load(rows: Sequence[GemmRow]) -> list[GemmRow]:
     return sorted(together, key=lambda row: -row.time_ms_per_step)
 
 
+def stand_for(rows: Sequence[GemmRow]) -> dict[str, str]:
+    """Per row the id of the one that it is part of in ``by_load``."""
+    first: dict[object, str] = {}
+    return {row.id: first.setdefault(_class_of(row), row.id) for row in rows}
+
+
 def _class_of(row: GemmRow) -> object:
     """What rows of one weight have in common, whatever they take; a row of anything else is its own."""
     tokens = _TOKENS.get(row.role or "")
@@ -38,13 +45,15 @@ def _class_of(row: GemmRow) -> object:
 
 
 def _together(rows: list[GemmRow]) -> GemmRow:
-    """Times and calls are sums, rates those of the whole; what each call has for itself is left out."""
-    first = rows[0]
+    """Times and calls are sums, rates those of the whole, the work is as known as that of the least known;
+    what each call has for itself is left out."""
+    first, least = rows[0], max(rows, key=lambda row: _WORK.index(row.work_known))
     sizes = [sorted({getattr(row, size) for row in rows}) for size in "mnk"]
     spans = " × ".join(str(one[0]) if len(one) == 1 else f"{one[0]}–{one[-1]}" for one in sizes)
     kernels = {row.kernel for row in rows}
     changed: dict[str, Any] = dict.fromkeys(_OF_ONE)
     changed |= {name: _mean(rows, name) for name in _RATES}
+    flops, moved = (_per_call(rows, name) for name in ("flops", "bytes"))
     changed |= {name: sum(getattr(row, name) for row in rows) for name in _SUMS}
     return replace(
         first,
@@ -53,6 +62,13 @@ def _together(rows: list[GemmRow]) -> GemmRow:
         alignment_bytes={},
         layout=first.layout if len({row.layout for row in rows}) == 1 else None,
         kernel=first.kernel if len(kernels) == 1 else f"{len(kernels)} kernels",
+        kernel_family=first.kernel_family if len({row.kernel_family for row in rows}) == 1 else "",
+        tensor_core=first.tensor_core if len({row.tensor_core for row in rows}) == 1 else None,
+        flops=flops,
+        bytes=moved,
+        intensity=flops / moved if flops and moved else None,
+        work_known=least.work_known,
+        work_why=least.work_why,
         lost_ms=_lost(rows),
         findings=[*dict.fromkeys(rule for row in rows for rule in row.findings)],
     )
@@ -65,11 +81,19 @@ def _mean(rows: list[GemmRow], name: str) -> float | None:
     return None if None in rates or not sum(times) else sum(map(mul, rates, times)) / sum(times)
 
 
+def _per_call(rows: list[GemmRow], name: str) -> float | None:
+    """The mean of all calls."""
+    each, calls = [getattr(row, name) for row in rows], [row.calls for row in rows]
+    return None if None in each or not sum(calls) else sum(map(mul, each, calls)) / sum(calls)
+
+
 def _lost(rows: list[GemmRow]) -> Lost:
-    """The sums of the parts; none where one of the rows is not judged."""
+    """The sums of the parts, a bound where one of them is; none where one of the rows is not judged."""
     for row in rows:
         if row.lost_ms.useful is None:
             return row.lost_ms
     parts = [part.name for part in fields(Lost) if part.name not in ("why", "unsplit", "at_least")]
-    sums: dict[str, Any] = {name: sum(getattr(row.lost_ms, name) or 0.0 for row in rows) for name in parts}
-    return Lost(**sums)
+    told = {name: [ms for row in rows if (ms := getattr(row.lost_ms, name)) is not None] for name in parts}
+    sums: dict[str, Any] = {name: sum(known) if known else None for name, known in told.items()}
+    bounds = dict.fromkeys(name for row in rows for name in row.lost_ms.at_least)
+    return Lost(**sums, at_least=[*bounds])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracelens.render.limits import PageLimits
+from tracelens.render.loads import stand_for
 from tracelens.results import GemmRow, Report
 
 #: What a section's template is filled with; "note" stands beside the heading, "title" in its place, and
@@ -24,8 +25,10 @@ class Page:
 
     @property
     def by_id(self) -> dict[str, GemmRow]:
-        """The GEMM rows shown, by id."""
-        return {row.id: row for row in self.rows}
+        """The GEMM rows shown, by the id of each row of the report that they stand for."""
+        shown = {row.id: row for row in self.rows}
+        of_report = stand_for(self.report.gemms).items()
+        return {each: shown[its] for each, its in of_report if its in shown}
 
 
 @dataclass(frozen=True, slots=True)
