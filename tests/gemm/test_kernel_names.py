@@ -323,6 +323,17 @@ def test_gemm_families(name: str, expected: dict[str, object]) -> None:
             128,
         ),
         (
+            (
+                "void cutlass::device_kernel<flash::FlashAttnBwd<flash::CollectiveMainloopBwd<2, cute::tu"
+                "ple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<64>, cute::C<128>, cute::C<"
+                "192> >, cutlass::bfloat16_t, float, cutlass::arch::Sm90, true> > >(P)"
+            ),
+            "flash3",
+            "backward",
+            (64, 128),
+            192,
+        ),
+        (
             "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0",
             "cudnn_sdpa",
             "forward",
@@ -550,6 +561,11 @@ def test_split_k_factor(name: str, grid: tuple[int, int, int] | None, batch: int
             "void fused_moe::run_global<fused_moe::Fused_Moe_Kernel_sm80<T, T, T, 32, 128, 64, 2> >(P)",
             "gemm",
             "grouped",
+        ),
+        (
+            "void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_ptp128c::GemmKernel>(P)",
+            "gemm",
+            "cutlass3",
         ),
         # attention of NVIDIA's libraries
         ("cudnn_generated_fort_native_sdpa_sm100_flash_bprop_f16_knob_31", "attention", "cudnn_sdpa"),

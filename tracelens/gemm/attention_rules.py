@@ -76,7 +76,7 @@ def _stated(match: re.Match[str]) -> Fields:
 ATTENTION_RULES: tuple[NameRule, ...] = (
     rule("attention_helper", "flash3", r"flash::FlashAttn(?:Bwd(?:Pre|Post)process|FwdCombine)", _stated),
     rule("attention_helper", "flash3", r"flash::prepare_varlen_num_blocks_kernel", nothing),
-    rule("attention", "flash3", r"\bFlashAttn(?:Fwd|Bwd)Sm\d+", _flash3),
+    rule("attention", "flash3", r"\bFlashAttn(?:Fwd|Bwd)(?:Sm\d|<)", _flash3),
     rule("attention", "flash3", r"(?P<direction>)flash::compute_attn_ws<", _flash2),
     rule("attention_helper", "flash4", r"FlashAttention\w{0,99}(?:Preprocess|Postprocess|Combine)", _stated),
     rule("attention", "flash4", r"FlashAttention(?:Forward|Backward)Sm\d+", _stated),

@@ -111,6 +111,8 @@ GEMM_RULES: tuple[NameRule, ...] = (
     # The experts' way in with its activation: TensorRT-LLM and FlashInfer, fused_moe_kernel.cuh.
     rule("gemm", "grouped", r"\bfused_moe::run_global<fused_moe::Fused_Moe_Kernel_sm\d+<", read.tensor),
     rule("gemm", "cutlass3", rf"{_CUTLASS}(?>.*?GemmUniversal<).*CollectiveMma<", templates.cutlass3),
+    # A class of one's own for CUTLASS's launcher, which has no other use for the name (DeepSeek's fp8).
+    rule("gemm", "cutlass3", r"cutlass::device_kernel<(?:\w{1,99}::){0,9}GemmKernel>", read.tensor),
     # A family of its own: nothing says that its grids are those of the library's kernels.
     rule(
         "gemm",
