@@ -138,7 +138,9 @@ def test_each_process_has_its_own_launches_and_operators(
 
 
 @pytest.mark.parametrize("apart", [0, 10**7])
-def test_processes_that_share_a_gpu_are_told(tmp_path: Path, apart: int) -> None:
+def test_processes_that_share_a_gpu_are_told(
+    tmp_path: Path, apart: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They number their launches alike, or not; a second GPU's process is none of this one's."""
     first = [e for e in FIRST["traceEvents"] if e["ph"] != "M"]
     other = [_moved(e) | ({} if e.get("cat") in ON_GPU else {"pid": 77}) for e in first]
@@ -149,8 +151,11 @@ def test_processes_that_share_a_gpu_are_told(tmp_path: Path, apart: int) -> None
     for event in other:
         if event.get("cat") in ON_GPU:
             event["pid"] = event["args"]["device"] = 0
-    lacks = {one.code for one in analyze(_written(tmp_path, "one.json", [*first, *other])).report.recording}
+    monkeypatch.setitem(FIRST, "distributedInfo", {"rank": 0, "world_size": 2})
+    report = analyze(_written(tmp_path, "one.json", [*first, *other])).report
+    lacks = {one.code for one in report.recording}
     assert "shared-gpu" in lacks and "shared-gpu" not in told
+    assert (report.trace.rank, report.trace.world_size) == (None, 2)
 
 
 def test_a_stray_kernel_on_another_gpu_is_not_nothing(tmp_path: Path) -> None:

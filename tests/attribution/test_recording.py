@@ -125,6 +125,14 @@ def test_the_head_of_the_file_can_lack_things_too(tmp_path: Path, good: dict[str
     assert codes(spoiled(tmp_path, good, distributedInfo=None)) == ["no-rank"]
 
 
+def test_no_profiler_names_the_rank_of_two_processes(tmp_path: Path, good: dict[str, Any]) -> None:
+    def put_together(events: Events) -> Events:
+        launch = next(e for e in events if e.get("cat") == "cuda_runtime")
+        return [*events, launch | {"pid": 10**6, "args": launch["args"] | {"correlation": 10**8}}]
+
+    assert "no-rank" not in codes(spoiled(tmp_path, good, put_together, distributedInfo=None))
+
+
 def test_a_cut_off_file_is_told_and_how_to_get_a_whole_one(tmp_path: Path, good: dict[str, Any]) -> None:
     text = json.dumps(good)
     lack = lacks_of(read(tmp_path, text[: len(text) // 2]))[0]

@@ -236,9 +236,14 @@ def _other_devices(r: _Recording) -> Iterator[Lack]:
         yield Lack("several-gpus", *told, _by_share(share), share)
 
 
+def _launching(r: _Recording) -> npt.NDArray[np.int64]:
+    """Per launch its process."""
+    return processes_of_threads(r.trace)[r.trace.launches.thread]
+
+
 def _processes(r: _Recording) -> Iterator[Lack]:
     """Files put together of processes that share a GPU: what they run at once is no sequence."""
-    process = processes_of_threads(r.trace)[r.trace.launches.thread]
+    process = _launching(r)
     ids = [r.trace.launches.correlation[process == one] for one in np.unique(process)]
     of_each = [np.isin(r.trace.kernels.correlation, one[one >= 0]).mean() for one in ids if len(one)]
     count = sum(share > _NEGLIGIBLE for share in of_each)
@@ -271,7 +276,8 @@ def _overhead(r: _Recording) -> Iterator[Lack]:
 
 
 def _rank(r: _Recording) -> Iterator[Lack]:
-    if r.communication.any() and r.trace.device is None and rank_and_world(r.trace.metadata)[0] is None:
+    one = r.trace.device is None and len(np.unique(_launching(r))) < 2  # of files put together none is known
+    if r.communication.any() and one and rank_and_world(r.trace.metadata)[0] is None:
         yield Lack("no-rank", *words.NO_RANK, "low", r.share(r.communication))
 
 

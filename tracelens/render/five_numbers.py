@@ -55,12 +55,14 @@ def _step_time(report: Report) -> Number:
 
 
 def at_least(share: float) -> str:
-    """A share that is a lower bound; one that rounds to nothing bounds nothing.
+    """A share that is a lower bound; one that rounds to nothing bounds nothing, and none is above all.
 
-    >>> at_least(0.374), at_least(0.0001)
-    ('≥ 37.4%', 'unknown')
+    >>> at_least(0.374), at_least(0.0001), at_least(1.0)
+    ('≥ 37.4%', 'unknown', '100%')
     """
     text = f.pct(share)
+    if share >= 1:
+        return text
     return f.UNKNOWN if text.startswith("<") or not share else _LEAST + text
 
 

@@ -37,7 +37,8 @@ _HOST = 0.30
 _UNEVEN = 2.0
 _WAITED = {
     "compile": "for torch.compile", "break": "at graph breaks", "data": "for the DataLoader",
-    "workers": "for the DataLoader", "pageable": "for pageable copies", "fetch": "for results it fetches",
+    "workers": "for the DataLoader", "pageable": "for pageable copies",
+    "fetch": "while the CPU fetches results",
 }  # fmt: skip
 #: While these run the GPU is not idle.
 _COPIES = frozenset({"pageable", "fetch"})

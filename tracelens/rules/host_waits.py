@@ -84,7 +84,7 @@ def _make(wait: HostWait, facts: StepFacts) -> Candidate:
     copies = wait.kind in ("pageable", "fetch")
     alone = "nothing else runs on the GPU" if copies else "the GPU waits"
     fetches = wait.kind == "fetch"
-    behind = " and until the next kernel, no longer than the CPU waits for each" if fetches else ""
+    behind = ", counted to the next kernel but no longer than the CPU waits" if fetches else ""
     return Candidate(
         name=title[:1].lower() + title[1:],
         title=f"{title}: {ms(wait.ms_per_step)} {facts.per_step}",

@@ -30,26 +30,24 @@ def one_device(trace: Trace, wanted: int | None = None) -> Trace:
         there = f"GPUs {integers(devices)}" if devices else "events that name no GPU"
         raise UsageError(f"GPU {wanted} ran nothing in this trace: it holds {there}")
     time = {one: int(kernels.dur_ns[kernels.device == one].sum()) for one in devices}
+    process, head = processes_of_threads(trace), trace.metadata
+    process_of = process[launches.thread]
+    info = head.get("distributedInfo")
+    if isinstance(info, dict) and len(np.unique(process_of)) > 1:  # of one of the files put together
+        head = head | {"distributedInfo": {key: value for key, value in info.items() if key != "rank"}}
     if len(devices) <= 1:
-        return trace
+        return replace(trace, metadata=head)
     chosen = wanted if wanted is not None else max(devices, key=lambda one: (time[one], -one))
     mine = np.isin(kernels.device, [chosen, MISSING])
-    launch, process = launches_of_kernels(trace), processes_of_threads(trace)
+    launch = launches_of_kernels(trace)
     ours, theirs = (np.unique(launch[here & (launch >= 0)]) for here in (mine, ~mine))
     own = ~np.isin(np.arange(len(launches)), np.setdiff1d(theirs, ours))
-    process_of = process[launches.thread]
     strangers = np.setdiff1d(process_of[theirs], process_of[ours])
 
     def kept(table: T) -> T:
         return table.rows(~np.isin(process[getattr(table, "thread")], strangers))  # noqa: B009
 
     listed = [entry for entry in device_properties(trace.metadata) if entry.get("id") == chosen]
-    told: dict[str, object] = {"deviceProperties": listed} if listed else {}
-    info = trace.metadata.get("distributedInfo")
-    if (
-        isinstance(info, dict) and len(np.unique(process_of)) > 1
-    ):  # files put together: the head is that of one of them
-        told["distributedInfo"] = {key: value for key, value in info.items() if key != "rank"}
     return replace(
         trace,
         kernels=kernels.rows(mine),
@@ -58,7 +56,7 @@ def one_device(trace: Trace, wanted: int | None = None) -> Trace:
         ranges=kept(trace.ranges),
         frames=kept(trace.frames),
         flows=kept(trace.flows),
-        metadata=trace.metadata | told,
+        metadata=head | ({"deviceProperties": listed} if listed else {}),
         device=chosen,
         beside={one: ns for one, ns in time.items() if one != chosen},
     )
