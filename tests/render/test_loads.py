@@ -10,7 +10,7 @@ from tests.advice.advice_rows import gemm
 from tests.render import sample_report
 from tracelens.render.findings import row_names
 from tracelens.render.gemm_table import SECTION
-from tracelens.render.html import _common
+from tracelens.render.html import _common, render_html
 from tracelens.render.limits import PageLimits, rows
 from tracelens.render.loads import by_load
 from tracelens.render.section import Page
@@ -78,6 +78,14 @@ def test_the_intensity_of_a_joined_row_is_that_of_all_its_calls() -> None:
     rows = [replace(ROWS[1], flops=6e9, bytes=1e6), replace(ROWS[2], flops=2e9, bytes=3e6)]
     joined = by_load(rows)[0]
     assert joined.flops == pytest.approx(4e9) and joined.intensity == pytest.approx(8e9 / 4e6)
+
+
+def test_a_joined_row_is_found_and_sorted_by_its_sizes() -> None:
+    experts = [
+        replace(row, flops=2.0 * row.m * row.n * row.k) for row in ROWS[1:3] if row.m and row.n and row.k
+    ]
+    page = render_html(replace(sample_report.full(), gemms=experts, findings=[]))
+    assert f'data-q="forward 70–100x512x1024" data-v="{85 * 512 * 1024}"' in page
 
 
 def test_a_finding_in_a_row_that_another_stands_for_is_linked_with_that_one() -> None:
