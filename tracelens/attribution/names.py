@@ -150,7 +150,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("residual", r"hyper_?(connections?|head)$"),  # several streams, and the ways between (arXiv 2409.19606)
     (
         "norm",
-        r"(?<!with)norm_?\d*$",
+        r"(?<!with)norm\d*$|^norm_\d+$",
         r"^ln(_?\d|_f|_\w+|tuninglayer)?$",  # the last around one, of peft
         rf"(layer|rms)_?norm(?!{_NEAR}({_AROUND_NORM}))",
         "batchnorm",
