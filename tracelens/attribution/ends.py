@@ -73,10 +73,9 @@ def ends(
     own, alone = top == home, home < 0
     plain = own | _plain(paths, nodes, home)
     front = plain & np.where(alone, ~before & after, when < first[home])
-    apart = ~own & ~_like(
-        _key(home, kind[top]), ~front & before & after
-    )  # what runs between layers is of them
-    front &= own | (apart & (_alike(_key(home, kind[top]), top, front) <= _FEW))
+    of_kind = _key(home, kind[top])
+    apart = ~own & ~_like(of_kind, ~front & before & after)  # what runs between layers is of them
+    front &= own | (apart & (_alike(of_kind, top, front) <= _FEW))
     head = plain & before & ~after & apart & ~_like(links.name[top], front & ~own)
     product = np.isin(rule, [RULE_CODE["linear"], RULE_CODE["convolution"]])
     # behind other layers, and of what has gradients, it can be a part of these: keys made ahead, scores
@@ -85,20 +84,24 @@ def ends(
     front &= own | ~before | ~_like(top, multiplies) | _like(top, fed)
     head &= ~_like(top, fed)  # of data, behind layers: a table of what is asked for
     # several of a kind that others follow are stages, or make targets
-    last = np.zeros(len(above) + 1, np.int64)
-    ended = head & multiplies
-    np.maximum.at(last, home[ended], when[ended])
-    final = _like(_key(home, kind[top]), ended & (when == last[home]))
-    head &= ~_like(top, multiplies) | final | (_alike(_key(home, kind[top]), top, head) < _SEVERAL)
+    final = _like(of_kind, _ends_last(home, when, head & multiplies))
+    head &= ~_like(top, multiplies) | final | (_alike(of_kind, top, head) < _SEVERAL)
     out[nodes[front]] = _EMBEDDING
     masks = front & own & asks[nodes] & ~trained
-    out[nodes[masks]] = np.where(_like(home, trained), _OTHER, 0)[
-        masks
-    ]  # they tell where others have gradients
+    told = np.where(_like(home, trained), _OTHER, 0)  # where others have gradients
+    out[nodes[masks]] = told[masks]
     out[nodes[head]] = np.where(alone & ~_like(top, product[nodes]), _LOSS, _LOGITS)[head]
     follows = _around(edges, links.ts_ns[(product | behind) & ~phases.backward], when)[1]
     out[nodes[own & before & ~after & (above[home] < 0) & trained & ~follows]] = _LOSS
     return out
+
+
+def _ends_last(home: IntArray, when: Times, some: BoolArray) -> BoolArray:
+    """Which of some begins last in its home?"""
+    last = np.zeros(int(home.max(initial=0)) + 2, np.int64)  # the place behind all is of no home
+    np.maximum.at(last, home[some], when[some])
+    found: BoolArray = some & (when == last[home])
+    return found
 
 
 def _of_data(links: Links, phases: Phases, product: BoolArray) -> BoolArray:
