@@ -17,6 +17,7 @@ from tracelens.accounting.counters import sampled
 from tracelens.accounting.degrees import declared, with_degrees
 from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.host_waits import host_waits
+from tracelens.accounting.idle import idle_in
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.messages import with_messages
@@ -307,6 +308,7 @@ def analyze_trace(
         report,
         findings=advice.findings,
         checks=advice.checks,
+        summary=replace(report.summary, idle_in=idle_in(trace, links, times) if times.marked else None),
         what_if=[scenario(step, text) for text in what_ifs],
         explorer=explore(step, advice.findings) if shape_search else Explorer(),
         shape_search=search_step(step, report.model, lacks=report.recording) if shape_search else None,

@@ -14,7 +14,8 @@ from tests.trace.tools import read, small_trace
 from tracelens.accounting.limits import picture_of
 from tracelens.analysis import analyze_trace
 from tracelens.numbers import ms
-from tracelens.render.verdict import _WAITED, verdict
+from tracelens.render.redact import redact
+from tracelens.render.verdict import _WAITED, verdict, with_verdict
 from tracelens.results import HostWait, Report
 from tracelens.rules.host_waits import HostWaits
 
@@ -27,6 +28,7 @@ def with_gaps(folder: Path, *spans: tuple[str, str, float, float], ahead: float 
     Copies are launched ``ahead`` of their begin."""
     trace = json.loads(small_trace(steps=3, prelaunched=0).text())
     events: list[dict[str, Any]] = trace["traceEvents"]
+    events[:] = [one for one in events if "zero_grad" not in one["name"]]  # the gap would be in it
     steps = sorted(
         (
             one
@@ -180,3 +182,44 @@ def test_the_verdict_names_a_wait_from_one_percent_of_the_step_on(
     assert (_WAITED[kind] in said) == (percent > 1)
     for wait_ms in found:
         assert wait_ms == pytest.approx(percent / 100 * step_ms, rel=0.03) and ms(wait_ms) in said
+
+
+@pytest.mark.parametrize(
+    ("spans", "named"),
+    [
+        ([("user_annotation", "load_batch", 0.1, 0.9)], ("range", "load_batch", 0.8)),
+        (
+            [("user_annotation", "outer", 0.0, 1.0), ("user_annotation", "inner", 0.1, 0.8)],
+            ("range", "inner", 0.7),
+        ),
+        (
+            [("user_annotation", "metrics", 0.1, 0.9), ("cpu_op", "aten::nonzero", 0.2, 0.8)],
+            ("range", "metrics", 0.8),
+        ),
+        (
+            [("cpu_op", "aten::nonzero", 0.2, 0.5), ("cpu_op", "aten::nonzero", 0.6, 1.0)],
+            ("operator", "aten::nonzero", 0.7),
+        ),
+        (
+            [("python_function", "train.py(31): augment", 0.0, 0.9)],
+            ("function", "train.py(31): augment", 0.9),
+        ),
+        ([("user_annotation", "load_batch", 0.1, 0.4)], None),  # less than half
+        ([], None),  # steps and layers hold launches as they hold idle time
+    ],
+    ids=["range", "inner", "range first", "operator", "function", "little", "none"],
+)
+def test_what_holds_most_of_the_idle_time_is_named(
+    tmp_path: Path, spans: list[tuple[str, str, float, float]], named: tuple[str, str, float] | None
+) -> None:
+    found = with_gaps(tmp_path, *spans).summary.idle_in
+    assert (found and (found.kind, found.op)) == (named and named[:2])
+    if found is not None and named is not None:
+        assert found.ms_per_step == pytest.approx(named[2] * GAP_US / 1e3, rel=0.05)
+
+
+def test_the_verdict_says_in_what_the_gpu_idles_and_hides_the_name(tmp_path: Path, said: Listener) -> None:
+    report = with_verdict(with_gaps(tmp_path, ("user_annotation", "batch", 0.1, 0.9)))
+    said(report.summary.verdict, report.summary.verdict_to_try)
+    hidden = redact(report).summary
+    assert "batch`" not in hidden.verdict + hidden.verdict_to_try

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.steps import Judged, Row, judge
 from tracelens.config import config_from_flags
 from tracelens.config.training import Training
-from tracelens.step.words.planned import FAST_END
+from tracelens.step.words.planned import COMPILED
 
 STEPS = Path(__file__).with_name("published_steps.csv")
 _SIZES = ("hidden", "heads", "kv_heads", "layers", "ffn", "vocab")
@@ -60,7 +60,7 @@ def test_what_is_said_of_compiled_steps_is_what_these_took() -> None:
         compiled = [one["compiled"] == "1" for one in csv.DictReader(file)]
     errors = [error for error, one in zip(judge(rows()).errors, compiled, strict=True) if one]
     less = 100 * (1 - math.exp(-statistics.median(errors)))
-    assert [int(number) for number in re.findall(r"\d+", FAST_END)] == [len(errors), round(less)]
+    assert [int(number) for number in re.findall(r"\d+", COMPILED)] == [len(errors), round(less)]
 
 
 def test_steps_that_others_published() -> None:

@@ -163,6 +163,7 @@ def test_values_become_json_and_come_back() -> None:
 def test_what_is_fixed_is_not_searched(tmp_path: Path) -> None:
     found = suggest(gpt3_2_7b(), gpu="h100-sxm", fix=["vocab", "heads"])
     assert not {"vocab", "heads", "head_dim"} & set(found.searched)
+    assert not any("50257 → 50304" in note for note in found.notes)
     nano = suggest(read(tmp_path, configs.NANOGPT, "a.py"), gpu="h100-sxm")
     assert "hidden" not in nano.searched
     assert any("4 * n_embd" in note for note in nano.notes)

@@ -177,6 +177,11 @@ def test_no_step_is_faster_than_its_gemms_alone(gpu: str) -> None:
     assert (step.mfu_frac.high or 0.0) < (1.1 if gpu.startswith("rtx") else 1)
 
 
+def test_the_fast_end_of_one_gpu_hides_no_exchanges(said: Listener) -> None:
+    alone, eight = (_step(Training(gpus)).notes for gpus in (1, 8))
+    said([note for note in alone if note not in eight])
+
+
 def test_what_was_not_there_to_fit_is_said(tmp_path: Path, said: Listener) -> None:
     config = read(tmp_path, MIXTRAL_8X7B)
     planner = Planner(config.layout, gpu=find_gpu(None, override="h100-sxm"))

@@ -132,7 +132,7 @@ def _idle(report: Report) -> Card:
     ]
     if loads >= _LOADS or any(one.evidence["kind"] in ("data", "workers") for one in seen):
         todo.insert(0, loader)
-    if not found.asked and not seen:
+    if not found.asked and not seen and summary.idle_in is None:
         todo.insert(1, "Find the cause: tracelens analyze TRACE --waits.")
     if picture.launches_wait:
         todo.remove(fewer)

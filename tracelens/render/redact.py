@@ -42,7 +42,7 @@ _PUBLIC_GROUP = re.compile(r"default_pg|undefined|\d+|")
 _HASHED = re.compile(r"(?:kernel|module|file|op|group)-[0-9a-f]{12}(?:\.[a-z.]+)?")
 _SUFFIX = re.compile(r"(?:\.(?:pt|trace|report|summary|json|gz))*$")
 #: A name among other words is told by its letters; a kernel named "add" is not looked for in sentences.
-_TELLING = re.compile(r"(?=.*(?:[_.:<\d]|[a-z][A-Z]|[A-Z]{2})).{6,}", re.DOTALL)
+_TELLING = re.compile(r"`.*`|(?=.*(?:[_.:<\d]|[a-z][A-Z]|[A-Z]{2})).{6,}", re.DOTALL)
 
 
 def redact(value: T, *, kernels: Iterable[str] = (), modules: Iterable[str] = ()) -> T:
@@ -54,6 +54,8 @@ def redact(value: T, *, kernels: Iterable[str] = (), modules: Iterable[str] = ()
     names = {name: hashed("kernel", name) for name in kernels} | {name: _module(name) for name in modules}
     for kind, name in _named(plain):
         names[name] = _HIDES.get(kind, partial(hashed, kind))(name)
+        if kind == "op":  # the verdict quotes it
+            names[f"`{name}`"] = f"`{names[name]}`"
         if kind == "file":
             names.setdefault(_SUFFIX.sub("", name), hashed(kind, name))
     names = {name: new for name, new in names.items() if name and new != name and name not in COMPONENTS}

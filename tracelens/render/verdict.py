@@ -206,6 +206,9 @@ def _for_idle(seen: StepPicture, found: Limits) -> str:
     """
     timed = seen.summary.unprofiled.median_ms is not None
     idle_ms = found.idle_ms if timed else seen.summary.idle_ms
+    if seen.launches_wait and (within := seen.summary.idle_in) is not None:
+        most_ms = min(within.ms_per_step, idle_ms)
+        return f"shorten `{within.op}` or take it out of the step, at most {ms(most_ms)}"
     if seen.launches_wait or timed:
         return f"{FIND_CPU if seen.launches_wait else LAUNCH_LESS}, at most {ms(idle_ms)}"
     others = sum(one.evidence["wait_ms"] for one in seen.waits if one.evidence["kind"] not in _COPIES)
@@ -265,21 +268,25 @@ def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> Verdict:
         part, idle_ms = _mean_part(seen, seen.summary.idle_ms), seen.summary.idle_ms
     else:
         part, idle_ms = _part(found.idle_ms, without_ms, "a step without the profiler"), found.idle_ms
+    of = "that" if without_ms is None else f"the {ms(seen.summary.idle_ms)} under the profiler"
     wait = max(seen.waits, key=lambda one: one.evidence["wait_ms"], default=None)
     if wait is not None and wait.evidence["wait_ms"] >= _MOST * seen.summary.idle_ms:
         wait_ms, fix = wait.evidence["wait_ms"], lower(wait.action)
-        of = "that" if without_ms is None else f"the {ms(seen.summary.idle_ms)} under the profiler"
         return Verdict(
             f"The GPU is idle {part}: it waits {_WAITED[wait.evidence['kind']]} for {ms(wait_ms)} of {of}.",
             f"{TO_TRY} {fix}, at most {ms(min(wait_ms, idle_ms))} {per_step(seen.marked)}.",
             "",
         )
     to_try = f"{TO_TRY} {_for_idle(seen, found)} per step."
+    within, doing = seen.summary.idle_in, "."
+    if within is not None:
+        doing = f"; for {ms(within.ms_per_step)} of {of} the CPU is in `{within.op}`."
     if found.idle_ms < _HOST * (without_ms or found.step_ms):
-        return Verdict(f"The GPU is idle {part}{_more(seen, alone=alone)}", to_try, "")
+        more = _more(seen, alone=alone).removesuffix(".")
+        return Verdict(f"The GPU is idle {part}{more}{doing}", to_try, "")
     shapes = "" if alone else ", not limited by GEMM shapes"
     profiled = profiled_steps(seen) if without_ms is None else ""
-    return Verdict(f"The step is CPU-bound{shapes}: the GPU is idle {part}.", to_try, profiled)
+    return Verdict(f"The step is CPU-bound{shapes}: the GPU is idle {part}{doing}", to_try, profiled)
 
 
 def profiled_steps(seen: StepPicture) -> str:

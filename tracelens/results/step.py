@@ -72,6 +72,19 @@ class UnprofiledSteps:
     times_ms: Annotated[list[float], says("of each of them, in order")] = field(default_factory=list)
 
 
+#: ``record_function``; an operator of PyTorch or of another library; a Python frame (with_stack=True).
+IdleKind = Literal["range", "operator", "function"]
+
+
+@dataclass(frozen=True, slots=True)
+class IdleIn:
+    """What the CPU is in for at least half of the time in which no GPU event runs."""
+
+    kind: IdleKind
+    op: Annotated[str, says("its name, of 60 letters at most")]
+    ms_per_step: Annotated[float, says("of the idle time")]
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     step_ms: Annotated[StepTime, says("with the profiler running, which makes it longer")]
@@ -120,6 +133,9 @@ class Summary:
         dict[str, float], says("type -> share of the FLOPs that are measured against its dense peak")
     ] = field(default_factory=dict)
     mfu_peak_tflops: Annotated[float | None, says("of all of them: 1 / sum(share / peak)")] = None
+    idle_in: Annotated[
+        IdleIn | None, says("null: no range, operator or function holds so much, or no step is marked")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

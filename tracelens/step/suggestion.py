@@ -58,7 +58,7 @@ def suggest(
     padded = _padded_by_compile(present)
     if padded:
         notes.append(words.padded_by_compile(padded))
-    if all(pick.then.vocab == known.model.vocab for pick in found.picks):
+    if "vocab" in limits.free and all(pick.then.vocab == known.model.vocab for pick in found.picks):
         notes += _to_pad(present)
     if left := planner.left_wide(known.model):
         notes.append(words.stays_wide(left, dtype, LOW_PRECISION[dtype]))

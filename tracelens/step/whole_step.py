@@ -355,9 +355,13 @@ def _notes(planner: Planner, config: ModelConfig, training: Training) -> Iterato
         if (training.gpus or 1) > 1:
             yield words.FAST_END_HIDES
     else:
-        fitted = planner.gpu.name in FITTED
+        fitted, fast = planner.gpu.name in FITTED, words.fast_end(training.gpus or 1)
         yield words.AS_PUBLISHED if fitted else words.gpu_unfitted(planner.gpu.title)
-        yield words.MEGATRON_AS_PLAIN if training.stack == "megatron" else words.FAST_END
+        yield (
+            f"{words.MEGATRON_AS_PLAIN}; {fast}"
+            if training.stack == "megatron"
+            else f"{fast}; {words.COMPILED}"
+        )
     yield from _unlike(planner, config, training)
     fitted = training.strategy == "fsdp" or _megatron(planner, training)
     if not fitted and training.strategy is not None and (training.gpus or 1) > 1:

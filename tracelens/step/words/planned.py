@@ -20,16 +20,10 @@ AS_MEGATRON = (
     "runs as NVIDIA's published steps of Megatron-Core with Transformer Engine did: today's attention, casts"
     " within other kernels, exchanges beside kernels; later containers are at the fast end"
 )
-MEGATRON_AS_PLAIN = (
-    "Megatron-LM's published steps of 2021 and 2022 on A100 ran as plain PyTorch does; the fast end has"
-    " today's attention and hides exchanges"
-)
+MEGATRON_AS_PLAIN = "Megatron-LM's published steps of 2021 and 2022 on A100 ran as plain PyTorch does"
 STACK_ASSUMED = "plain PyTorch is assumed: --stack megatron is Megatron-Core with Transformer Engine"
 #: tests/advice/published_steps.csv, at the median.
-FAST_END = (
-    "the fast end has today's attention and hides exchanges; 37 published steps under torch.compile took 12 %"
-    " less than the middle"
-)
+COMPILED = "37 published steps under torch.compile took 12 % less than the middle"
 FAST_END_HIDES = "the fast end hides exchanges behind kernels; torch.compile gains further"
 EXPERTS_UNFITTED = (
     "no step of a mixture of experts was there to fit: theirs is the time of tuned grouped GEMMs"
@@ -47,6 +41,11 @@ PCIE = "exchanges over PCIe are those of one machine; the fast end has the rate 
 FULL_RECOMPUTE = "full recompute"
 SEQUENCE_PARALLEL = "sequence parallelism"
 MORE_BYTES = "more bytes"
+
+
+def fast_end(gpus: int) -> str:
+    """What the fast end of the range is of; one GPU exchanges nothing."""
+    return "the fast end has today's attention" + (" and hides exchanges" if gpus > 1 else "")
 
 
 def low_precision_unfitted(dtype: str) -> str:
