@@ -208,6 +208,21 @@ def test_what_a_small_product_would_save_is_said_and_is_no_finding() -> None:
     assert outcome.state == "passed" and outcome.findings == ()
 
 
+@pytest.mark.parametrize(
+    ("rows", "share"),
+    [((961, 1024), 0.826), ((1, 64), 0.993)],  # 1 - 0.35 * 12.7 / 25.5, and all but 2 us of 300
+    ids=["fills the GPU", "a tile for 16 of 28 SMs"],
+)
+def test_without_shapes_the_time_bounds_the_work(rows: tuple[int, int], share: float) -> None:
+    known = fp32(1, 1024, 2048, 512, time_us=300.0)
+    bare = replace(
+        known, m=None, n=None, k=None, dtype=None, flops=None, bytes=None, m_range=rows, n_range=(1921, 2048)
+    )
+    saving, predicted = (check(row, gpu=RTX3060, step_ms=1.0).findings[0].saving_ms for row in (bare, known))
+    assert saving.mid is None and saving.high == pytest.approx(0.3 * share, abs=0.001)
+    assert (saving.high or 0.0) > (predicted.high or 1.0)  # what shapes would have told
+
+
 def test_what_cannot_be_judged() -> None:
     bare = gemm(1, None, None, None, kernel="volta_sgemm_128x32_nt", dtype=None)
     shapeless = check(bare)

@@ -31,6 +31,10 @@ _MOST = 2 / 3
 #: Bytes that a cast from fp32 to 16 bits moves per element.
 _CAST_BYTES = 6
 _ROWS_IN_FULL = 3
+#: CUDA cores reach 0.39 to 0.96 of their peak in fp32 GEMMs of 40 us and more with a tile for each SM (45 of
+#: A100, H100, RTX 3060 and 4090 in public traces), but for thin ones. Those wait for memory: half the bytes
+#: save half of their time, which is less than such a bound.
+_SLOWEST, _LONG_US = 0.35, 40.0
 #: Of the time: rows without a prediction beside those with one.
 _OPEN = 0.1
 
@@ -94,12 +98,16 @@ class Precision:
             now, then = bytes_per_element(row.dtype), bytes_per_element(target)
             moved = row.bytes * then / now if row.bytes is not None and now and then else None
             cap, why = None, ""
+            least = _least_flops(row, facts) if row.flops is None else None
             if row.flops is None and peaks.get(self.now, 0.0) >= peaks[target]:
                 cap, why = 0.0, f"(this GPU is no faster in {target} than in {self.now})"
             bound = bound_of_row(
-                replace(row, math_dtype=target, bytes=moved), gpu=facts.gpu, cap_frac=cap, cap_why=why
-            )
-            found.append(replace(bound, row=row))
+                replace(row, math_dtype=target, bytes=moved, flops=least or row.flops),
+                gpu=facts.gpu, cap_frac=cap, cap_why=why,
+            )  # fmt: skip
+            how = bound.how.removesuffix(".")
+            how += f"; work as CUDA cores do it at {_SLOWEST:.0%} of their peak." if least else "."
+            found.append(Bound(row, bound.ms, how))
         return found
 
     def arithmetic(self, facts: StepFacts, target: str) -> str:
@@ -130,6 +138,15 @@ def _retyped(facts: StepFacts, row: GemmRow, target: str) -> Scaled | str:
     if facts.step is None or sizes is None:
         return "the step cannot be simulated" if facts.step is None else "its sizes are not known"
     return retyped(row, sizes, target, step=facts.step)
+
+
+def _least_flops(row: GemmRow, facts: StepFacts) -> float | None:
+    """What a call on CUDA cores computed at least, by its time; None where its grid leaves SMs idle."""
+    peak, sms, tiles = facts.gpu.peak_tflops.get("fp32"), facts.gpu.sms, row.batch or 1
+    for span, tile in ((row.m_range, row.tile_m), (row.n_range, row.tile_n)):
+        tiles *= -(-span[1] // tile) if span and tile else 0
+    long = _named_fp32(row) and call_us_of(row) >= _LONG_US and sms and tiles >= sms
+    return _SLOWEST * peak * call_us_of(row) * 1e6 if long and peak else None
 
 
 def preferred(savings: Mapping[str, Estimate | None], bounds_ms: Mapping[str, float]) -> str:
