@@ -20,6 +20,7 @@ import pytest
 
 import tracelens
 from benchmarks.compare_power import answers
+from tests.advice.advice_rows import gemm
 from tests.cli import running
 from tests.compare.parsed import Parsed, only_ours
 from tests.kept import analyzed
@@ -32,7 +33,7 @@ from tracelens.comparison.gemms import match_gemms
 from tracelens.comparison.step_change import mixed_otherwise, spread, step_change
 from tracelens.comparison.steps import rank_test, shift, smallest_p
 from tracelens.errors import UsageError
-from tracelens.render.compare import outcome_lines
+from tracelens.render.compare import outcome_lines, shape, shape_change
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.compare_markdown import render_markdown
 from tracelens.render.compare_words import against, foretold
@@ -398,6 +399,29 @@ def test_logits_in_another_dtype_are_the_same_gemms_with_another_dtype() -> None
 
 def test_a_generated_trace_is_said_before_all_else() -> None:
     assert render_markdown(compare_reports(*map(report, SAMPLES))).startswith("*Generated trace, not a meas")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "state"), [((90, 110, 101), "same_shape"), ((180, 220, 200), "shape_changed")]
+)
+def test_experts_of_equal_weights_are_one_gemm_however_many_tokens_each_got(
+    tokens: tuple[int, ...], state: str, said: Listener
+) -> None:
+    before, after = (
+        replace(
+            sample_report.full(),
+            gemms=[
+                gemm(at, m, 512, 1024, component="moe.experts", time_us=float(m), shape_known="exact")
+                for at, m in enumerate(loads)
+            ],
+        )
+        for loads in ((100, 70, 130), tokens)
+    )
+    (one,) = match_gemms(before, after)
+    assert one.state == state and one.before is not None and one.after is not None
+    assert one.before.ids == ["g0", "g1", "g2"] and (one.before.m, one.before.calls_per_step) == (None, 3.0)
+    assert one.after.time_ms_per_step == pytest.approx(sum(tokens) / 1e3)
+    said(shape(one.before), shape_change(one))
 
 
 def test_every_gemm_is_in_the_comparison_once() -> None:

@@ -22,11 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracelens
+from tests.kept import analyzed
 from tests.render import large_report, sample_report, sample_shapes
 from tests.render.golden import check
 from tests.said import Listener
 from tracelens import numbers as f
 from tracelens.accounting.cost import with_cost
+from tracelens.accounting.loads import by_load
 from tracelens.analysis import analyze
 from tracelens.render import explorer, groups, layers, losses
 from tracelens.render.findings import row_names
@@ -375,6 +377,17 @@ def test_the_waterfall_steps_down_from_all_gemm_time_to_the_useful() -> None:
 def test_gemm_time_that_cannot_be_split_says_why(said: Listener) -> None:
     gemms = _Page(_section(render_html(sample_report.unknown_gpu()), "h-gemms")).text
     said(re.findall(r"The [\d.]+ ms of GEMM time .*", gemms))
+
+
+def test_a_mixture_s_page_has_all_its_rows_and_data_that_its_script_needs() -> None:
+    """What no page shows takes no row's place: kernels besides GEMMs, and 501 rows behind a finding."""
+    report = analyzed(
+        Path(__file__).parents[2] / "sample_traces" / "h100-sxm_moe_8experts_eager.json.gz"
+    ).report
+    page = render_html(report)
+    assert len(page.encode()) < BUDGET
+    assert len(re.findall(r'<tr id="g\d+"', page)) == len(by_load(report.gemms)) < len(report.gemms)
+    VALIDATOR.validate(_data(page))
 
 
 def test_a_large_report_shows_fewer_derivations_before_fewer_rows() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tracelens import numbers as f
+from tracelens.accounting.loads import TOKENS, class_of, together
 from tracelens.comparison import words
 from tracelens.comparison.same_work import side_ms
 from tracelens.results import GemmRow, Report
@@ -26,10 +27,11 @@ def match_gemms(before: Report, after: Report) -> list[GemmChange]:
     """Pair the GEMMs of two reports: first by the same shape, then what is left by what it computes.
 
     Rows of one shape and dtype in one place (component, role, phase) are one GEMM here, whatever their
-    kernels. What is left in a place is paired when its sizes are the same; when they are the same model
-    dimensions ("b*s", "v", "h"); when it is as much work (a product transposed, or batched); when it is in
-    the same layers with two of M, N and K in common; or when it is the only one left. Parts that no module
-    names are never paired by that last rule. A trace without shapes says no role either: there the same
+    kernels, and so are those of experts' equal weights, however many tokens each got. What is left in a
+    place is paired when its sizes are the same; when they are the same model dimensions ("b*s", "v", "h");
+    when it is as much work (a product transposed, or batched); when it is in the same layers with two of M,
+    N and K in common; or when it is the only one left. Parts that no module names are never paired by that
+    last rule. A trace without shapes says no role either: there the same
     kernels are the same GEMM. What then has no partner in its own place has one elsewhere
     where a single one of the same shape and calls is left: it moved. What is left of one place on both
     sides stands together: one difference, where a row of each would look like a saving and a loss.
@@ -125,8 +127,10 @@ def _many(groups: list[list[GemmRow]]) -> GemmSide:
     """Several shapes as one side; its note names them."""
     one = _side([row for rows in groups for row in rows])
     if len(groups) == 1:
-        return replace(one, shape_note=_spelled(groups[0][0]))
-    names = list(dict.fromkeys(_spelled(rows[0]) for rows in sorted(groups, key=lambda rows: -_time(rows))))
+        return replace(one, shape_note=_spelled(_one(groups[0])))
+    names = list(
+        dict.fromkeys(_spelled(_one(rows)) for rows in sorted(groups, key=lambda rows: -_time(rows)))
+    )
     return replace(
         one, m=None, n=None, k=None, batch=None,
         shape_note=words.several_shapes(names[:_NAMED], len(names) - _NAMED),
@@ -170,7 +174,14 @@ def _places(rows: Iterable[GemmRow]) -> dict[Place, dict[object, list[GemmRow]]]
     return found
 
 
+def _one(rows: list[GemmRow]) -> GemmRow:
+    """The row that stands for all of them: the first; of experts with several loads, the joined one."""
+    return together(rows) if len({(row.m, row.n, row.k) for row in rows}) > 1 else rows[0]
+
+
 def _shape(row: GemmRow) -> tuple[object, ...]:
+    if isinstance(weights := class_of(row), tuple):
+        return weights
     sizes = (row.m, row.n, row.k, row.batch, row.shape_note, row.m_range, row.n_range)
     if sizes == (None,) * len(sizes) or (row.role is None and _unsized(row)):
         # nothing known of it, or as good as nothing: only the same kernel is the same work
@@ -196,10 +207,11 @@ def _same_work(a: list[GemmRow], b: list[GemmRow]) -> bool:
 
 
 def _work(rows: list[GemmRow]) -> float | None:
-    m, n, k = rows[0].m, rows[0].n, rows[0].k
-    if m is None or n is None or k is None:
+    if any(size is None for row in rows for size in (row.m, row.n, row.k)):
         return None
-    return sum(row.calls_per_step for row in rows) * (rows[0].batch or 1) * m * n * k
+    return sum(
+        row.calls_per_step * (row.batch or 1) * (row.m or 0) * (row.n or 0) * (row.k or 0) for row in rows
+    )
 
 
 def _same_layers(a: list[GemmRow], b: list[GemmRow]) -> bool:
@@ -223,7 +235,7 @@ def _layers(rows: list[GemmRow]) -> list[str]:
 
 
 def _side(rows: list[GemmRow]) -> GemmSide:
-    first = rows[0]
+    first = _one(rows)
     time = sum(row.time_ms_per_step for row in rows)
     rated = [(row.peak_frac, row.time_ms_per_step) for row in rows if row.peak_frac is not None]
     weight = sum(ms for _, ms in rated)
@@ -261,6 +273,13 @@ def _resized(a: GemmRow, b: GemmRow) -> list[str]:
     ]
 
 
+def _tokens(a: list[GemmRow], b: list[GemmRow]) -> list[str]:
+    """Of experts, the tokens of all of them, where these are not as many."""
+    letter = TOKENS[a[0].role or ""]
+    sums = [round(sum(getattr(row, letter) * row.calls_per_step for row in rows)) for rows in (a, b)]
+    return [words.turned(*sums, f"{letter} of all calls")] if differ(*sums) else []
+
+
 def _span(row: GemmRow, letter: str) -> tuple[int, int] | None:
     """Least and most that a size can be; None where nothing is known of it."""
     value: int | None = getattr(row, letter)
@@ -274,8 +293,10 @@ def _said(span: tuple[int, int] | None) -> str:
 
 def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
     one, two = _side(a), _side(b)
-    sizes, half_known = _resized(a[0], b[0]), _known_of_one(a[0], b[0])
-    if one.shape_note != two.shape_note and not half_known:
+    half_known = _known_of_one(a[0], b[0])
+    joined = None in (one.m, two.m) and isinstance(class_of(a[0]), tuple) and _shape(a[0]) == _shape(b[0])
+    sizes = _tokens(a, b) if joined else _resized(a[0], b[0])
+    if not joined and one.shape_note != two.shape_note and not half_known:
         sizes.append(words.turned(one.shape_note or words.SHAPE_KNOWN, two.shape_note or words.SHAPE_KNOWN))
     said: dict[GemmAspect, str] = {}
     if one.dtype != two.dtype:

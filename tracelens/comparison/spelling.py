@@ -78,13 +78,15 @@ def span_ms(low: float, high: float) -> str:
 
 
 def place_name(component: str, role: str | None, phase: str) -> str:
-    """Write where a GEMM is: its component and role, or phase where no role is known.
+    """Write where a GEMM is: its component and role, or phase where no role is known or it is run again.
 
     >>> place_name("mlp.up", "forward", "forward"), place_name("optimizer", None, "optimizer")
     ('mlp.up fwd', 'optimizer')
+    >>> place_name("mlp.up", "forward", "recompute")
+    'mlp.up recompute'
     """
     short = {"forward": "fwd", "backward": "bwd"}
-    word = role or phase
+    word = phase if phase == "recompute" else role or phase
     return component if word == component else f"{component} {short.get(word, word)}"
 
 

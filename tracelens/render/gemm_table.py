@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tracelens.accounting.loads import by_load
 from tracelens.render import losses
-from tracelens.render.loads import by_load
 from tracelens.render.section import Content, Page, Section
 
 #: Rows that are seen at first, and at most as many more with a finding.

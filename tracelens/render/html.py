@@ -114,8 +114,9 @@ def _cut(report: Report, rows: list[GemmRow], whole: int) -> Report:
 
     Of the GEMM rows, the longest and those that findings name: the table on the page has all that are
     shown. Without the words that stand in the text of the page (why a cause has no figure, what an
-    alignment rests on, what ran beside its calls, why a check passed) and without the timeline, whose
-    kernels are a table of the page.
+    alignment rests on, what ran beside its calls, why a check passed), and without what is long and no
+    reader of a page looks for: kernels besides GEMMs, rows behind a finding, and the timeline, whose kernels
+    are a table of the page.
     """
     linked = limits.named(report.findings[:whole])
     own = {row.id: row for row in report.gemms}  # rows of the table can stand for several
@@ -134,7 +135,11 @@ def _cut(report: Report, rows: list[GemmRow], whole: int) -> Report:
     return replace(
         report,
         gemms=plain,
-        findings=report.findings[:whole],
+        other_kernels=[],
+        findings=[
+            replace(one, evidence={name: seen for name, seen in one.evidence.items() if name != "rows"})
+            for one in report.findings[:whole]
+        ],
         checks=[replace(one, why="") for one in report.checks],
         steps=report.steps[:STEPS],
         communication=report.communication[:CALLS],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tracelens.render.loads import by_load, stand_for
+from tracelens.accounting.loads import by_load, stand_for
 from tracelens.results import Finding, GemmRow, Report
 
 ROWS = 100  # GEMM rows shown; all are in --json

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens import numbers as f
+from tracelens.accounting.loads import by_load
 from tracelens.gates import Judged
 from tracelens.render import costs, facts, groups, limit
 from tracelens.render.findings import caveats, waiting
 from tracelens.render.five_numbers import five_numbers
 from tracelens.render.gates import gates_markdown
-from tracelens.render.loads import by_load
 from tracelens.render.markdown_text import escape, fenced, table
 from tracelens.render.verdict import with_verdict
 from tracelens.results import Finding, Report

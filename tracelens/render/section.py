@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tracelens.accounting.loads import stand_for
 from tracelens.render.limits import PageLimits
-from tracelens.render.loads import stand_for
 from tracelens.results import GemmRow, Report
 
 #: What a section's template is filled with; "note" stands beside the heading, "title" in its place, and

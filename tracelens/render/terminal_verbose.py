@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.text import Text
 
 from tracelens import numbers as f
+from tracelens.accounting.loads import by_load
 from tracelens.errors import UsageError
 from tracelens.render import facts, groups, losses
 from tracelens.render.console import ROOMY, WIDEST
 from tracelens.render.console import Out as _Out
-from tracelens.render.loads import by_load
 from tracelens.render.slow_calls import slow_calls
 from tracelens.render.text import clean
 from tracelens.results import CommunicationRow, GemmRow, Report
@@ -203,9 +203,11 @@ def communication(out: _Out, report: Report) -> None:
 
 
 def _name(row: GemmRow) -> str:
-    """Name a row by component and role, or by phase where a role makes no sense."""
+    """Name a row by component and role, or by phase where there is no role or it is run again."""
     short = {"forward": " fwd", "backward": " bwd", "recompute": " rec"}
-    return row.component + (f" {facts.role(row)}" if row.role else short.get(row.phase, ""))
+    return row.component + (
+        f" {facts.role(row)}" if row.role and row.phase != "recompute" else short.get(row.phase, "")
+    )
 
 
 def _tiles(row: GemmRow) -> str:

@@ -11,7 +11,7 @@ from tracelens.results import GemmRow
 from tracelens.results.gemm import Lost, WorkKnown
 
 #: By the role of a row the size that is the tokens of an expert.
-_TOKENS = {"forward": "m", "dgrad": "m", "wgrad": "k"}
+TOKENS = {"forward": "m", "dgrad": "m", "wgrad": "k"}
 _OF_ONE = (
     "m", "n", "k", "m_range", "n_range", "m_expr", "n_expr", "k_expr", "tile_m", "tile_n", "tile_k",
     "cluster", "split_k", "tiles", "waves", "wave_eff_frac", "layers",
@@ -25,28 +25,28 @@ def by_load(rows: Sequence[GemmRow]) -> list[GemmRow]:
     """The rows, those of experts' equal weights as one that has the id of the longest; longest first."""
     alike: dict[object, list[GemmRow]] = {}
     for row in rows:
-        alike.setdefault(_class_of(row), []).append(row)
-    together = [_together(group) if len(group) > 1 else group[0] for group in alike.values()]
-    return sorted(together, key=lambda row: -row.time_ms_per_step)
+        alike.setdefault(class_of(row), []).append(row)
+    rows = [together(group) if len(group) > 1 else group[0] for group in alike.values()]
+    return sorted(rows, key=lambda row: -row.time_ms_per_step)
 
 
 def stand_for(rows: Sequence[GemmRow]) -> dict[str, str]:
     """Per row the id of the one that it is part of in ``by_load``."""
     first: dict[object, str] = {}
-    return {row.id: first.setdefault(_class_of(row), row.id) for row in rows}
+    return {row.id: first.setdefault(class_of(row), row.id) for row in rows}
 
 
-def _class_of(row: GemmRow) -> object:
+def class_of(row: GemmRow) -> str | tuple[object, ...]:
     """What rows of one weight have in common, whatever they take; a row of anything else is its own."""
-    tokens = _TOKENS.get(row.role or "")
+    tokens = TOKENS.get(row.role or "")
     if row.component != "moe.experts" or tokens is None or None in (row.m, row.n, row.k):
         return row.id
-    return row.role, row.phase, row.dtype, row.batch, *(getattr(row, one) for one in "mnk" if one != tokens)
+    return row.role, row.phase, row.batch, *(getattr(row, one) for one in "mnk" if one != tokens), row.dtype
 
 
-def _together(rows: list[GemmRow]) -> GemmRow:
-    """Times and calls are sums, rates those of the whole, the work is as known as that of the least known;
-    what each call has for itself is left out."""
+def together(rows: list[GemmRow]) -> GemmRow:
+    """Rows of one class as one: times and calls are sums, rates those of the whole, the work is as known as
+    that of the least known; what each call has for itself is left out."""
     first, least = rows[0], max(rows, key=lambda row: _WORK.index(row.work_known))
     sizes = [sorted({getattr(row, size) for row in rows}) for size in "mnk"]
     spans = " × ".join(str(one[0]) if len(one) == 1 else f"{one[0]}–{one[-1]}" for one in sizes)

@@ -8,11 +8,11 @@ import pytest
 
 from tests.advice.advice_rows import gemm
 from tests.render import sample_report
+from tracelens.accounting.loads import by_load
 from tracelens.render.findings import row_names
 from tracelens.render.gemm_table import SECTION
 from tracelens.render.html import _common, render_html
 from tracelens.render.limits import PageLimits, rows
-from tracelens.render.loads import by_load
 from tracelens.render.section import Page
 from tracelens.results import GemmRow
 from tracelens.results.gemm import Lost
