@@ -201,7 +201,7 @@ def test_the_verdict_names_a_wait_from_one_percent_of_the_step_on(
             ("operator", "aten::nonzero", 0.7),
         ),
         (
-            [("python_function", "train.py(31): augment", 0.0, 0.9)],
+            [("python_function", "my/code/train.py(31): augment", 0.0, 0.9)],
             ("function", "train.py(31): augment", 0.9),
         ),
         ([("user_annotation", "load_batch", 0.1, 0.4)], None),  # less than half

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +22,9 @@ _MOST = 0.5
 #: Of its share of idle time: a range that holds more of the launches idles as the rest of the step does.
 _LAUNCHES = 0.8
 _LONGEST = 60  # letters of a name
+#: Python frames of C functions, and torch.compile's graphs, whose names (a hash) nobody knows.
+_UNTOLD = re.compile(r"<built-in |## Call Compiled|Torch-Compiled Region|CompiledFunction")
+_FOLDERS = re.compile(r"^(?:[^(]*/)(?=[^/(]*\.py\()")  # of a Python frame: folder/file.py(31): function
 
 
 def idle_in(trace: Trace, links: Links, times: StepTimes) -> IdleIn | None:
@@ -34,13 +39,13 @@ def idle_in(trace: Trace, links: Links, times: StepTimes) -> IdleIn | None:
     if not idle_ns or not len(rows):
         return None
     threads = np.unique(trace.launches.thread[rows])
-    built_in = trace.symbols.where(lambda text: text.startswith("<built-in "))
+    untold = trace.symbols.where(_UNTOLD.match)
     tables: tuple[tuple[IdleKind, Ranges | Ops | Frames], ...] = (
         ("range", trace.ranges), ("operator", trace.ops), ("function", trace.frames),
     )  # fmt: skip
     for kind, table in tables:
         found: list[tuple[int, str, int]] = []
-        at = np.flatnonzero(np.isin(table.thread, threads) & ~built_in[table.name])
+        at = np.flatnonzero(np.isin(table.thread, threads) & ~untold[table.name])
         begin, end, name = table.ts_ns[at], table.ts_ns[at] + table.dur_ns[at], table.name[at]
         least = np.bincount(name, weights=covered(*gaps, begin, end)) if len(at) else np.zeros(0)
         for code in np.flatnonzero(least >= _MOST * idle_ns).tolist():
@@ -51,7 +56,7 @@ def idle_in(trace: Trace, links: Links, times: StepTimes) -> IdleIn | None:
                 found.append((int((spans[1] - spans[0]).sum()), trace.symbols[code], inside))
         if found:
             _, text, inside = min(found)
-            return IdleIn(kind, text[:_LONGEST], inside / 1e6 / times.count)
+            return IdleIn(kind, _FOLDERS.sub("", text)[:_LONGEST], inside / 1e6 / times.count)
     return None
 
 

@@ -276,8 +276,8 @@ def _resized(a: GemmRow, b: GemmRow) -> list[str]:
 def _tokens(a: list[GemmRow], b: list[GemmRow]) -> list[str]:
     """Of experts, the tokens of all of them, where these are not as many."""
     letter = TOKENS[a[0].role or ""]
-    sums = [round(sum(getattr(row, letter) * row.calls_per_step for row in rows)) for rows in (a, b)]
-    return [words.turned(*sums, f"{letter} of all calls")] if differ(*sums) else []
+    old, new = (round(sum(getattr(row, letter) * row.calls_per_step for row in rows)) for rows in (a, b))
+    return [words.turned(old, new, f"{letter} of all calls")] if differ(old, new) else []
 
 
 def _span(row: GemmRow, letter: str) -> tuple[int, int] | None:
