@@ -346,12 +346,7 @@ def _measured_report(
     communication = find_communication(trace, links, attribution)
     collectives = communication_rows(trace, attribution, communication, steps=times.count)
     sharded = _tensor_parallel(communication)
-    dims = model_dims(
-        attribution,
-        calls,
-        sharded=sharded,
-        operands=operands_of(trace),
-    )
+    dims = model_dims(attribution, calls, sharded=sharded, operands=operands_of(trace))
     dims = with_messages(dims, trace, attribution, communication)
     elsewhere = sum(trace.beside.values()) > _STRAY * int(trace.kernels.dur_ns.sum())
     if (times.cut or elsewhere) and dims.layers.value is not None:

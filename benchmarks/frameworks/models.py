@@ -115,9 +115,7 @@ MEGATRON: dict[str, Megatron] = {
         _ROPE,
     ),
     "mixtral": Megatron(
-        {**_LLAMA, **_MIXTURE, "num_query_groups": 4},
-        {"normalization": "RMSNorm", "num_experts": 8},
-        _ROPE,
+        {**_LLAMA, **_MIXTURE, "num_query_groups": 4}, {"normalization": "RMSNorm", "num_experts": 8}, _ROPE
     ),
     "mixtral_alltoall": Megatron(
         {**_LLAMA, **_MIXTURE, "num_query_groups": 4, "moe_token_dispatcher_type": "alltoall"},

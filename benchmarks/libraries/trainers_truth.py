@@ -11,14 +11,7 @@ from __future__ import annotations
 import re
 
 from benchmarks.hub.truth import Place
-from benchmarks.libraries.clones_truth import (
-    _ACT,
-    _ANY,
-    _MASK,
-    _ROUTES,
-    _SENDS,
-    _STOCHASTIC,
-)
+from benchmarks.libraries.clones_truth import _ACT, _ANY, _MASK, _ROUTES, _SENDS, _STOCHASTIC
 from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row, feed_forwards, row_of, settled
 from benchmarks.libraries.repos_truth import _ROTATES, _SCALE
 from benchmarks.libraries.truth import _CONVOLUTIONS, _NORMS, _in_attention

@@ -6,15 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from benchmarks.paper.drawn import (
-    cliff,
-    deviation,
-    guessed,
-    line,
-    loss_against,
-    modelled_gpu,
-    sentences,
-)
+from benchmarks.paper.drawn import cliff, deviation, guessed, line, loss_against, modelled_gpu, sentences
 from benchmarks.paper.figure import PAPER_COLOUR, PAPER_GPU, Figure, Panel, Point, Series, series_of
 from benchmarks.paper.source import Published, Source
 from tracelens.gemm.predict.attention import predict_attention

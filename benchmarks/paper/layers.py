@@ -38,11 +38,7 @@ def layer_tflops(shape: Mapping[str, Any], ms: float) -> float:
 
 def heads(here: Source, paper: Published) -> Figure:
     """K: the 2.7B layer of GPT-3 (h = 2560) with other numbers of heads."""
-    curves = _layers(
-        _pairs(here, "heads", _MODEL),
-        along="heads",
-        apart="attention",
-    )
+    curves = _layers(_pairs(here, "heads", _MODEL), along="heads", apart="attention")
     series, says = [], []
     for rank, (kind, points) in enumerate(curves.items()):
         series.append(line(here, _ATTENTION.get(kind, kind), points, rank))

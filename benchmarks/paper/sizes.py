@@ -32,8 +32,7 @@ def sizes(here: Source, paper: Published) -> Figure:
 
     def curves(source: Source) -> dict[str, tuple[Point, ...]]:
         found = source.products(
-            "paper_a_square",
-            lambda g: g.m == g.n and g.k == 4096 and g.batch == 1 and g.m % 32 == 0,
+            "paper_a_square", lambda g: g.m == g.n and g.k == 4096 and g.batch == 1 and g.m % 32 == 0
         )
         # the paper's batched sweep holds the same products, done by torch.bmm
         return by_layout(

@@ -311,8 +311,7 @@ def test_of_two_models_the_layers_are_those_of_the_wider_use(said: Listener) -> 
 
 
 @pytest.mark.parametrize(
-    ("takes", "known"),
-    [(96, True), (80, True), (82, False), (100, False), (104, False)],
+    ("takes", "known"), [(96, True), (80, True), (82, False), (100, False), (104, False)]
 )
 def test_heads_that_neither_hidden_size_nor_projection_agrees_with_are_not_known(
     takes: int, known: bool, said: Listener

@@ -124,8 +124,7 @@ def test_the_weights_are_those_of_the_model(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not here")
 @pytest.mark.parametrize(
-    ("family", "kv_heads"),
-    [("llama_fused", 8), ("qk_norm", 8), ("gated_attention", 8), ("mla", 12)],
+    ("family", "kv_heads"), [("llama_fused", 8), ("qk_norm", 8), ("gated_attention", 8), ("mla", 12)]
 )
 def test_modules_as_pytorch_records_them(family: str, kv_heads: int, tmp_path: Path, said: Listener) -> None:
     """Two that repeat keys, one whose query has a gate, and latent attention."""

@@ -47,16 +47,14 @@ def _kernel(
 def test_a_host_that_runs_ahead_does_not_shorten_the_steps(tmp_path: Path) -> None:
     # the host queues both steps within 20 us; the GPU works on each for 100 us
     times = _times(
-        tmp_path,
-        [_step(1, 0, 10), _step(2, 10, 10), *_kernel(1, 1, 5, 100), *_kernel(2, 11, 105, 100)],
+        tmp_path, [_step(1, 0, 10), _step(2, 10, 10), *_kernel(1, 1, 5, 100), *_kernel(2, 11, 105, 100)]
     )
     assert ((times.end_ns - times.start_ns) / 1000).tolist() == [105, 100]
 
 
 def test_a_synchronized_step_begins_with_its_host_range(tmp_path: Path) -> None:
     times = _times(
-        tmp_path,
-        [_step(1, 0, 100), _step(2, 100, 100), *_kernel(1, 10, 20, 50), *_kernel(2, 110, 120, 50)],
+        tmp_path, [_step(1, 0, 100), _step(2, 100, 100), *_kernel(1, 10, 20, 50), *_kernel(2, 110, 120, 50)]
     )
     assert times.start_ns.tolist() == [0, 100_000]
     assert times.end_ns.tolist() == [100_000, 200_000]

@@ -46,8 +46,7 @@ def llama() -> StepModel:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "sequence", "micro_batch"],
+    "name", ["hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "sequence", "micro_batch"]
 )
 def test_a_change_to_the_present_value_changes_nothing(llama: StepModel, name: str) -> None:
     value = llama.now.get(name)

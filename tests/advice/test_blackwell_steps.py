@@ -57,11 +57,7 @@ def _steps(folder: Path, name: str) -> list[tuple[WholeStep, float]]:
     found = []
     for gpu, micro_batch, ep, speed in rows:
         config = read(
-            folder,
-            table,
-            sequence=4096 if ep > 1 else 8192,
-            micro_batch=micro_batch,
-            expert_parallel=ep,
+            folder, table, sequence=4096 if ep > 1 else 8192, micro_batch=micro_batch, expert_parallel=ep
         )
         strategy: Strategy = "fsdp" if table is _LLAMA_70B else "ddp"
         training = Training(gpus, strategy=strategy, micro_batches=sequences // micro_batch)

@@ -89,10 +89,7 @@ def test_what_copies_exchange_grows_with_the_weights_of_a_rank(purpose: str) -> 
     assert (found.time_ms, then.low, then.mid, then.high) == pytest.approx((3.0, 3.0, 6.0, 12.0))
 
 
-@pytest.mark.parametrize(
-    ("t", "copies"),
-    [(2, 2), (1, 4)],
-)
+@pytest.mark.parametrize(("t", "copies"), [(2, 2), (1, 4)])
 def test_new_copies_exchange_gradients_over_the_fastest_link_seen(t: int, copies: int) -> None:
     """An all-reduce of 16-bit gradients: 2 (n - 1)/n of them cross a link of 250 GB/s."""
     sent = [message(bus_gbps=250.0), message(bus_gbps=100.0), message(purpose="pipeline", bus_gbps=900.0)]
@@ -103,8 +100,7 @@ def test_new_copies_exchange_gradients_over_the_fastest_link_seen(t: int, copies
 
 
 @pytest.mark.parametrize(
-    ("now", "then"),
-    [((4, 1, 3), (2, 1)), ((4, 1, 4), (2, 1)), ((4, 1, None), (1, 1)), ((4, 2, 6), (4, 4))],
+    ("now", "then"), [((4, 1, 3), (2, 1)), ((4, 1, 4), (2, 1)), ((4, 1, None), (1, 1)), ((4, 2, 6), (4, 4))]
 )
 def test_micro_batches_at_the_same_gpus(
     now: tuple[int, int, int | None], then: tuple[int, int], said: Listener

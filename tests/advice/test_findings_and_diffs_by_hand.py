@@ -20,14 +20,7 @@ from tracelens.gemm.predict import predict_gemm
 from tracelens.results import Amount, Estimate, Span
 from tracelens.rules.engine.amounts import memory, operations, parameters
 from tracelens.rules.engine.bounds import Bound, bound_of_row
-from tracelens.rules.engine.candidate import (
-    Answer,
-    Candidate,
-    absent,
-    could_not_run,
-    not_applicable,
-    passed,
-)
+from tracelens.rules.engine.candidate import Answer, Candidate, absent, could_not_run, not_applicable, passed
 from tracelens.rules.engine.conclude import conclude
 from tracelens.rules.engine.diffs import config_diffs
 from tracelens.rules.engine.effects import effects_of

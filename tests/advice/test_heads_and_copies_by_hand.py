@@ -582,10 +582,7 @@ def test_how_sure_it_is_that_a_dimension_is_the_cause() -> None:
     assert Case(None, [named], set()).confidence == "medium"
 
 
-@pytest.mark.parametrize(
-    ("then", "by"),
-    [(1024, 128), (1008, 16), (1100, None), (1280, 256)],
-)
+@pytest.mark.parametrize(("then", "by"), [(1024, 128), (1008, 16), (1100, None), (1280, 256)])
 def test_megatron_is_told_the_first_multiple_that_gives_the_vocabulary(then: int, by: int | None) -> None:
     now = 1001 if then != 1280 else 1030
     found = config_diffs(sizes_of(facts(ROW, dims=model(vocab=now)), {"vocab_size": [now, then]}))

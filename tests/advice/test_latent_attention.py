@@ -17,11 +17,7 @@ from tracelens.config.training import Training
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 from tracelens.step.activations import activation_bytes
-from tracelens.step.planned_kernels import (
-    attention_calls,
-    attention_linears,
-    attention_traffic,
-)
+from tracelens.step.planned_kernels import attention_calls, attention_linears, attention_traffic
 from tracelens.step.planned_step import Planner
 from tracelens.step.whole_step import whole_step
 from tracelens.suggestions import suggest

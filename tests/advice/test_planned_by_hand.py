@@ -22,12 +22,7 @@ from tracelens.step import explorer, search_space
 from tracelens.step.activations import activation_bytes, memory_of_trace
 from tracelens.step.memory import memory_of, would_fit
 from tracelens.step.planned_change import total
-from tracelens.step.planned_kernels import (
-    RankLinear,
-    attention_calls,
-    dense_mlps,
-    mlp_linears,
-)
+from tracelens.step.planned_kernels import RankLinear, attention_calls, dense_mlps, mlp_linears
 from tracelens.step.planned_step import Planner, _attention_open
 from tracelens.step.search_space import SearchLimits, Space, _near, _thinned, kept_degree
 from tracelens.step.whole_step import whole_step
@@ -260,8 +255,7 @@ def test_a_sum_is_calibrated_where_all_but_a_tenth_is(other: float, basis: str) 
 
 
 @pytest.mark.parametrize(
-    ("ends", "log"),
-    [((80, 100, 150), 0.5 * math.log(1.5)), ((40, 100, 121), math.log(2.5) - math.log(1.1))],
+    ("ends", "log"), [((80, 100, 150), 0.5 * math.log(1.5)), ((40, 100, 121), math.log(2.5) - math.log(1.1))]
 )
 def test_how_open_attention_is(ends: tuple[float, float, float], log: float) -> None:
     assert _attention_open(*ends) == pytest.approx(log)

@@ -278,8 +278,7 @@ def test_only_forward_logits_with_columns_tell_the_vocabulary(said: Listener) ->
 
 
 @pytest.mark.parametrize(
-    ("local", "ranks"),
-    [(11008, 1), (5504, 2), (96, 1), (48, 1), (24, 1), (12, 1), (1365, 4)],
+    ("local", "ranks"), [(11008, 1), (5504, 2), (96, 1), (48, 1), (24, 1), (12, 1), (1365, 4)]
 )
 def test_a_width_in_words(local: int, ranks: int, said: Listener) -> None:
     said(GatedMlp(local, ranks, []).text)

@@ -229,8 +229,7 @@ def test_other_numbers_of_ranks_in_words(said: Listener) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "stages", "ranks"),
-    [(8_000_000_000, None, 2), (8_000_000_000, 2, 1), (None, 2, 2)],
+    ("parameters", "stages", "ranks"), [(8_000_000_000, None, 2), (8_000_000_000, 2, 1), (None, 2, 2)]
 )
 def test_memory_of_fewer_ranks(
     parameters: int | None, stages: int | None, ranks: int, said: Listener

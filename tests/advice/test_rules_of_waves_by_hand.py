@@ -225,8 +225,7 @@ def test_rows_are_those_whose_output_has_the_tokens(said: Listener) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{}, {"waves": 1}, {"waves": None}, {"wave_eff_frac": None}, {"tiles": None}],
+    "given", [{}, {"waves": 1}, {"waves": None}, {"wave_eff_frac": None}, {"tiles": None}]
 )
 def test_the_row_that_loses_most_is_described(given: dict[str, Any], said: Listener) -> None:
     said(outcome_of(CLIFFS.look, tokens(lossy(**given))).why)

@@ -66,8 +66,7 @@ def test_sizes_that_are_not_searched(
 
 
 @pytest.mark.parametrize(
-    ("kind", "names"),
-    [("attention", {"heads", "head_dim", "kv_heads", "hidden"}), ("none", set())],
+    ("kind", "names"), [("attention", {"heads", "head_dim", "kv_heads", "hidden"}), ("none", set())]
 )
 def test_sizes_whose_effect_is_not_predicted(kind: str, names: set[str]) -> None:
     rows = [replace(row, kernel_family="triton") if row.kind == kind else row for row in rows_of(SMALL)]

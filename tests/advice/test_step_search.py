@@ -162,11 +162,7 @@ def test_an_odd_swiglu_width_is_moved_to_the_grid() -> None:
     assert best.diff == ["- ffn = 10922", f"+ ffn = {then}"]
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [LLAMA, replace(LLAMA, f=14336, v=128256, kv=8)],
-    ids=["2 7B", "3 8B"],
-)
+@pytest.mark.parametrize("shape", [LLAMA, replace(LLAMA, f=14336, v=128256, kv=8)], ids=["2 7B", "3 8B"])
 @pytest.mark.parametrize("factor", [1.0, 1.3])
 def test_a_good_shape_is_left_alone(shape: Shape, factor: float, said: Listener) -> None:
     found = _search(shape, factor=factor, rest_ms=20.0)

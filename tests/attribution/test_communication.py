@@ -18,12 +18,7 @@ from tests.trace.tools import document, kernel, launch, need_shared, op, read, s
 from tracelens.analysis import Analysis, analyze_trace
 from tracelens.attribution import attribute
 from tracelens.attribution.collectives import Call, collective_named
-from tracelens.attribution.communication import (
-    Communication,
-    _Place,
-    decide_purpose,
-    find_communication,
-)
+from tracelens.attribution.communication import Communication, _Place, decide_purpose, find_communication
 from tracelens.hardware.collectives import bus_factor
 from tracelens.results import CommunicationRow
 from tracelens.trace import Trace, link

@@ -9,13 +9,7 @@ import pytest
 
 from tracelens.attribution import kernel_patterns, patterns
 from tracelens.attribution.components import Situation, decide
-from tracelens.attribution.names import (
-    element_role,
-    layer_of_fqn,
-    layer_of_text,
-    op_rule,
-    split_counter,
-)
+from tracelens.attribution.names import element_role, layer_of_fqn, layer_of_text, op_rule, split_counter
 from tracelens.attribution.paths import _NOT_MODEL, Element, Path, _by_what_they_hold
 
 ROLES = {

@@ -7,17 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.attribution.rows import Row, mm
-from tests.attribution.test_parts import (
-    ADD,
-    ATTENTION,
-    BATCH,
-    LENGTH,
-    MLP,
-    WIDTH,
-    _batched,
-    _found,
-    _row,
-)
+from tests.attribution.test_parts import ADD, ATTENTION, BATCH, LENGTH, MLP, WIDTH, _batched, _found, _row
 
 SIDE, CHANNELS, HEADS, HEAD = 64, 128, 4, 32
 PAIRS, MAP = SIDE * SIDE, [1, SIDE, SIDE, CHANNELS]

@@ -259,12 +259,7 @@ def test_templates_over_batches_around_a_softmax_are_attention(tmp_path: Path) -
             "triton_tem_fused_bmm_12",
             (heads, [64, 8, 16, 64], [512, 8, 64]),
         ),
-        Row(
-            "attention.softmax",
-            "triton_red_fused__safe_softmax_13",
-            "triton_red_fused",
-            (scores,),
-        ),
+        Row("attention.softmax", "triton_red_fused__safe_softmax_13", "triton_red_fused", (scores,)),
         Row(
             "attention.values",
             "triton_tem_fused_bmm_15",

@@ -88,11 +88,7 @@ def test_kernels_alone_say_the_same(tmp_path: Path, name: str, same: float, othe
 
 
 def _compare(
-    tmp_path: Path,
-    name: str,
-    same: float,
-    other: float,
-    without: Callable[[dict[str, Any]], dict[str, Any]],
+    tmp_path: Path, name: str, same: float, other: float, without: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
     with gzip.open(SAMPLES / f"h100-sxm_{name}.json.gz") as file:
         document = json.load(file)

@@ -19,10 +19,7 @@ _THEIRS = ("NO_COLOR", "FORCE_COLOR", "TERM", "LINES")
 
 
 def run_bytes(
-    *arguments: str | Path,
-    cwd: Path | None = None,
-    stdin: bytes | None = None,
-    **environment: str,
+    *arguments: str | Path, cwd: Path | None = None, stdin: bytes | None = None, **environment: str
 ) -> CompletedProcess[bytes]:
     """What ``tracelens ARGUMENTS`` writes and returns, 100 columns wide."""
     command = ["tracelens", *map(str, arguments)]
@@ -45,10 +42,7 @@ def run_bytes(
 
 
 def run(
-    *arguments: str | Path,
-    cwd: Path | None = None,
-    stdin: bytes | None = None,
-    **environment: str,
+    *arguments: str | Path, cwd: Path | None = None, stdin: bytes | None = None, **environment: str
 ) -> CompletedProcess[str]:
     """The same as text."""
     done = run_bytes(*arguments, cwd=cwd, stdin=stdin, **environment)

@@ -220,10 +220,7 @@ def test_resident_ctas() -> None:
 
     def fit(threads: int, registers: int, shared: int, properties: dict[str, int] = h100) -> int | None:
         return resident_ctas(
-            threads=threads,
-            registers_per_thread=registers,
-            shared_memory_bytes=shared,
-            properties=properties,
+            threads=threads, registers_per_thread=registers, shared_memory_bytes=shared, properties=properties
         )
 
     assert fit(384, 168, 231424) == 1  # sm90_xmma fills the SM's shared memory

@@ -163,9 +163,7 @@ def test_a_change_of_the_rate_is_uncertain_by_a_tenth_of_itself() -> None:
     ],
 )
 def test_savings_over_a_time_that_is_only_bounded(
-    now: tuple[float | None, ...],
-    then: tuple[float | None, ...],
-    saving: tuple[float | None, ...] | None,
+    now: tuple[float | None, ...], then: tuple[float | None, ...], saving: tuple[float | None, ...] | None
 ) -> None:
     found = gain(timed(4096, *now), timed(2048, *then), gpu=A100)  # type: ignore[arg-type]
     if saving is None:

@@ -23,12 +23,7 @@ from benchmarks.gpu.suggested import LEAST_CHANGES, LEAST_MODELS, advised, verdi
 from tests.gpu_record.made_record import SETTING, made_stages, rate_tflops, write_record
 from tests.gpu_record.made_record import timed as made_timed
 from tracelens.errors import InputError
-from tracelens.hardware.measurements import (
-    GemmMeasurement,
-    read_measurements,
-    table_of,
-    write_measurements,
-)
+from tracelens.hardware.measurements import GemmMeasurement, read_measurements, table_of, write_measurements
 from tracelens.measure.cases import GemmCase
 from tracelens.results import Estimate
 

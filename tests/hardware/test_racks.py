@@ -8,8 +8,7 @@ from tracelens.hardware.collectives import exchange_us, linked
 
 
 @pytest.mark.parametrize(
-    ("size", "measured_us"),
-    [(1 << 29, 1806.7), (1 << 30, 3108.8), (1 << 31, 5589.1), (1 << 32, 10094.0)],
+    ("size", "measured_us"), [(1 << 29, 1806.7), (1 << 30, 3108.8), (1 << 31, 5589.1), (1 << 32, 10094.0)]
 )
 def test_an_all_reduce_among_72_follows_the_law_of_four(size: int, measured_us: float) -> None:
     """coreweave/nccl-tests, pull 43: all_reduce_perf of a whole GB200 NVL72, out of place."""

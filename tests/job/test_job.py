@@ -304,8 +304,7 @@ def test_any_executor_does_the_same_work_and_may_lose_a_worker(tmp_path: Path, s
 
 
 def test_a_file_that_ends_early_neither_takes_steps_from_the_others_nor_counts_as_idle(
-    tmp_path: Path,
-    said: Listener,
+    tmp_path: Path, said: Listener
 ) -> None:
     """Cut within the first step it is left out; cut within the last one its whole steps count."""
     files = Simulation(planted(small, 2, gpu=1.2)).write(tmp_path)

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.paper.drawn import deviation, loss_against, means_table, misaligned
-from benchmarks.paper.features import (
-    by_power,
-    deepest,
-    falls,
-    half_reached,
-    period,
-    utilization,
-    wave_fit,
-)
+from benchmarks.paper.features import by_power, deepest, falls, half_reached, period, utilization, wave_fit
 from benchmarks.paper.figure import Point, Series, series_of
 from tests.said import Listener
 

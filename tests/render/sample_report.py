@@ -499,12 +499,7 @@ def hostile() -> Report:
     ]
     notes = [*names]
     communication = [
-        replace(
-            row,
-            group=names[i + 1],
-            why=names[i + 2],
-            dtype=names[0],
-        )
+        replace(row, group=names[i + 1], why=names[i + 2], dtype=names[0])
         for i, row in enumerate(report.communication)
     ]
     scenario = what_if().what_if[0]

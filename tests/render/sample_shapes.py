@@ -80,10 +80,7 @@ def layers(components: Sequence[ComponentRow], count: int) -> Layers:
         time = one.time_ms_per_step
         rows.append(
             LayerRow(
-                one.component,
-                one.phase,
-                [time * part / whole for part in share],
-                0.0 if inside else time,
+                one.component, one.phase, [time * part / whole for part in share], 0.0 if inside else time
             )
         )
     names = [

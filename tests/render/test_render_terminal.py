@@ -158,10 +158,7 @@ def test_a_long_title_of_a_new_model_keeps_what_to_do() -> None:
     """Cut at the first colon it said "New model" and no more."""
     report, action = sample_report.VARIANTS["full"](), "Use 16 heads of 128 instead of 20"
     finding = replace(
-        report.findings[0],
-        effort="retrain",
-        effects=None,
-        title=f"{action}: {'it fills tiles ' * 20}",
+        report.findings[0], effort="retrain", effects=None, title=f"{action}: {'it fills tiles ' * 20}"
     )
     lines = _render(replace(report, findings=[finding]))
     assert f"New model: u{action[1:]}" in re.sub(r"\s+", " ", lines)

@@ -15,14 +15,7 @@ from tracelens.numbers import ms, ms_range
 from tracelens.render import verdict as words
 from tracelens.render.facts import model_line
 from tracelens.render.verdict import with_verdict
-from tracelens.results import (
-    Check,
-    CommunicationRow,
-    ComponentRow,
-    Estimate,
-    StepTime,
-    UnprofiledSteps,
-)
+from tracelens.results import Check, CommunicationRow, ComponentRow, Estimate, StepTime, UnprofiledSteps
 from tracelens.results.advice import CheckState
 from tracelens.words import TO_TRY, Collective, Purpose
 

@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from tracelens.trace.times import (
-    EXACT_BELOW_US,
-    LIMIT_NS,
-    InexactTimes,
-    UnreadableTime,
-    exact_ns,
-    float_ns,
-)
+from tracelens.trace.times import EXACT_BELOW_US, LIMIT_NS, InexactTimes, UnreadableTime, exact_ns, float_ns
 
 #: Every time a trace can hold: relative to the profiler's base, or since the epoch.
 NANOSECONDS = st.one_of(

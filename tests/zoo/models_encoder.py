@@ -7,15 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tests.zoo.blocks import (
-    Dropout,
-    LayerNorm,
-    add,
-    attend,
-    cross_entropy,
-    heads_of,
-    run_block,
-)
+from tests.zoo.blocks import Dropout, LayerNorm, add, attend, cross_entropy, heads_of, run_block
 from tests.zoo.dims import Build
 from tests.zoo.parts import part
 

@@ -29,11 +29,7 @@ _PER_LAYER = 2  # calls: attention to itself, and to another sequence
 
 
 def model_dims(
-    attribution: Attribution,
-    calls: Calls,
-    *,
-    sharded: bool = False,
-    operands: Operands = NO_OPERANDS,
+    attribution: Attribution, calls: Calls, *, sharded: bool = False, operands: Operands = NO_OPERANDS
 ) -> ModelDims:
     """Hidden size, heads, feed-forward size, vocabulary... as the forward GEMMs of this rank show them.
 

@@ -147,10 +147,7 @@ def _left_out(
     steps = links.steps
     return [
         LeftOut(
-            steps.index[at],
-            reason,
-            int(steps.start_ns[at]),
-            int(steps.end_ns[at] - steps.start_ns[at]) / 1e6,
+            steps.index[at], reason, int(steps.start_ns[at]), int(steps.end_ns[at] - steps.start_ns[at]) / 1e6
         )
         for at in _asked(links, wanted)
         if at not in positions and (reason := lacks[at]) is not None

@@ -105,10 +105,7 @@ def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
         named = int(op[main]) if op[main] >= 0 or hidden is not None else int(around[main])
         computed.append(
             _Computed(
-                trace.symbols[int(trace.ops.name[named])] if named >= 0 else None,
-                shape,
-                forward,
-                lent=False,
+                trace.symbols[int(trace.ops.name[named])] if named >= 0 else None, shape, forward, lent=False
             )
         )
     calls = _with(calls, computed)

@@ -99,12 +99,7 @@ def find_communication(trace: Trace, links: Links, attribution: Attribution) -> 
     purposes, purpose = _purposes(trace, links, attribution, rows, calls, call)
     exposed = _exposed(trace, attribution, rows)
     return Communication(
-        kernel=rows,
-        call=call,
-        calls=calls,
-        purpose=purpose,
-        purposes=purposes,
-        exposed_ns=exposed,
+        kernel=rows, call=call, calls=calls, purpose=purpose, purposes=purposes, exposed_ns=exposed
     )
 
 

@@ -32,9 +32,7 @@ _GROUPS = {
 @click.argument("after")
 @click.option("--across", is_flag=True, help="Other GPU, dtype or world size: compare shares of peak only.")
 @click.option(
-    "--json",
-    metavar="FILE",
-    help="The comparison as JSON ('-': standard output, instead of the summary).",
+    "--json", metavar="FILE", help="The comparison as JSON ('-': standard output, instead of the summary)."
 )
 @click.option(
     "--markdown",

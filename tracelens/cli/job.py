@@ -58,21 +58,12 @@ def is_job(traces: Sequence[str]) -> bool:
 @click.option("--json", metavar="FILE", help="The answer as JSON ('-': standard output).")
 @click.option("--markdown", metavar="FILE", help="The answer as Markdown ('-': standard output).")
 @click.option(
-    "--summary",
-    metavar="FILE",
-    callback=mergeable,
-    help="All ranks as NAME.summary, to merge further.",
+    "--summary", metavar="FILE", callback=mergeable, help="All ranks as NAME.summary, to merge further."
 )
 @redact_option
 @gate_options("job", "straggler>5%")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing in the terminal.")
-def merge(
-    summaries: tuple[str, ...],
-    redact: bool,
-    ci: Ci,
-    quiet: bool,
-    **outputs: str | None,
-) -> None:
+def merge(summaries: tuple[str, ...], redact: bool, ci: Ci, quiet: bool, **outputs: str | None) -> None:
     """One answer for a job from the SUMMARIES of its ranks: files of 'analyze TRACE --summary FILE', folders.
 
     The order of the files changes nothing. Traces among them are summarized first.

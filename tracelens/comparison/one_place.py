@@ -23,9 +23,7 @@ class PerStep:
     def plus(self, other: PerStep, times: float = 1.0) -> PerStep:
         """The sum with so many times another."""
         return PerStep(
-            self.ms + times * other.ms,
-            self.kernels + times * other.kernels,
-            self.often + times * other.often,
+            self.ms + times * other.ms, self.kernels + times * other.kernels, self.often + times * other.often
         )
 
 

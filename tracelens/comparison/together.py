@@ -165,11 +165,7 @@ def _step(found: list[Compared], kind: str, sides: Times) -> tuple[StepChange | 
     else:
         why, what = words.RUNS_ONCE, "runs"
     change = step_change(
-        sides[0],
-        sides[1],
-        medians=(spread(sides[0]), spread(sides[1])),
-        identical=identical,
-        what=what,
+        sides[0], sides[1], medians=(spread(sides[0]), spread(sides[1])), identical=identical, what=what
     )
     return change, why
 

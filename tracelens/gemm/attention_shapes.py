@@ -162,11 +162,7 @@ ATTENTION_OPS = frozenset(_SCHEMAS) - {"aten::scaled_dot_product_attention"} | _
 
 
 def attention_shape(
-    name: str,
-    dims: Sequence[Any],
-    types: Sequence[Any],
-    concrete: Sequence[Any],
-    strides: Sequence[Any] = (),
+    name: str, dims: Sequence[Any], types: Sequence[Any], concrete: Sequence[Any], strides: Sequence[Any] = ()
 ) -> AttentionShape | None:
     """Shape of one attention operator (``name`` without overload), or None when its dims do not fit."""
     if name == "FusedAttnFunc":

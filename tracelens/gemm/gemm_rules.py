@@ -29,7 +29,7 @@ NOT_GEMM = re.compile(
 #: Convolutions run as implicit GEMMs; they are not matrix products of the model and are not judged here.
 CONVOLUTION = re.compile(
     r"implicit_gemm|convol|[fdw]grad(?!_gemm)|fprop|_conv\d?_|_conv_|conv_fwd|conv_bwd|cudnn|igemm_(?:fwd|bwd|wrw)"
-    r"|[Ww]inograd|miopen",
+    r"|[Ww]inograd|miopen"
 )
 
 #: A library's name that a C++ wrapper has as its template argument stands in <>; bare, it is all there is.

@@ -107,10 +107,7 @@ def list_gpus() -> list[Gpu]:
 
 
 def find_gpu(
-    device_name: str | None,
-    *,
-    override: str | None = None,
-    properties: Mapping[str, Any] | None = None,
+    device_name: str | None, *, override: str | None = None, properties: Mapping[str, Any] | None = None
 ) -> Gpu:
     """The GPU behind a device name, with the traced properties taking precedence over the table.
 

@@ -17,14 +17,7 @@ from tracelens.job.run import RankWork, Summarized, summarize_each
 from tracelens.job.saved import as_folder, unpack_report
 from tracelens.job.summary import RankSummary, decode, summarize
 from tracelens.results import Report
-from tracelens.results.folders import (
-    SIDES,
-    FolderComparison,
-    Lateness,
-    LatenessUnknown,
-    LateRank,
-    Side,
-)
+from tracelens.results.folders import SIDES, FolderComparison, Lateness, LatenessUnknown, LateRank, Side
 from tracelens.results.job import Cause, Job
 
 #: Fewer traces are read faster here than processes begin.

@@ -28,16 +28,7 @@ from tracelens.job.stragglers import Doing, JobView, late_spans, stand_out, stra
 from tracelens.job.summary import RankSummary, each_trace_once
 from tracelens.job.unrelated import check_one_job, of_one_time
 from tracelens.job.waits import RESIDUALS, find_waits
-from tracelens.results.job import (
-    JOB_VERSION,
-    Job,
-    JobClock,
-    JobRank,
-    Left,
-    Limit,
-    SlowLink,
-    Straggler,
-)
+from tracelens.results.job import JOB_VERSION, Job, JobClock, JobRank, Left, Limit, SlowLink, Straggler
 from tracelens.trace.tables import MISSING
 from tracelens.version import __version__
 from tracelens.words import GROUPED

@@ -113,8 +113,7 @@ def _refuse(case: AttentionCase) -> None:
     refuse_unless(case.direction in ("forward", "backward"), f"unknown direction {case.direction}")
     refuse_unless(case.heads % case.key_heads == 0, "heads are no multiple of key-value heads")
     refuse_unless(
-        not case.causal or case.seq_q == case.keys,
-        "backends disagree on a causal mask over unequal lengths",
+        not case.causal or case.seq_q == case.keys, "backends disagree on a causal mask over unequal lengths"
     )
 
 

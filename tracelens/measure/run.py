@@ -89,12 +89,7 @@ def target_file(settings: Settings, *, device: Device, facts: DeviceFacts) -> Pa
     return user_file(gpu.name)
 
 
-def run(
-    settings: Settings,
-    *,
-    device: Device,
-    progress: Progress | None = None,
-) -> Result:
+def run(settings: Settings, *, device: Device, progress: Progress | None = None) -> Result:
     """Measure until everything is done, the time is up or the user interrupts, then write the file.
 
     What the journal or an earlier file has of the same device, software and method is not measured again;

@@ -64,6 +64,5 @@ def render_history(found: History, *, console: Console) -> None:
     more = len(found.runs) - len(shown)
     before = f"after {more} older runs; " if more else ""
     out.line(
-        f"  {before}ms per step, median rank; comm. includes wait; late: wait for the latest rank",
-        "dim",
+        f"  {before}ms per step, median rank; comm. includes wait; late: wait for the latest rank", "dim"
     )

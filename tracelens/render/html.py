@@ -151,12 +151,7 @@ def _cut(report: Report, rows: list[GemmRow], whole: int) -> Report:
 @cache
 def _environment() -> jinja2.Environment:
     env = environment()
-    env.filters.update(
-        exact=f.exact_ms,
-        nbytes=f.nbytes,
-        delta=f.delta,
-        short_kernel=short_kernel,
-    )
+    env.filters.update(exact=f.exact_ms, nbytes=f.nbytes, delta=f.delta, short_kernel=short_kernel)
     env.globals.update(
         saving=facts.claim, bounded=facts.bounded, shape=facts.shape,
         shape_detail=facts.shape_detail, role=facts.role, tile=facts.tile,

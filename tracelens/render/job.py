@@ -20,16 +20,7 @@ from tracelens.render.job_cells import (
     short_findings,
     worst_first,
 )
-from tracelens.render.job_words import (
-    CHECK,
-    caveats,
-    check,
-    details,
-    evidence,
-    identity,
-    model_line,
-    verdict,
-)
+from tracelens.render.job_words import CHECK, caveats, check, details, evidence, identity, model_line, verdict
 from tracelens.render.markdown_text import escape, table
 from tracelens.results.job import Job
 

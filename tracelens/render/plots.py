@@ -14,18 +14,7 @@ from tracelens.errors import UsageError
 from tracelens.render import explorer, facts, groups, layers, losses, search
 from tracelens.render import roofline as roofs
 from tracelens.render.standing import colour_of, standing
-from tracelens.render.svg import (
-    EDGE,
-    LINE,
-    MUTED,
-    WIDTH,
-    Plot,
-    element,
-    keys,
-    paragraphs,
-    picture,
-    text,
-)
+from tracelens.render.svg import EDGE, LINE, MUTED, WIDTH, Plot, element, keys, paragraphs, picture, text
 from tracelens.render.templates import drawing
 from tracelens.render.text import clean
 from tracelens.results import Report

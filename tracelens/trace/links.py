@@ -17,16 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.trace.autograd import backward_to_forward, numbered_ops
-from tracelens.trace.nesting import (
-    NONE,
-    BoolArray,
-    Forest,
-    IntArray,
-    NodeArray,
-    build_forest,
-    look_up,
-    match,
-)
+from tracelens.trace.nesting import NONE, BoolArray, Forest, IntArray, NodeArray, build_forest, look_up, match
 from tracelens.trace.processes import launches_of_kernels, numbered_by_external_id
 from tracelens.trace.steps import Steps, find_steps
 from tracelens.trace.tables import Ops, Table, Trace

@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.gpu.stage import Item, Row, Setting, Stage
-from benchmarks.gpu.stages.shapes import (
-    CAREFUL,
-    check_products,
-    joined,
-    measure,
-    open_bench,
-    predict,
-)
+from benchmarks.gpu.stages.shapes import CAREFUL, check_products, joined, measure, open_bench, predict
 from tracelens.hardware.measurements import GemmMeasurement
 from tracelens.measure.cases import TRY, GemmCase
 

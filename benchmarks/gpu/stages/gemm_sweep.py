@@ -8,15 +8,7 @@ from typing import Any
 
 from benchmarks.gpu import sweeps
 from benchmarks.gpu.stage import Stage
-from benchmarks.gpu.stages.shapes import (
-    CAREFUL,
-    QUICK,
-    check_products,
-    gemm_items,
-    joined,
-    measure,
-    predict,
-)
+from benchmarks.gpu.stages.shapes import CAREFUL, QUICK, check_products, gemm_items, joined, measure, predict
 from tracelens.hardware.measurements import GemmMeasurement
 from tracelens.measure.cases import GemmCase, MeasureOptions
 

@@ -18,12 +18,7 @@ from benchmarks.gpu.predicted import of_calls
 from benchmarks.gpu.stage import Item, Row, Setting
 from tracelens.gemm.kernel_names import KernelName, parse_kernel_name
 from tracelens.hardware.gpu import Gpu, list_gpus
-from tracelens.hardware.measurements import (
-    AttentionMeasurement,
-    GemmMeasurement,
-    rows_of,
-    table_of,
-)
+from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement, rows_of, table_of
 from tracelens.measure.cases import TRY, AttentionCase, GemmCase, MeasureOptions
 
 CHUNK = 96
