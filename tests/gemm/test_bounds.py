@@ -16,15 +16,12 @@ from tracelens.gemm import (
     ShapeBounds,
     bound_attention,
     bound_shape,
-    candidates,
     parse_kernel_name,
     shape_of,
 )
 
 EVIDENCE = Path(__file__).resolve().parents[3] / "shared" / "facts" / "trace_gemm_evidence.txt"
 CUTLASS = "cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x6_tn_align8"
-#: Weights [n, k] of ViT-B, as the compiled function of a public A100 trace lists them.
-VIT_B = [(2304, 768), (768, 768), (3072, 768), (768, 3072)]
 
 Grid = tuple[int, int, int]
 
@@ -155,44 +152,6 @@ def test_true_sizes_lie_in_the_bounds_in_the_evidence_of_public_traces() -> None
             assert found.batch in (None, shape.batch), line
             bounded[kernel.family] = bounded.get(kernel.family, 0) + 1
     assert bounded == {"cutlass2": 18}
-
-
-@pytest.mark.parametrize(
-    ("name", "grid", "weights"),
-    [
-        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn", (18, 4, 1), [(2304, 768)]),
-        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_relu_f2f_stages_64x4_tn", (24, 4, 1), [(3072, 768)]),
-        # output projection and down projection have the same M and N
-        (
-            "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_tn",
-            (6, 2, 8),
-            [(768, 768), (768, 3072)],
-        ),
-    ],
-)
-def test_kernels_of_a_captured_graph_find_their_weights(
-    name: str, grid: Grid, weights: list[tuple[int, int]]
-) -> None:
-    """The kernels of ViT-B, 197 tokens, inside a CUDA graph that shows no shape."""
-    found = candidates(bounds(name, grid), [*VIT_B, *VIT_B], 197)
-    assert [fit.weight for fit in found] == weights
-    assert all((fit.role, fit.m, fit.n) == ("forward", 197, fit.weight[0]) for fit in found)
-    assert candidates(bounds(name, grid), VIT_B, 300) == [], "300 tokens would need another row of tiles"
-
-
-def test_roles_follow_from_the_layout() -> None:
-    box = ((449, 512), (1985, 2048))
-    found = ShapeBounds(*box, 1, None, (box,))
-    weights = [(512, 2048), (2048, 512)]
-    roles = [(fit.weight, fit.role, fit.m, fit.n, fit.k) for fit in candidates(found, weights)]
-    assert roles == [
-        ((512, 2048), "dgrad", None, 2048, 512),
-        ((512, 2048), "wgrad", 512, 2048, None),
-        ((2048, 512), "forward", None, 2048, 512),
-    ]
-    wgrad = ShapeBounds(*box, 1, "NT", (box,))
-    assert [fit.role for fit in candidates(wgrad, weights, 8192)] == ["wgrad"]
-    assert candidates(wgrad, weights, 8192)[0].k == 8192
 
 
 def test_attention_is_bounded_by_its_blocks_of_queries() -> None:

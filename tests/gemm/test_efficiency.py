@@ -102,7 +102,6 @@ def test_waves() -> None:
     assert waves(112, sms=132, cluster_size=8) == 1
     assert waves(128, sms=132, cluster_size=8) is None  # depends on which SMs the chip has
     assert waves(133, sms=132, cluster_size=8) == 2
-    assert waves(264, sms=132, cluster_size=1, ctas_per_sm=2) == 1
     assert waves(264, sms=132, cluster_size=None) is None
     assert waves(4, sms=2, cluster_size=4) is None
     assert waves(16, sms=8, cluster_size=8) == 2
@@ -247,10 +246,8 @@ def test_no_tiles_take_no_wave_and_no_count_is_below_nothing() -> None:
     assert wave_eff(0, sms=132, cluster_size=1, kernel=stream) is None
 
 
-def test_slots_are_counted_where_they_are_asked_for() -> None:
-    assert waves(265, sms=132, cluster_size=1, ctas_per_sm=2) == 2
-    assert waves(264, sms=132, cluster_size=1, ctas_per_sm=2) == 1
-    assert wave_eff(33, sms=132, cluster_size=1, ctas_per_sm=2, split_k=4) == pytest.approx(132 / 264)
+def test_slices_of_k_are_pieces_of_their_own() -> None:
+    assert wave_eff(33, sms=132, cluster_size=1, split_k=4) == 1.0
     assert wave_eff(33, sms=132, cluster_size=1, split_k=None) is None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tracelens.gemm import GemmShape, bytes_moved, counted_ops, flops, is_gemm_op, shape_of
+from tracelens.gemm import GemmShape, bytes_moved, flops, is_gemm_op, shape_of
 
 torch = pytest.importorskip("torch")
 BF16 = "c10::BFloat16"
@@ -79,4 +79,3 @@ def test_the_operand_crosses_memory_once() -> None:
 
 def test_they_count_as_products() -> None:
     assert is_gemm_op("XXT_kernel_0") and is_gemm_op("aten::mm") and not is_gemm_op("aten::add")
-    assert counted_ops(["CompiledFunction", "XXT_kernel_0"], [-1, 0]) == [False, True]

@@ -50,14 +50,13 @@ def recognised(value: float, *, least: bool) -> Range:
     return Range(value, None, math.inf, False, True) if least else exact(value)
 
 
-def predicted(estimate: Estimate, *, scale: float = 1.0) -> Range | None:
-    """An estimate times ``scale``; None where it holds no number."""
+def predicted(estimate: Estimate) -> Range | None:
+    """An estimate; None where it holds no number."""
     known = [one for one in (estimate.low, estimate.mid, estimate.high) if one is not None]
     if not known or not all(map(math.isfinite, known)):
         return None
     low = 0.0 if estimate.low is None and estimate.mid is None else min(known)
-    mid = None if estimate.mid is None else estimate.mid * scale
-    return Range(low * scale, mid, max(known) * scale, False)
+    return Range(low, estimate.mid, max(known), False)
 
 
 @dataclass(frozen=True, slots=True)

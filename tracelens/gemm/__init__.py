@@ -14,10 +14,8 @@ from tracelens.gemm.attention_shapes import ATTENTION_OPS, AttentionShape
 from tracelens.gemm.bounds import (
     AttentionBounds,
     ShapeBounds,
-    WeightCandidate,
     bound_attention,
     bound_shape,
-    candidates,
 )
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.efficiency import (
@@ -34,7 +32,7 @@ from tracelens.gemm.efficiency import (
     wave_eff,
     waves,
 )
-from tracelens.gemm.flops import bytes_moved, counted_ops, flops, model_flops, shows_sizes
+from tracelens.gemm.flops import bytes_moved, flops, model_flops, shows_sizes
 from tracelens.gemm.kernel_names import (
     KernelName,
     KernelNames,
@@ -54,7 +52,6 @@ __all__ = [
     "AlignmentLadder",
     "AttentionBounds",
     "AttentionShape",
-    "WeightCandidate",
     "GemmShape",
     "KernelName",
     "KernelNames",
@@ -69,8 +66,6 @@ __all__ = [
     "bound_shape",
     "bytes_moved",
     "bytes_per_element",
-    "candidates",
-    "counted_ops",
     "flops",
     "model_flops",
     "intensity",

@@ -24,7 +24,6 @@ batch, heads) in flash_fwd_launch_template.h, mem_efficient as (blocks, heads, b
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.gemm.kernel_names import KernelName
@@ -39,8 +38,6 @@ _FLASH2_FORWARD = re.compile(r"(?<![a-z_])flash_fwd_kernel")
 _LARGEST_GRID_X, _LARGEST_GRID_YZ = 2**31 - 1, 65535
 #: (factor, fewest and most tiles along N it is chosen for), GemmIdentityThreadblockSwizzle<8>::get_log_tile.
 _SWIZZLES = ((8, 6, None), (4, 3, 5), (2, 2, 2), (1, 1, 1))
-#: Operand layouts, as cuBLAS names them, of a Linear whose weight is [out, in] (``torch.nn.Linear``).
-_LAYOUT_OF_ROLE = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +61,6 @@ class ShapeBounds:
         (True, False)
         """
         return any(_inside(m, box_m) and _inside(n, box_n) for box_m, box_n in self.boxes)
-
-
-@dataclass(frozen=True, slots=True)
-class WeightCandidate:
-    """A Linear weight [n, k] and its product out[M,N] = a[M,K] @ b[K,N] that fits; None = not known."""
-
-    weight: tuple[int, int]
-    role: str  # forward: x W^T; dgrad: grad W; wgrad: grad^T x
-    m: int | None
-    n: int | None
-    k: int | None
 
 
 def bound_shape(
@@ -152,27 +138,6 @@ def bound_attention(kernel: KernelName, grid: tuple[int, int, int] | None) -> At
     if kernel.family == "mem_efficient":
         return AttentionBounds(third, second, query_len, None)
     return None
-
-
-def candidates(
-    bounds: ShapeBounds, weights: Sequence[tuple[int, int]], tokens: int | None = None
-) -> list[WeightCandidate]:
-    """Which weights [n, k] of Linear layers the bounds admit, in which roles; distinct ones, as given.
-
-    ``tokens`` is the number of rows of the activations, where known. The kernel's layout leaves one role
-    (TN forward, NN dgrad, NT wgrad for a weight that lies [n, k] in memory); without it all three are tried.
-
-    >>> bounds = ShapeBounds((193, 256), (2177, 2304), 1, "TN", (((193, 256), (2177, 2304)),))
-    >>> [fit.weight for fit in candidates(bounds, [(2304, 768), (768, 768), (3072, 768)], tokens=197)]
-    [(2304, 768)]
-    """
-    found = []
-    for n, k in dict.fromkeys(weights):
-        products = {"forward": (tokens, n, k), "dgrad": (tokens, k, n), "wgrad": (n, k, tokens)}
-        for role, product in products.items():
-            if bounds.layout in (None, _LAYOUT_OF_ROLE[role]) and bounds.holds(product[0], product[1]):
-                found.append(WeightCandidate((n, k), role, *product))
-    return found
 
 
 def _launchable(grid: tuple[int, int, int]) -> bool:

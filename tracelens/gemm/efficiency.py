@@ -73,12 +73,12 @@ def usable_sms(sms: int, *, cluster_size: int) -> tuple[int, int]:
     return min(least, most), most
 
 
-def waves(tile_count: int, *, sms: int, cluster_size: int | None, ctas_per_sm: int = 1) -> int | None:
+def waves(tile_count: int, *, sms: int, cluster_size: int | None) -> int | None:
     """Rounds the GPU needs to run all tiles; None where the cluster size leaves it open.
 
-    By default a round is one tile per SM, as NVIDIA's guide and arXiv 2401.14489 count: the number of tiles
-    the busiest SM computes. ``ctas_per_sm`` counts rounds of as many CTAs as fit at once instead
-    (``resident_ctas``); that says which CTAs start together, not how long the kernel takes, see ``wave_eff``.
+    A round is one tile per SM, as NVIDIA's guide and arXiv 2401.14489 count: the number of tiles the busiest
+    SM computes. How many CTAs fit at once (``resident_ctas``) says which start together, not how long the
+    kernel takes, see ``wave_eff``.
 
     >>> waves(140, sms=148, cluster_size=2), waves(140, sms=132, cluster_size=1)
     (1, 2)
@@ -88,7 +88,7 @@ def waves(tile_count: int, *, sms: int, cluster_size: int | None, ctas_per_sm: i
     if cluster_size is None or cluster_size < 1 or sms < cluster_size or tile_count < 0:
         return None
     least, most = usable_sms(sms, cluster_size=cluster_size)
-    slowest, fastest = (-(-tile_count // (count * ctas_per_sm)) if count else None for count in (least, most))
+    slowest, fastest = (-(-tile_count // count) if count else None for count in (least, most))
     return fastest if slowest == fastest else None
 
 
@@ -99,13 +99,12 @@ def wave_eff(
     cluster_size: int | None,
     kernel: KernelName | None = None,
     split_k: int | None = 1,
-    ctas_per_sm: int = 1,
 ) -> float | None:
     """Share of SM time in which an SM has a tile to compute, 0..1: tiles / (waves * SMs).
 
     Tiles are counted per SM, whatever number of CTAs an SM holds at once: together they share one set of
     tensor cores or FMA units, so an SM with two CTAs takes twice as long as one with one. Counting free
-    slots instead (``ctas_per_sm``) is refuted by three GEMMs of a public H100 trace: 128 tiles of 128x128
+    slots instead is refuted by three GEMMs of a public H100 trace: 128 tiles of 128x128
     on 132 SMs that hold two CTAs each would leave 52 % of the GPU idle, but ran at 78 % of its fp32 peak.
 
     A persistent kernel (nvjet, sm90_xmma) launches fewer CTAs than it has tiles and deals the tiles out to
@@ -125,8 +124,8 @@ def wave_eff(
     if split_k is None:
         return None
     pieces = tile_count * split_k
-    rounds = waves(pieces, sms=sms, cluster_size=cluster_size, ctas_per_sm=ctas_per_sm)
-    return pieces / (rounds * sms * ctas_per_sm) if rounds else None
+    rounds = waves(pieces, sms=sms, cluster_size=cluster_size)
+    return pieces / (rounds * sms) if rounds else None
 
 
 def resident_ctas(

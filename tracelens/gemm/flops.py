@@ -7,8 +7,6 @@ torch's count to compare with torch's numbers; a causal kernel does about half o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tracelens.gemm.attention_shapes import ATTENTION_OPS
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.shapes import WRAPPERS, GemmShape, Shape, is_gemm_op
@@ -109,25 +107,3 @@ def shows_sizes(op: str) -> bool:
     """
     base = op.partition(".")[0]
     return is_gemm_op(base) or base in ATTENTION_OPS or base in WRAPPERS
-
-
-def counted_ops(names: Sequence[str], parents: Sequence[int]) -> list[bool]:
-    """Which operators to count so that no product is counted twice.
-
-    ``names`` are operator names in any order, ``parents`` the index of each one's enclosing operator
-    (-1: none). An operator counts when it is a GEMM or attention operator, or a wrapper such as
-    ``aten::linear``, and none below it counts: ``aten::linear`` over ``aten::addmm`` counts once.
-
-    >>> counted_ops(["aten::linear", "aten::addmm", "aten::linear"], [-1, 0, -1])
-    [False, True, True]
-    """
-    counts = [shows_sizes(name) for name in names]
-    covered = [False] * len(names)  # something below it counts
-    for index, counted in enumerate(counts):
-        if not counted:
-            continue
-        above = parents[index]
-        while above >= 0 and not covered[above]:
-            covered[above] = True
-            above = parents[above]
-    return [counted and not below for counted, below in zip(counts, covered, strict=True)]

@@ -118,15 +118,12 @@ def detail_lines(time: GemmTime) -> list[str]:
     """Say what is in ``other`` beside what the waterfall draws, and what is not judged."""
     if not _any_judged(time):
         return []
-    known = []
     untold = [
         f"{cause} in {f.ms(missing)}"
         for cause, missing in time.untold.items()
         if missing > _WORTH_SAYING * time.total
     ]
-    if untold:
-        known.append(f"causes without a number ({', '.join(untold)})")
-    lines = [f"In other: {'; '.join(known)}."] if known else []
+    lines = [f"In other: causes without a number ({', '.join(untold)})."] if untold else []
     if time.not_judged:
         lines.append(f"Not judged: {_why_not(time)}.")
     return lines

@@ -171,11 +171,6 @@ def meet(one: Box, other: Box) -> bool:
     return other[0] < one[2] and other[2] > one[0] and other[1] < one[3] and other[3] > one[1]
 
 
-def gap(box: Box, mark: Circle) -> float:
-    """How far a mark's edge is from a box; negative where it reaches into it."""
-    return float(_gaps(np.array([box]), np.array([mark]))[0, 0])
-
-
 def _gaps(boxes: Array, marks: Array) -> Array:
     """How far each mark's edge (a column) is from each box (a row); negative where it reaches into it."""
     x, y, r = marks.T

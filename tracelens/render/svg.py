@@ -22,6 +22,7 @@ INK, MUTED, LINE, PAPER, WARNING = "#16191d", "#59636e", "#e0e4e9", "#ffffff", "
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 _HEAD = 24  # from the upper edge to the line of the title
 _CHARACTER = 0.56  # of the font's size: the width of a character, on average
+_COLUMNS = 3  # of a legend
 _LINE_OF = 132  # characters between the edges, in the widest of the usual fonts
 _NO_XML = str.maketrans(dict.fromkeys((0xFFFE, 0xFFFF), "\ufffd"))  # no XML file can hold these two
 
@@ -136,12 +137,10 @@ def wide(words: str, size: float) -> float:
     return _CHARACTER * size * len(words)
 
 
-def keys(
-    entries: Sequence[tuple[str | None, str, str, str]], y: float, *, columns: int = 3
-) -> tuple[str, float]:
+def keys(entries: Sequence[tuple[str | None, str, str, str]], y: float) -> tuple[str, float]:
     """A legend of (colour, title, share, time) in columns, read downwards; the markup and where it ends."""
-    each, step = -(-len(entries) // columns), 20.0
-    across = (WIDTH - 2 * EDGE) / columns
+    each, step = -(-len(entries) // _COLUMNS), 20.0
+    across = (WIDTH - 2 * EDGE) / _COLUMNS
     drawn = []
     for at, (colour, title, share, time) in enumerate(entries):
         x, line = EDGE + at // each * across, y + at % each * step
