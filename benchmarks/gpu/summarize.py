@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from benchmarks.gpu.stages import STAGES
 from benchmarks.gpu.store import ROOT, Damaged, Folder, read_result, write_bytes, write_json
 from benchmarks.gpu.tables import tables
 from benchmarks.gpu.verification import verification
+from benchmarks.paper.families import figures
+from benchmarks.paper.source import of_record, read_published
 from tracelens.errors import InputError
 from tracelens.hardware.measurements import write_measurements
 
@@ -139,7 +141,17 @@ def _section(record: Record) -> str:
         what = "Nothing" if not shown else "Only what the tables below show"
         text += f"{what} has been measured on this GPU. Not measured:\n\n"
         text += "".join(f"- {name}\n" for name in missing) + "\n"
-    return text + "\n".join(table.markdown() for table in shown)
+    return text + "\n".join([*(table.markdown() for table in shown), *_beside_the_paper(record)])
+
+
+def _beside_the_paper(record: Record) -> Iterator[str]:
+    """What each figure of ``benchmarks.paper`` says of this GPU and of the paper's, without the figures."""
+    drawn = figures(of_record(record), read_published(None)) if record.results else []
+    for one in drawn:
+        if one.measured and one.differs:
+            said = "\n".join(f"- {line}" for line in one.differs)
+            table = "".join(f"\n{line}" for line in ("", *one.table)) if one.table else ""
+            yield f"### The paper's {one.letter}: {one.title}\n{one.shape}.\n\n{said}{table}\n"
 
 
 def _stages() -> str:

@@ -11,7 +11,6 @@ from typing import Any
 from benchmarks.gpu.cells import MISSING, Table, gain, number, shape
 from benchmarks.gpu.findings import Cliff, cliffs
 from benchmarks.gpu.pairs import ISO_PARAMETER_FRAC, equal_parameters, layer_pairs, step_pairs
-from benchmarks.gpu.paper_tables import paper_tables
 from benchmarks.gpu.proof_tables import proof_tables
 from benchmarks.gpu.record import Record
 from tracelens.hardware.measurements import GemmMeasurement
@@ -31,7 +30,6 @@ def tables(record: Record) -> list[Table]:
         full_steps(record),
         reshaped(record),
         worst_cliffs(record),
-        *paper_tables(record, paper),
         *proof_tables(record),
     ]
 

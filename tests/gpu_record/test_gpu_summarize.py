@@ -64,7 +64,8 @@ def test_a_page_lists_what_is_not_measured_and_shows_no_empty_table(results: Pat
     assert all(f"- {title}\n" in page for title in titles)
     few = Record("h200", {"curves": read_record(results / "h200").results["curves"]})
     page = summarize.page([few])
-    assert "### Alignment of N\n" in page and "- Alignment of N\n" not in page
+    assert "### The worst cliffs\n" in page and "- The worst cliffs\n" not in page
+    assert "### The paper's C: Alignment of n\n" in page
     assert "- Capture overhead\n" in page and "### Capture overhead" not in page
 
 
@@ -219,13 +220,6 @@ def test_ceilings_are_the_best_products_beside_datasheet_and_ceiling(results: Pa
     assert rows["bf16"][1] == "712" and rows["bf16"][3] == "72.0%" and rows["bf16"][4] == "89.6%"
     assert rows["fp8"][1] == "1,424"
     assert rows["copy, GB/s"][1:4] == ("4,300", "read + written", "89.6%")
-
-
-def test_powers_of_two_are_means_over_the_papers_own_shapes(results: Path) -> None:
-    rows = found(read_record(results / "h200"))["Alignment of N"].rows
-    assert [row[0] for row in rows] == ["2", "4", "8", "16", "32", "64", "128"]
-    assert [row[3] for row in rows] == ["216", "232", "264", "328", "456", "712", "712"]
-    assert rows[-1][4] == "100%"
 
 
 def test_the_best_change_at_equal_parameters_is_beside_the_claim(results: Path) -> None:
