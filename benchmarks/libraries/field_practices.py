@@ -13,7 +13,6 @@ x-transformers, rotary-embedding-torch, hyper-connections, timm, transformers, o
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-import sys
 import typing
 from argparse import Namespace
 from collections.abc import Callable
@@ -33,7 +32,6 @@ from benchmarks.libraries.recipes import _together
 from benchmarks.libraries.recipes_truth import before
 from benchmarks.libraries.repos import _of_next
 from benchmarks.libraries.senses import _floats
-from benchmarks.libraries.workloads import made
 
 
 def _flows(home: Any) -> Built:
@@ -330,8 +328,3 @@ _OF_NUMBERS: tuple[str, ...] = ("facebookresearch_dlrm", "transfusion_pytorch")
 _SINGLE: tuple[str, ...] = ("facebookresearch_flow_matching", "transfusion_pytorch", "e2_tts_pytorch")
 _SINGLE += ("jaywalnut310_vits", "YuanGongND_ast", "zhouhaoyi_Informer2020", "yuqinie98_PatchTST")
 _SINGLE += ("pytorch_widedeep", "facebookresearch_dlrm", "jayLEE0301_vq_bet_official", "unimol_tools")
-
-
-def build(name: str) -> Built:
-    """One of these."""
-    return made(name, _HOMES, sys.modules[__name__])

@@ -33,7 +33,6 @@ from benchmarks.libraries.posts import _LAYERS, LISTED, _plain
 from benchmarks.libraries.recipes import _together
 from benchmarks.libraries.recipes_truth import before
 from benchmarks.libraries.senses import _floats
-from benchmarks.libraries.workloads import made
 
 
 def _mdt(home: Any) -> Built:
@@ -378,8 +377,3 @@ _OF_NUMBERS += ("apple_ml-4m",)
 #: What asks for single precision.
 _SINGLE: tuple[str, ...] = ("yformer_EfficientSAM", "time-series-foundation-models_lag-llama")
 _SINGLE += ("meta-recsys_generative-recommenders", "wenet-e2e_wenet", "naver_dust3r")
-
-
-def build(name: str) -> Built:
-    """One of these."""
-    return made(name, _HOMES, sys.modules[__name__])

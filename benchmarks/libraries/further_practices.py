@@ -13,7 +13,6 @@ Imports ask for iopath, scipy, timm, torchvision, transformers, diffusers and ei
 from __future__ import annotations
 
 import collections.abc
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
@@ -33,7 +32,7 @@ from benchmarks.libraries.practices import _LAYERS, LISTED
 from benchmarks.libraries.recipes import _again, _frozen, _together
 from benchmarks.libraries.recipes_truth import before
 from benchmarks.libraries.senses import _floats
-from benchmarks.libraries.workloads import _named, made
+from benchmarks.libraries.workloads import _named
 
 
 def _flava(home: Any) -> Built:
@@ -282,8 +281,3 @@ _OF_NUMBERS += ("facebookresearch_vjepa2", "SkyworkAI_MoH")
 #: What asks for single precision.
 _SINGLE: tuple[str, ...] = ("facebookresearch_multimodal", "SkyworkAI_MoH", "hustvl_YOLOS")
 _SINGLE += ("fundamentalvision_Deformable-DETR",)
-
-
-def build(name: str) -> Built:
-    """One of these."""
-    return made(name, _HOMES, sys.modules[__name__])

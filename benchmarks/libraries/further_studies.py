@@ -17,7 +17,6 @@ and einops. What is imported and not used is left out: the clone of FiT has no s
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -39,7 +38,7 @@ from benchmarks.libraries.recipes import _together
 from benchmarks.libraries.recipes_truth import before
 from benchmarks.libraries.senses import _floats
 from benchmarks.libraries.studies import _LAYERS, LISTED
-from benchmarks.libraries.workloads import _named, made
+from benchmarks.libraries.workloads import _named
 
 
 def _fit(home: Any) -> Built:
@@ -445,8 +444,3 @@ _SINGLE: tuple[str, ...] = ("salesforce_ALBEF", "robotic_transformer_pytorch", "
 _SINGLE += ("Beckschen_TransUNet", "XPixelGroup_HAT", "qq456cvb_Point-Transformers", "DataDog_toto")
 _SINGLE += ("moment-timeseries-foundation-model_moment", "thuml_Time-Series-Library", "soda-inria_tabicl")
 _SINGLE += ("rampasek_GraphGPS", "ming024_FastSpeech2")
-
-
-def build(name: str) -> Built:
-    """One of these."""
-    return made(name, _HOMES, sys.modules[__name__])

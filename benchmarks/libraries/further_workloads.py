@@ -14,7 +14,6 @@ transformers, einops, iopath, ftfy, regex and scipy.
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from importlib import import_module
@@ -32,7 +31,7 @@ from benchmarks.libraries.models import Built, _ids, _of_classes, _some
 from benchmarks.libraries.recipes import _again, _llama, _together
 from benchmarks.libraries.senses import _floats
 from benchmarks.libraries.trainers import _without_torchao
-from benchmarks.libraries.workloads import _LAYERS, LISTED, made
+from benchmarks.libraries.workloads import _LAYERS, LISTED
 
 
 def _beit3(home: Any) -> Built:
@@ -422,8 +421,3 @@ _OF_NUMBERS += ("ShoufaChen_AdaptFormer", "rstrudel_segmenter", "pinterest_trans
 #: What asks for single precision.
 _SINGLE: tuple[str, ...] = ("tonyzhaozh_act", "lyuwenyu_RT-DETR")
 _SINGLE += ("haofeixu_gmflow", "pinterest_transformer_user_action")
-
-
-def build(name: str) -> Built:
-    """One of these."""
-    return made(name, _HOMES, sys.modules[__name__])

@@ -23,7 +23,6 @@ model's where those are a toy's; a few layers deep.
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from importlib import import_module
@@ -39,7 +38,6 @@ from benchmarks.libraries.models import Built, _ids, _of_classes, _some
 from benchmarks.libraries.owns import _true
 from benchmarks.libraries.repos import _of_next
 from benchmarks.libraries.senses import _floats
-from benchmarks.libraries.workloads import made
 
 NAMES = Path(__file__).parents[1].joinpath("fresh", "libraries_14.txt").read_text().split()
 _LAYERS = 3
@@ -398,8 +396,3 @@ _SINGLE: tuple[str, ...] = (
     "maxjcohen_transformer",
     "dhlee347_pytorchic-bert", "seanswyi_sasrec-pytorch",
 )  # fmt: skip
-
-
-def build(name: str) -> Built:
-    """One of these."""
-    return made(name, _HOMES, sys.modules[__name__])

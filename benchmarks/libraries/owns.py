@@ -20,7 +20,6 @@ repositories' own, or a small model's where those are a toy's; a few layers deep
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from importlib import import_module
@@ -35,7 +34,6 @@ from torch.nn import functional
 from benchmarks.libraries.models import Built, _ids, _of_classes, _some
 from benchmarks.libraries.recipes import _again
 from benchmarks.libraries.repos import _of_next
-from benchmarks.libraries.workloads import made
 
 NAMES = Path(__file__).parents[1].joinpath("fresh", "libraries_13.txt").read_text().split()
 _LAYERS = 3
@@ -336,8 +334,3 @@ _STUBS: dict[str, dict[str, dict[str, Any]]] = {
 _OF_NUMBERS: tuple[str, ...] = ("ug2146_NesT_HPML",)
 #: What asks for single precision.
 _SINGLE: tuple[str, ...] = ("mutiann_few-shot-transformer-tts", "wilson400hong_stanford-cs336")
-
-
-def build(name: str) -> Built:
-    """One of these."""
-    return made(name, _HOMES, sys.modules[__name__])

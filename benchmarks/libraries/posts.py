@@ -14,7 +14,6 @@ is as in the recipe. Which experts a token goes to is told by hand where the sou
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -35,7 +34,7 @@ from benchmarks.libraries.recipes import _llama
 from benchmarks.libraries.repos import _of_next
 from benchmarks.libraries.senses import _floats
 from benchmarks.libraries.trainers import _without_torchao
-from benchmarks.libraries.workloads import _causal, made
+from benchmarks.libraries.workloads import _causal
 
 LISTED = Path(__file__).parents[1].joinpath("fresh", "libraries_10.txt").read_text().split()
 _LAYERS = 3
@@ -386,8 +385,3 @@ _STUBS: dict[str, dict[str, dict[str, Any]]] = {
 _OF_NUMBERS: tuple[str, ...] = ()
 #: What asks for single precision.
 _SINGLE: tuple[str, ...] = ("kuleshov-group_mdlm", "mixture_of_experts")
-
-
-def build(name: str) -> Built:
-    """One of these."""
-    return made(name, _HOMES, sys.modules[__name__])

@@ -40,7 +40,6 @@ from benchmarks.libraries.recipes_truth import before
 from benchmarks.libraries.repos import _of_next
 from benchmarks.libraries.senses import _floats
 from benchmarks.libraries.studies import SwiGLU, _adapted
-from benchmarks.libraries.workloads import made
 
 LISTED = Path(__file__).parents[1].joinpath("fresh", "libraries_12.txt").read_text().split()
 _LAYERS = 3
@@ -434,8 +433,3 @@ _STUBS: dict[str, dict[str, dict[str, Any]]] = {
 _OF_NUMBERS: tuple[str, ...] = ("colpali_engine",)
 #: What asks for single precision.
 _SINGLE: tuple[str, ...] = ()
-
-
-def build(name: str) -> Built:
-    """One of these."""
-    return made(name, _HOMES, sys.modules[__name__])

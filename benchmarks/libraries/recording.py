@@ -25,6 +25,7 @@ from benchmarks.hub.values import _unseen, held
 from benchmarks.libraries import models, truth
 from benchmarks.libraries.lists import LISTS
 from benchmarks.libraries.models import EXPERTS
+from benchmarks.libraries.workloads import made
 from tests.kept import kept, of_package, sources
 
 _PACKAGES = {
@@ -69,7 +70,7 @@ def _unknown(at: Any) -> bool:
 def record_library(name: str) -> Recorded:
     """A recording of ``LIBRARY/NAME``, made once and kept."""
     package = name.partition("/")[0]
-    made = f"{of_package('torch')} {of_package(_PACKAGES.get(package, package))} "
+    made_of = f"{of_package('torch')} {of_package(_PACKAGES.get(package, package))} "
     parts = (
         "recording",
         "models",
@@ -77,10 +78,10 @@ def record_library(name: str) -> Recorded:
         "more_truth",
         *(x.__name__.rpartition(".")[2] for x in _home(name)),
     )
-    made += sources(
+    made_of += sources(
         "tests/zoo", "tests/synthetic", "benchmarks/hub", *(f"benchmarks/libraries/{x}.py" for x in parts)
     )
-    return kept("libraries", name, made, lambda: _recorded(name))
+    return kept("libraries", name, made_of, lambda: _recorded(name))
 
 
 @contextmanager
@@ -112,5 +113,5 @@ def _home(name: str) -> tuple[Any, Any]:
 def _recorded(name: str) -> Recorded:
     home, table = _home(name)
     with answered(name):
-        built = home.build(name)
+        built = home.build(name) if hasattr(home, "build") else made(name, home)
         return recorded(name, built.model, built.loss, table.truth_of, LibraryMarks)

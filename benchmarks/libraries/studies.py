@@ -19,7 +19,6 @@ PyTorch: SwitchHead's products of what is selected are grouped GEMMs.
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from importlib import import_module
@@ -40,7 +39,7 @@ from benchmarks.libraries.recipes import _llama, _qwen, _together
 from benchmarks.libraries.repos import _of_next
 from benchmarks.libraries.senses import _floats
 from benchmarks.libraries.trainers import _without_torchao
-from benchmarks.libraries.workloads import _sent, _told, made
+from benchmarks.libraries.workloads import _sent, _told
 
 LISTED = Path(__file__).parents[1].joinpath("fresh", "libraries_11.txt").read_text().split()
 _LAYERS = 3
@@ -457,8 +456,3 @@ _OF_NUMBERS: tuple[str, ...] = ("bs_roformer",)
 #: What asks for single precision.
 _SINGLE: tuple[str, ...] = ("davidmrau_mixture-of-experts", "mixture_of_attention", "torch_rechub")
 _SINGLE += ("kzl_decision-transformer", "jannerm_trajectory-transformer", "bs_roformer")
-
-
-def build(name: str) -> Built:
-    """One of these."""
-    return made(name, _HOMES, sys.modules[__name__])

@@ -431,11 +431,11 @@ def _as_once(stubs: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
                 sys.modules.pop(name, None)
 
 
-def made(name: str, homes: Mapping[str, tuple[str, Callable[[Any], Built]]], rest: Any) -> Built:
+def made(name: str, rest: Any) -> Built:
     """The model ``OWNER_REPOSITORY/name`` or ``package/name``, in bf16 or float32 and training, on the meta
-    device; ``rest`` says what its clone asks for."""
+    device; the module ``rest`` says what builds it, and what its clone asks for."""
     owner = name.partition("/")[0]
-    module, of = homes[name]
+    module, of = rest._HOMES[name]
     folder = _folder(name) / rest._UNDER.get(owner, "")
     with (
         _cloned(folder, rest._BARE.get(owner, ())) if folder.is_dir() else nullcontext(),
@@ -449,8 +449,3 @@ def made(name: str, homes: Mapping[str, tuple[str, Callable[[Any], Built]]], res
             built = of(home)
     nn.Module.to(built.model, "meta", torch.float32 if owner in rest._SINGLE else torch.bfloat16).train()
     return built
-
-
-def build(name: str) -> Built:
-    """One of these."""
-    return made(name, _HOMES, sys.modules[__name__])
