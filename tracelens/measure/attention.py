@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tracelens.hardware.measurements import AttentionMeasurement
-from tracelens.measure.calls import measure_each
-from tracelens.measure.cases import BACKENDS, AttentionCase, CannotMeasure, CaseOutcome, MeasureOptions
+from tracelens.measure.calls import Kind, Prepared, measure_each
+from tracelens.measure.cases import AttentionCase, CannotMeasure, CaseOutcome, MeasureOptions
 from tracelens.measure.devices import context_lost
 from tracelens.measure.kernels import CallKernels
 from tracelens.measure.operands import TORCH_DTYPES, Pools, refuse_unless, relative_error
-from tracelens.measure.timing import Call, Device, Timing, time_calls
+from tracelens.measure.timing import Device, Timing
 
 #: The names of cases -> torch's.
 SDP = {
@@ -29,14 +29,6 @@ SDP = {
 #: Probabilities are rounded to the operands' type before they meet the values.
 _TOLERANCE = {"bf16": 2e-2, "fp16": 5e-3, "fp32": 2e-3}
 _SAMPLED_ROWS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedAttention:
-    """A case with its operands in memory, and for a backward with its forward done."""
-
-    call: Call
-    check: Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +54,12 @@ def measure_attention(
     A time holds every kernel of the call: the small ones before and after the fused one too. What a
     backend does not support is told to ``progress`` with the reason.
     """
-    return measure_each(cases, _time, _once, _row, device=device, options=options, progress=progress)
+    return measure_each(cases, _KIND, device=device, options=options, progress=progress)
 
 
-def prepare_attention(case: AttentionCase, *, pools: Pools, sets: int) -> PreparedAttention:
+def prepare_attention(case: AttentionCase, *, device: Device, pools: Pools, sets: int) -> Prepared:
     """Lay out at most ``sets`` sets of operands, and run the forward of a backward."""
+    _refuse(case)
     q_shape = (case.batch, case.seq_q, case.heads, case.head_dim)
     k_shape = (case.batch, case.keys, case.key_heads, case.head_dim)
     sizes = (math.prod(q_shape), math.prod(k_shape), math.prod(k_shape), math.prod(q_shape))
@@ -92,7 +85,7 @@ def prepare_attention(case: AttentionCase, *, pools: Pools, sets: int) -> Prepar
         else:
             torch.autograd.grad(one.out, (one.q, one.k, one.v), one.grad, retain_graph=True)
 
-    return PreparedAttention(call, lambda: _error(case, ready[0]))
+    return Prepared(call, lambda: _error(case, ready[0]))
 
 
 def _attend(case: AttentionCase, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -109,7 +102,6 @@ def _refuse(case: AttentionCase) -> None:
     sizes = (case.batch, case.heads, case.key_heads, case.seq_q, case.keys, case.head_dim)
     refuse_unless(min(sizes) >= 1, "a size below 1")
     refuse_unless(case.dtype in _TOLERANCE, f"attention is not measured in {case.dtype}")
-    refuse_unless(case.backend in BACKENDS, f"unknown backend {case.backend}")
     refuse_unless(case.direction in ("forward", "backward"), f"unknown direction {case.direction}")
     refuse_unless(case.heads % case.key_heads == 0, "heads are no multiple of key-value heads")
     refuse_unless(
@@ -146,21 +138,10 @@ def _checked(all_found: tuple[torch.Tensor, ...], found: torch.Tensor, wanted: t
     return relative_error(found, wanted)
 
 
-def _time(case: AttentionCase, *, device: Device, pools: Pools, options: MeasureOptions) -> Timing:
-    _refuse(case)
-    with backend(case.backend):
-        prepared = prepare_attention(case, pools=pools, sets=options.max_calls)
-        timing = time_calls(prepared.call, device=device, options=options)
-        if options.check:
-            error = prepared.check()
-            if not error <= _TOLERANCE[case.dtype]:
-                raise CannotMeasure(f"attention is wrong: relative error {error:.2g}")
-    return timing
-
-
 @contextmanager
 def backend(name: str) -> Iterator[None]:
     """Allow one backend only; the reasons torch warns of end up in the error."""
+    refuse_unless(name in SDP, f"unknown backend {name}")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
@@ -179,19 +160,11 @@ def _reason(name: str, warned: list[str], error: RuntimeError) -> str:
     return f"{name}: {text[:160]}"
 
 
-def _once(case: AttentionCase, *, device: Device, pools: Pools) -> Callable[[], None]:
-    with backend(case.backend):
-        ready = prepare_attention(case, pools=pools, sets=1)
-
-    def once() -> None:
-        with backend(case.backend):
-            ready.call(0)
-
-    return once
-
-
 def _row(case: AttentionCase, timing: Timing, launched: CallKernels) -> AttentionMeasurement:
     return AttentionMeasurement(
         case.sweep, case.batch, case.heads, case.key_heads, case.seq_q, case.keys, case.head_dim, case.dtype,
         case.causal, case.direction, case.backend, timing.time_us, timing.spread_frac, launched.names,
     )  # fmt: skip
+
+
+_KIND = Kind("attention", prepare_attention, lambda case: backend(case.backend), _TOLERANCE, _row)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 
 from tracelens.hardware.measurements import GemmMeasurement
-from tracelens.measure.calls import measure_each
-from tracelens.measure.cases import DTYPES, LAYOUTS, CannotMeasure, CaseOutcome, GemmCase, MeasureOptions
+from tracelens.measure.calls import Kind, Prepared, measure_each
+from tracelens.measure.cases import DTYPES, LAYOUTS, CaseOutcome, GemmCase, MeasureOptions
 from tracelens.measure.kernels import CallKernels
 from tracelens.measure.operands import TORCH_DTYPES, Pools, refuse_unless, relative_error
-from tracelens.measure.timing import Call, Device, Timing, time_calls
+from tracelens.measure.timing import Device, Timing
 
 #: Largest relative error of a sampled slice. bf16 and fp16 round each result once (2^-9, 2^-12) and add split
 #: sums in the same type; fp8 products are exact but Hopper adds them with 14 bits; tf32 keeps 10 bits of
@@ -21,14 +20,6 @@ from tracelens.measure.timing import Call, Device, Timing, time_calls
 _TOLERANCE = {"bf16": 1e-2, "fp16": 5e-3, "fp8": 2e-2, "tf32": 3e-3, "fp32": 2e-5}
 _SAMPLED = 6  # rows and columns compared
 _LARGEST_SIDE = 2**31 - 1  # cuBLAS takes 32-bit sizes
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedGemm:
-    """A case with its operands in memory."""
-
-    call: Call
-    check: Callable[[], float]  # one call into poisoned memory; the relative error of a slice of the result
 
 
 def measure_gemms(
@@ -39,10 +30,10 @@ def measure_gemms(
     progress: Callable[[CaseOutcome], None] | None = None,
 ) -> Iterator[GemmMeasurement]:
     """Time each product and record its kernels, in the order of ``cases``: see ``measure_each``."""
-    return measure_each(cases, _time, _once, _row, device=device, options=options, progress=progress)
+    return measure_each(cases, _KIND, device=device, options=options, progress=progress)
 
 
-def prepare_gemm(case: GemmCase, *, device: Device, pools: Pools, sets: int) -> PreparedGemm:
+def prepare_gemm(case: GemmCase, *, device: Device, pools: Pools, sets: int) -> Prepared:
     """Lay out at most ``sets`` sets of operands; ``CannotMeasure`` where torch has no such product."""
     _refuse(case, device)
     batch = (case.batch,) if case.batch > 1 else ()
@@ -76,7 +67,7 @@ def prepare_gemm(case: GemmCase, *, device: Device, pools: Pools, sets: int) -> 
         call(0)
         return _sampled_error(*triples[0])
 
-    return PreparedGemm(call, check)
+    return Prepared(call, check)
 
 
 def _refuse(case: GemmCase, device: Device) -> None:
@@ -134,27 +125,6 @@ def _spread_over(size: int) -> list[int]:
     return sorted({round(at * (size - 1) / (_SAMPLED - 1)) for at in range(_SAMPLED)})
 
 
-def _time(case: GemmCase, *, device: Device, pools: Pools, options: MeasureOptions) -> Timing:
-    with tensor_cores(case.dtype):
-        prepared = prepare_gemm(case, device=device, pools=pools, sets=options.max_calls)
-        timing = time_calls(prepared.call, device=device, options=options)
-        if options.check:
-            error = prepared.check()
-            if not error <= _TOLERANCE[case.dtype]:  # NaN is no pass
-                raise CannotMeasure(f"the GEMM is wrong: relative error {error:.2g}")
-    return timing
-
-
-def _once(case: GemmCase, *, device: Device, pools: Pools) -> Callable[[], None]:
-    ready = prepare_gemm(case, device=device, pools=pools, sets=1)
-
-    def once() -> None:
-        with tensor_cores(case.dtype):
-            ready.call(0)
-
-    return once
-
-
 def _row(case: GemmCase, timing: Timing, launched: CallKernels) -> GemmMeasurement:
     return GemmMeasurement(
         case.sweep, case.m, case.n, case.k, case.batch, case.dtype, case.result_dtype, case.layout,
@@ -180,3 +150,6 @@ def tensor_cores(dtype: str) -> Iterator[None]:
         yield
     finally:
         setattr(matmul, name, before)
+
+
+_KIND = Kind("the GEMM", prepare_gemm, lambda case: tensor_cores(case.dtype), _TOLERANCE, _row)

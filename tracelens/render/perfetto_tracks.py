@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,8 @@ class Tracks:
 
     def _layers(self, lane: _Lane, tid: int) -> Iterator[bytes]:
         a = self._attribution
-        for run in _runs(lane.rows, self._layer_keys):
+        for _, together in groupby(lane.rows, self._layer_keys.__getitem__):
+            run = [*together]
             layer, phase = int(a.layer[run[0]]), PHASES[a.phase[run[0]]]
             if layer >= 0:
                 args = self._run_args(run) | {"layer": layer, "phase": phase}
@@ -164,7 +166,8 @@ class Tracks:
 
     def _phases(self, lane: _Lane, tid: int) -> Iterator[bytes]:
         a = self._attribution
-        for run in _runs(lane.rows, self._phase_keys):
+        for _, together in groupby(lane.rows, self._phase_keys.__getitem__):
+            run = [*together]
             phase = PHASES[a.phase[run[0]]]
             args = _json(self._run_args(run) | {"phase": phase})
             yield self._slice(lane.pid, tid, run[0], run[-1], phase, _PHASE_COLOURS[phase], args)
@@ -279,18 +282,6 @@ def _findings_by_gemm(report: Report) -> dict[str, list[Finding]]:
         for gemm in dict.fromkeys(finding.gemms):
             found.setdefault(gemm, []).append(finding)
     return found
-
-
-def _runs(rows: list[int], keys: list[Any]) -> Iterator[list[int]]:
-    """Neighbours in a lane with the same key."""
-    run: list[int] = []
-    for row in rows:
-        if run and keys[row] != keys[run[0]]:
-            yield run
-            run = []
-        run.append(row)
-    if run:
-        yield run
 
 
 def _free(first: int, trace: Trace) -> int:
