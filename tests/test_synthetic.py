@@ -252,9 +252,8 @@ def _forward_ops(events: Iterable[dict[str, Any]]) -> list[str]:
     rows = []
     for op in ops:
         name, args = op["name"].replace("_for_cpu", ""), op["args"]
-        inputs = (
-            [] if "_scaled_dot_product" in name else [args[key] for key in keys]
-        )  # the CPU op takes one less
+        # the CPU op takes one less
+        inputs = [] if "_scaled_dot_product" in name else [args[key] for key in keys]
         rows.append(f"{name} {args['Sequence number'] - first} {inputs}")
     return rows
 

@@ -174,9 +174,8 @@ def _fused(
     with parts.call("aten::scaled_dot_product_attention", q, k, v):
         if enable_gqa and attn_mask is not None:
             k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-        if (
-            q.dim() != 4
-        ):  # no fused kernel takes it: ATen/native/transformers/sdp_utils_cpp.h, check_tensor_shapes
+        # no fused kernel takes it: ATen/native/transformers/sdp_utils_cpp.h, check_tensor_shapes
+        if q.dim() != 4:
             return _written_out(q, k, v, attn_mask, scale)
         if attn_mask is None and q.shape[-1] == v.shape[-1] <= 256:
             return aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal)[0]

@@ -31,9 +31,8 @@ class Built:
 def build(name: str) -> Built:
     """The model ``library/name``, in bf16 and training, on the meta device."""
     library, _, own = name.partition("/")
-    import_module(
-        "torchtune.models.llama3" if library == "torchtune" else library
-    )  # they make tensors of numbers
+    # they make tensors of numbers
+    import_module("torchtune.models.llama3" if library == "torchtune" else library)
     with torch.device("meta"):
         built = _BUILDERS[library](own)
     built.model.to("meta", torch.bfloat16).train()  # some make a buffer of a list, on the CPU

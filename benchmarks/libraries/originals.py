@@ -268,9 +268,8 @@ def build(name: str) -> Built:
     package, _, own = name.partition("/")
     for cloud in _CLOUDS if package == "olmo_core" else ():
         sys.modules.setdefault(cloud, mock.MagicMock())
-    if (
-        package == "torchaudio" and package not in sys.modules
-    ):  # its library is built for another version of torch, its models ask for none
+    # its library is built for another version of torch, its models ask for none
+    if package == "torchaudio" and package not in sys.modules:
         found = find_spec("torchaudio")
         stub = ModuleType("torchaudio")
         stub.__path__ = list(found.submodule_search_locations or ()) if found else []

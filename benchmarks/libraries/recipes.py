@@ -444,9 +444,8 @@ _HOMES: dict[str, tuple[str, Callable[[Any], Built]]] = {
     "huggingface_transformers-research-projects/distilbert": ("distiller", _distilbert),
     "princeton-nlp_SimCSE/simcse": ("simcse.models", _simcse),
 }
-NAMES = [
-    name for name in LISTED if name in _HOMES
-]  #: What a clone generates with, and does not train with: copies of transformers of that time.
+NAMES = [name for name in LISTED if name in _HOMES]
+#: What a clone generates with, and does not train with: copies of transformers of that time.
 _OLD = {"FasterDecoding_Medusa": ("medusa.model.modeling_llama_kv", "medusa.model.utils")}
 #: Where in a clone its modules are.
 _UNDER = {"huggingface_transformers-research-projects": "distillation"}

@@ -52,9 +52,8 @@ class LibraryMarks(Marks):
                 return func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             args = (*args, *(kwargs.pop(key) for key in ("query", "key", "value") if key in kwargs))
-        if name == "__getitem__" and isinstance(
-            args[1], tuple
-        ):  # up to a number that only a device could tell
+        # up to a number that only a device could tell
+        if name == "__getitem__" and isinstance(args[1], tuple):
             args = (args[0], tuple(slice(1) if _unknown(at) else at for at in args[1]))
         repeats = held(args[1]) if name == "repeat_interleave" and len(args) > 1 else None
         if repeats is not None:

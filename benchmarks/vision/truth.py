@@ -29,9 +29,8 @@ _ATTENTION = re.compile(
 )
 #: An attention block whose own convolutions and products are all there is: LowFormer's, CPUBone's.
 _CONV_ATTENTION = re.compile(r"ConvAttention$")
-_EITHER = re.compile(
-    r"LambdaLayer|HSMSSD|AttentionPool|SpatialAttention$"
-)  # softmax and products, by another name
+# softmax and products, by another name
+_EITHER = re.compile(r"LambdaLayer|HSMSSD|AttentionPool|SpatialAttention$")
 _OTHER = re.compile(
     r"FocalModulation|Pooling|SepConv|GatedConvBlock|RepMixer|SqueezeExcite|SEModule|Eca|ConvPosEnc|PosConv|RepCPE|"
     r"ConvRelPosEnc|ConvEncoder|LocalRepresentation|LSTM|Sequencer|Dct|FeatureBlock|Dwconv|MobileOne|StarBlock"
@@ -72,9 +71,8 @@ class Truth:
     def __call__(self, place: Place, function: str, *, weighted: bool, equal: bool) -> str:
         found = truth_of(place, function, weighted=weighted, equal=equal)
         block = max(place.within(_ATTENTION), _in_mlp(place)) + 1
-        if (
-            block and function in _CONVOLUTIONS
-        ):  # a residual around the block too: ResidualDrop of efficientvit_m1
+        # a residual around the block too: ResidualDrop of efficientvit_m1
+        if block and function in _CONVOLUTIONS:
             self._convolved |= {place.names[:size] for size in range(1, block + 1)}
         maps = place.names[:block] in self._convolved and found.startswith("mlp.")
         return f"{found} other" if block and maps and "other" not in found.split() else found

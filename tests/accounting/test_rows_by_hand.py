@@ -519,9 +519,8 @@ def test_the_split_rests_on_the_mean_call() -> None:
     found = call_facts(row, H100)
     assert (found.time_us, found.helper_us, found.stall_us) == pytest.approx((400.0, 50.0, 30.0))
     assert (found.overlap_us, found.clock_us) == pytest.approx((20.0, 10.0))
-    assert (found.math_us, found.memory_us) == pytest.approx(
-        (100.0, 20.0)
-    )  # 98.9 G at 989 T/s, 67 M at 3350 G/s
+    # 98.9 G at 989 T/s, 67 M at 3350 G/s
+    assert (found.math_us, found.memory_us) == pytest.approx((100.0, 20.0))
     assert found.ceiling_us == pytest.approx(98.9e9 / 794.5e6)
     assert (found.alignment, found.wave, found.tile) == (0.9, 0.8, 0.7)
     moved = call_facts(replace(row, bytes=670e6), replace(H100, measured_bandwidth_gbps=2680.0))

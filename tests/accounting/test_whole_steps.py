@@ -349,9 +349,8 @@ def test_a_real_job_cut_at_both_ends_loses_both_steps(share: float, tmp_path: Pa
 
 @pytest.mark.parametrize("marked", [True, False])
 def test_nothing_is_said_to_be_per_step_where_no_step_is_marked(tmp_path: Path, marked: bool) -> None:
-    spec = ModelSpec(
-        hidden=250, heads=5, layers=1, vocab=1021, sequence=128
-    )  # with findings of several rules
+    # with findings of several rules
+    spec = ModelSpec(hidden=250, heads=5, layers=1, vocab=1021, sequence=128)
     text = build(spec, Options(steps=1, attention="math")).text()
     events = [e for e in _events(text) if marked or not e["name"].startswith("ProfilerStep")]
     report = _report(tmp_path, events)

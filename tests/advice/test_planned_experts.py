@@ -105,9 +105,8 @@ def test_a_rank_exchanges_and_keeps_the_weights_of_its_own_experts(
     saved = (
         memory_of(whole.model, whole.layout, how).states - memory_of(shared.model, shared.layout, how).states
     )
-    bytes_each = (
-        16 if strategy == "ddp" else 4 / 28
-    )  # FSDP shares all of it anyway, but for two layers gathered
+    # FSDP shares all of it anyway, but for two layers gathered
+    bytes_each = 16 if strategy == "ddp" else 4 / 28
     assert saved == pytest.approx(bytes_each * MATRICES * 7 / 8)
     before, after = (part(step(tmp_path, ep, strategy=strategy), "communication") for ep in (1, 8))
     assert after < 0.25 * before

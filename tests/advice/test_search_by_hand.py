@@ -56,9 +56,8 @@ def test_a_products_ratio_is_known_to_twelve_percent() -> None:
     (one,) = found.parts
     assert (one.time_ms, one.then_ms, one.saving_ms) == (100.0, 60.0, 40.0)
     slight = compared(part(100.0, *SIZES), part(99.0, 4096, 2048, 4096), BESIDE)
-    assert slight.saving_frac.low == pytest.approx(
-        (1 - 99 * math.expm1(NEAR)) / 110
-    )  # a loss, of the step now
+    # a loss, of the step now
+    assert slight.saving_frac.low == pytest.approx((1 - 99 * math.expm1(NEAR)) / 110)
     far = compared(part(100.0, *SIZES), part(60.0, 4096, 1024, 4096))
     assert far.saving_ms.low == pytest.approx(40 - 60 * math.expm1(FAR))
 

@@ -42,9 +42,8 @@ def test_recordings_that_are_kept(tmp_path: Path, name: str) -> None:
     judged(tmp_path, shipped()[name], name, 0.98, 0.99)
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*NAMES} - {"megatron/bert"})
-)  # between head and loss another product
+# between head and loss another product
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"megatron/bert"}))
 def test_recordings_that_are_kept_without_shapes(tmp_path: Path, name: str) -> None:
     score = judge(tmp_path, shipped()[name].trace("none", shapes=False))
     assert score.right >= 0.98, (name, score.what)

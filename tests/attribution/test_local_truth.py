@@ -62,9 +62,8 @@ D1 = (  # modded-nanogpt: fp8 logits, rotation and norms of queries and keys in 
     Row("attention.rope norm", "triton_red_fused__fused_rms_norm__unsafe_view_add_cat_mul_neg"),
     Row("communication", "record_param_comms"),
     Row("attention.core", "flash_attn_3::fwd"),
-    Row(
-        MLP_GRADIENTS, "", kernel="192x192_64x3_2x1_v_bz_coopB_splitK_NTN"
-    ),  # launched before the recording too
+    # launched before the recording too
+    Row(MLP_GRADIENTS, "", kernel="192x192_64x3_2x1_v_bz_coopB_splitK_NTN"),
 )
 D1B = tuple(  # the same script after a change: its compiler named two kernels otherwise
     row

@@ -147,9 +147,8 @@ def test_a_second_projection_of_other_tokens_is_one_too() -> None:
     assert _labelled(*attention)[5:7] == ["attention.output", "attention.output"]
 
 
-_HEADS = _unit(
-    "conv2d", (2, 4, 64, 64), (4, 4, 1, 1), what="convolution"
-)  # of all scores, from heads to heads
+# of all scores, from heads to heads
+_HEADS = _unit("conv2d", (2, 4, 64, 64), (4, 4, 1, 1), what="convolution")
 _MAPS = _unit("conv2d", (2, 256, 16, 16), (256, 256, 3, 3), what="convolution")
 
 

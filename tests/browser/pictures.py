@@ -192,9 +192,8 @@ def difference(kept: Part, now: Part) -> Difference:
 
 def faults(kept: list[Part], now: list[Part]) -> list[str]:
     """Say what is wrong with a page's pictures, a line each; empty if they pass."""
-    kept, now = (
-        [part for part in every if part.height > 1] for every in (kept, now)
-    )  # the rest is not shown
+    # the rest is not shown
+    kept, now = ([part for part in every if part.height > 1] for every in (kept, now))
     names, found = [part.name for part in kept], [part.name for part in now]
     said = []
     if names != found:

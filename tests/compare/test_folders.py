@@ -264,9 +264,8 @@ def test_runs_count_once_each(tmp_path: Path, said: Listener) -> None:
     assert {pair.state for pair in same.pairs} & {"slower", "faster"}  # as the steps of one run say
     slow = compare_folders(before, runs(tmp_path / "c", [x * 1.2 for x in quiet], vocab))
     assert slow.step is not None and slow.step.state == "slower"
-    assert slow.step.p == pytest.approx(
-        2 / 252
-    )  # all five of one side shorter: 2 of the ways to choose 5 of 10
+    # all five of one side shorter: 2 of the ways to choose 5 of 10
+    assert slow.step.p == pytest.approx(2 / 252)
     assert regression(slow) == "failed"
     said(slow.verdict)
 

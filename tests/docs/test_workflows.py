@@ -43,9 +43,8 @@ def test_the_workflow_writes_its_reports_and_its_gates_decide(written: list[Any]
         run(*words[1:], cwd=folder, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
         for words in lines[1:]
     ]
-    assert [one.returncode for one in done] == [0, 1, 1], [
-        one.stderr for one in done
-    ]  # waste; slower than main
+    # waste; slower than main
+    assert [one.returncode for one in done] == [0, 1, 1], [one.stderr for one in done]
     assert all("::error" in one.stdout for one in done[1:])
     assert {"report.html", "report.json", "compare.html"} <= {path.name for path in folder.iterdir()}
     assert summary.read_text(encoding="utf-8").count("Gates") == 2

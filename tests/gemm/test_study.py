@@ -52,9 +52,8 @@ def test_the_dimension_that_misaligns_is_the_one_the_layout_says(
 
 def test_a_wave_that_is_hardly_begun_is_worth_leaving() -> None:
     (around,) = study_gemm(2304, 1600, 4096, gpu=A100).around
-    assert named(around)["smaller"] == 1536 and "faster" not in named(
-        around
-    )  # 18 x 12 tiles of 128x128 are two full waves of 108
+    # 18 x 12 tiles of 128x128 are two full waves of 108
+    assert named(around)["smaller"] == 1536 and "faster" not in named(around)
     tflops = {point.size: point.prediction.tflops for point in around.curve}
     assert tflops[1536] is not None and tflops[1600] is not None and tflops[1600] < 0.8 * tflops[1536]
 

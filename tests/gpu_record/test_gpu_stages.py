@@ -189,9 +189,8 @@ def test_a_sweep_is_refused_with_the_reason(data: Mapping[str, Any], said: Liste
         products((NVJET,)),
         products(*[(NVJET,)] * 150, ()),  # one name that the profiler lost
         products(("some_kernel_nobody_knows",)),
-        products(
-            ("cutlass_80_simt_sgemm_128x64_8x5_tn_align1",), dtype="tf32"
-        ),  # no tf32 kernel for the shape
+        # no tf32 kernel for the shape
+        products(("cutlass_80_simt_sgemm_128x64_8x5_tn_align1",), dtype="tf32"),
         products(("nvjet_qqtst_128x256_128x6_2x1_v_bz_TNT",), dtype="fp8"),
         products((NVJET, "void cublasLt::splitKreduce_kernel<32, 16, int, float>(float)")),
     ],

@@ -165,9 +165,8 @@ class Simulation:
         host = self._noisy(_LAUNCH * 3) * rank.cpu
         begin, state.cpu = state.cpu, state.cpu + host
         parts = module.split(".")
-        for depth in range(
-            1, len(parts) + 1
-        ):  # a range per module, as attribution finds them in real recordings
+        # a range per module, as attribution finds them in real recordings
+        for depth in range(1, len(parts) + 1):
             inset = 0.001 * depth * host
             name = ".".join(parts[:depth])
             self._span(state, "user_annotation", name, begin + inset, host * 0.98 - 2 * inset)

@@ -478,9 +478,8 @@ def test_a_curve_marks_now_and_what_is_suggested_and_says_where_the_cliffs_are()
     assert vocab.count('class="now"') == vocab.count('class="then"') == 1 and "TL101: 50304" in vocab
     assert '<a href="#f' in vocab and "Suggested by" in text
     assert ffn.count('class="now"') == 1 and 'class="then"' not in ffn
-    assert (
-        'class="above"' in ffn and "above\u00a0axis\u00a0(▲)" in ffn
-    )  # 80 ms more is off the axis, and said
+    # 80 ms more is off the axis, and said
+    assert 'class="above"' in ffn and "above\u00a0axis\u00a0(▲)" in ffn
     assert 'class="unknown"' in ffn and "now" in heads and sequence
     assert "Communication stays as measured." in text  # said once for the most, not under each curve
     assert text.count("ommunication stays as measured") == 1

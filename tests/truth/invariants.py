@@ -26,9 +26,8 @@ _ABSENT = re.compile(
 _HEDGED = re.compile(r"recognised|attributed|known|judged")
 _PER_STEP = re.compile(r"\b(?:per|a|each|of the) (?:training )?step\b|ms/step")
 # "None of 93 shapes", "None has fewer" are English
-_BROKEN = re.compile(
-    r"(?<![\w.-])(?:None(?! (?:of|has|is|was)\b|: [a-z]+ )|nan|NaN|-?inf|Infinity)(?![\w-])"
-)  # "None of 93 shapes", "None has fewer" are English
+# "None of 93 shapes", "None has fewer" are English
+_BROKEN = re.compile(r"(?<![\w.-])(?:None(?! (?:of|has|is|was)\b|: [a-z]+ )|nan|NaN|-?inf|Infinity)(?![\w-])")
 #: A line that ends in an option or in front of one: the terminal wrapped it.
 _WRAPPED = re.compile(r"(?<=\s--gpu)\n(?=\S)| ?\n(?=--\w)")
 _HREF = re.compile(r'href="#([^"]+)"')

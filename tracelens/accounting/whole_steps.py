@@ -151,9 +151,8 @@ def _cut(trace: Trace, own: IntArray, others: Sequence[IntArray], early: IntArra
         if missing < 0 or (name[rest] == name[own]).mean() < _ALIKE:
             return 0
         start = min(missing, len(own))
-        begins_alike = bool(
-            (name[other[:start]] == name[own[:start]]).all()
-        )  # fewer micro-batches, not a cut
+        # fewer micro-batches, not a cut
+        begins_alike = bool((name[other[:start]] == name[own[:start]]).all())
         return 0 if begins_alike or dur[first].sum() < _MISSING * dur[other].sum() else missing
 
     if not len(own):

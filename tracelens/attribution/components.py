@@ -27,9 +27,8 @@ class Situation:
     order_in_mlp: tuple[int, int] | None = None  # (position, count) among the GEMMs of its MLP
     after_activation: bool | None = None  # in its MLP
     before_activation: bool = False  # an activation follows it directly, before the next GEMM
-    residual: bool | None = (
-        False  # an addition of two activations of the same shape; None: one without shapes
-    )
+    #: an addition of two activations of the same shape; None: one without shapes
+    residual: bool | None = False
     vocabulary: str = "none"  # "weight": a GEMM with the token table's shape; "logits": works on logits
     batched: bool = False  # somewhere in the trace activations are multiplied with activations
     beside_experts: bool = False  # the mixture around it keeps its experts in a module of their own

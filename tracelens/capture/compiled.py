@@ -55,9 +55,8 @@ class Compiled:
             name = resumed[1] if resumed else code.co_name
             if code in methods or (resumed and (code.co_filename, name) in places):
                 continue
-            if code.co_filename.endswith(
-                "external_utils.py"
-            ):  # how Dynamo calls an OptimizedModule's inner one
+            # how Dynamo calls an OptimizedModule's inner one
+            if code.co_filename.endswith("external_utils.py"):
                 continue
             if entries is None:
                 return name

@@ -172,9 +172,8 @@ class Session:
         self._last = self.done + self.options.warmup + self.options.active
         rank, _ = rank_and_world()
         if not self.options.wants(rank):
-            if (
-                self.options.stop
-            ):  # end with the ranks that record: left alone it would wait for them for ever
+            # end with the ranks that record: left alone it would wait for them for ever
+            if self.options.stop:
                 self.state = "timing"
             else:
                 self._over()

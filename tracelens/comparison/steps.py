@@ -83,9 +83,8 @@ def _depth(counts: Sequence[tuple[int, int]]) -> tuple[int, float]:
         pairs = sum(before * after for before, after in counts)
         spread = math.sqrt(sum(a * b * (a + b + 1) for a, b in counts) / 12)
         return max(1, math.floor(pairs / 2 - 1.96 * spread)), 1 - LEVEL
-    ways = _together(
-        [_rank_sums([2 * rank for rank in range(1, a + b + 1)], a) for a, b in counts]
-    )  # without ties
+    # without ties
+    ways = _together([_rank_sums([2 * rank for rank in range(1, a + b + 1)], a) for a, b in counts])
     least = sum(before * (before + 1) for before, _ in counts)  # doubled rank sum where U is 0
     everything = _choices(counts)
     below, k = 0, 0

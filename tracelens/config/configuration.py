@@ -90,9 +90,8 @@ class Configuration:
     written: frozenset[str] = frozenset()  # sizes that the input itself, or the user, sets
     padded: PaddedVocab | None = None  # where the framework pads the tokenizer's to model.vocab
     run: Run = Run()
-    decoder_keys: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of sizes that a decoder has a key for, too
+    # of sizes that a decoder has a key for, too
+    decoder_keys: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,9 +70,8 @@ class ModelConfig:
     imbalance: int | None = None  # percent of rows that the fullest expert-parallel rank has above the mean
     dtype: str | None = None  # of the products that take most of the time; one of DTYPES
     micro_batches: int | None = None  # of one step on this rank
-    vocab_split: bool | None = (
-        None  # each tensor-parallel rank holds a part of the vocabulary: ``vocab`` is it
-    )
+    #: each tensor-parallel rank holds a part of the vocabulary: ``vocab`` is it
+    vocab_split: bool | None = None
     kv_repeated: bool | None = None  # each key/value head is copied for its heads before attention
     shared_ffn: int | None = None  # beside the experts: width of the MLP that every token goes through
     dense_layers: int | None = None  # layers whose MLP has no experts, and its width

@@ -45,9 +45,8 @@ class Gpu:
     traced_memory_gib: float | None = None  # ``memory_gb`` where it is the trace's
     peak_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
     ceiling_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
-    cells: Mapping[str, TableCell] = field(
-        default_factory=dict, hash=False, repr=False
-    )  # "peak.bf16" -> source
+    # "peak.bf16" -> source
+    cells: Mapping[str, TableCell] = field(default_factory=dict, hash=False, repr=False)
 
     def peak(self, dtype: str | None) -> float | None:
         """Dense datasheet peak in TFLOP/s for ``dtype`` ("bf16", "tf32", "fp8"...), or None.

@@ -60,9 +60,8 @@ class WaitFrames:
     queue: pd.DataFrame
     path: pd.DataFrame
     path_step: Step | None = None
-    blocked_ms: float = (
-        0.0  # of that step the host spent in calls that wait, which the path has no length for
-    )
+    #: of that step the host spent in calls that wait, which the path has no length for
+    blocked_ms: float = 0.0
     queued_frac: float | None = None  # of the GPU events: those whose launch HTA counts in ``queue``
     missing: dict[WaitPart, str] = field(default_factory=dict)
 

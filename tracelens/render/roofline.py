@@ -47,9 +47,8 @@ class Frame:
 
 
 WIDE = Frame(1000, 310, 56, 26, 20, 40, 9, 10, 6.6)
-NARROW = Frame(
-    328, 256, 44, 16, 18, 38, 6, 5, 6.4, brief=True
-)  # a telephone of 360 points without its margins
+# a telephone of 360 points without its margins
+NARROW = Frame(328, 256, 44, 16, 18, 38, 6, 5, 6.4, brief=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,8 @@ def numbered_ops(trace: Trace, forest: Forest) -> Ops:
     node = numbered & bare[engine] & (ops.name == look_up(calls, look_up(ops.name, engine), -2))
     nodes = np.flatnonzero(node)
     nodes = nodes[np.argsort(-ops.ts_ns[nodes], kind="stable")]
-    of_holder = np.full(
-        len(forest.parent), NONE
-    )  # the engine's range, or one that ends with the module's work
+    # the engine's range, or one that ends with the module's work
+    of_holder = np.full(len(forest.parent), NONE)
     of_holder[forest.parent[nodes]] = nodes
     of_holder[engine[nodes]] = nodes  # the first of several
     taken = look_up(of_holder, forest.parent[:rows])

@@ -121,9 +121,8 @@ def _beside_softmax(run: Run, way: range) -> list[int]:
     for at in way:
         kind = run.kinds[at]
         linear += kind.what == "gemm"
-        normed = kind.what == "norm" or (
-            kind.tags & _NORM and "sum" not in kind.tags
-        )  # no bias named after it
+        # no bias named after it
+        normed = kind.what == "norm" or (kind.tags & _NORM and "sum" not in kind.tags)
         if linear > _LINEAR or kind.what == "core" or normed or (found and _goes_back(kind)):
             break
         found += [at] if kind.what == "bmm" else []

@@ -166,9 +166,8 @@ class Sums:
         if scales and not self._only_sums(at, kind):
             return None  # over samples and rows, of a product or of partial sums: of a scale, as likely
         given = kind.tensors
-        if (
-            kind.what == "fused"
-        ):  # what it reads says nothing of the sum; a number for each row is a statistic
+        # what it reads says nothing of the sum; a number for each row is a statistic
+        if kind.what == "fused":
             given = tuple(t for t in given if prod(t) < self._most(at) and t[-1] > 1)
         widths = {size for t in given for size in t if size > 1}
         if self._is_put_off(at):  # of one of many biases
