@@ -37,6 +37,7 @@ def _loop(folder: Path, *names: str, held: int = 3, behind: int = 0) -> tuple[li
         ("iteration_0", "iteration_1", "iteration_2"),
         ("step[EXTEND bs=1 toks=107]", "step[DECODE bs=1]"),
         (PREFILL, DECODE, DECODE),
+        ("model_inference", "model_inference"),
     ],
 )
 def test_ranges_that_hold_the_work_of_a_loop_are_its_steps(tmp_path: Path, names: tuple[str, ...]) -> None:
@@ -50,6 +51,8 @@ def test_ranges_that_hold_the_work_of_a_loop_are_its_steps(tmp_path: Path, names
         ("optimizer_step", "optimizer_step"),  # as Lightning and transformers name it
         ("CustomAdam.step",),
         ("attention", "attention"),
+        ("decoder_layer", "decoder_layer"),
+        ("run 0", "run 1"),
         ("model_inference",),
         ("timestep_embedding", "timestep_embedding"),
     ],
@@ -61,6 +64,15 @@ def test_a_range_of_another_name_is_no_step(tmp_path: Path, names: tuple[str, ..
 def test_a_range_that_holds_a_part_of_the_work_is_no_step(tmp_path: Path) -> None:
     """Lightning's training_step is the forward alone."""
     assert _loop(tmp_path, "training_step", "training_step", behind=1)[0] is None
+
+
+def test_what_is_repeated_with_other_work_is_no_step(tmp_path: Path) -> None:
+    """A graph that is captured again in every other repetition: 4 launches, then 3."""
+    events = [range_("timed region", ts=1000 + 200 * at, dur=100) for at in range(2)]
+    for number, ts in enumerate((1001, 1002, 1003, 1004, 1201, 1202, 1203)):
+        events += [launch(number, ts=ts), kernel(ts=ts + 5, dur=2, correlation=number)]
+    assert not read_and_link(tmp_path, events)[1].steps.marked
+    assert read_and_link(tmp_path, [*events[:4], *events[6:]])[1].steps.by == "timed region"
 
 
 def _micro_batches(*around: dict[str, Any]) -> list[dict[str, Any]]:

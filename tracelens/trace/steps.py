@@ -18,6 +18,8 @@ _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 _SERVED = re.compile(r"^(execute(_\d+)?_context_\d+\(|step\[\w+ bs=\d)")
 #: ``train_step``, ``training_step 3``, ``iteration_7``; no step of an optimizer (``CustomAdam.step``).
 _NAMED = re.compile(r"(?i)^(?!.*optim)(\w{1,60}[ _-])?(step|iter(ation)?)([ _.:#-]*\d+)?$")
+#: Any range that comes again with as many launches, ``model_inference``; no layer, and no part of one.
+_REPEATED = re.compile(r"(?i)^(?!.*(layer|block|stage|att|mlp|ffn|feed|expert|head|embed|norm|micro|optim)).")
 _WITHIN = re.compile(r"\(.*?\)|\[.*?\]|\d+")
 _ALL = 0.95  # of the launches: what holds fewer is a part of a step
 _UPDATE = "Optimizer.step#"  # torch.optim: the end of a step, so a range before it is of a micro-batch
@@ -44,8 +46,8 @@ def find_steps(trace: Trace, host: npt.NDArray[np.integer], launched_ns: IntArra
     if own:
         number, rows = zip(*sorted(own.items(), key=lambda item: (begin[item[1]], end[item[1]])), strict=True)
         return Steps([*number], begin[[*rows]], end[[*rows]], True)
-    for pattern, batches in ((_SERVED, True), (_NAMED, False)):
-        found = _loop(names, begin, end, launched_ns, pattern, batches=batches)
+    for pattern in (_SERVED, _NAMED, _REPEATED):
+        found = _loop(names, begin, end, launched_ns, pattern)
         if found is not None:
             return found
     tables = [table for table in (trace.kernels, trace.ops, trace.launches) if len(table)]
@@ -60,18 +62,16 @@ def _loop(
     end: IntArray,
     launched_ns: IntArray,
     pattern: re.Pattern[str],
-    *,
-    batches: bool,
 ) -> Steps | None:
     """The ranges of one name, but for numbers, that follow each other and hold the launches.
 
-    Of several such names the one whose ranges hold most: others are parts of these. ``batches`` are those of
-    a server, which samples behind each: that is of the batch.
+    Of several such names the one whose ranges hold most: others are parts of these. A server samples behind
+    each of its batches: that is of the batch.
     """
     alike: dict[str, list[int]] = defaultdict(list)
     for at, name in enumerate(names):
         if pattern.match(name):
-            alike[_WITHIN.sub("", name)].append(at)
+            alike[name if pattern is _REPEATED else _WITHIN.sub("", name)].append(at)
     launched = np.sort(launched_ns)
     update = np.array([name.startswith(_UPDATE) for name in names], np.bool_)
     found: list[tuple[tuple[bool, int, int], Steps]] = []
@@ -82,7 +82,9 @@ def _loop(
         start, stop = begin[row], end[row]
         if not len(row) or (start[1:] < stop[:-1]).any():
             continue
-        if batches:
+        if pattern is _REPEATED and (len(row) < 2 or np.ptp(held) > 0):
+            continue
+        if pattern is _SERVED:
             stop = np.append(start[1:], max(stop[-1], launched[-1] + 1))
         elif held.sum() < _ALL * len(launched) or _mostly_outside(begin[update], start, stop):
             continue
