@@ -94,6 +94,16 @@ def test_a_kernel_without_operator_has_ranges_and_no_sizes(tmp_path: Path, said:
     said(found.shape_note)
 
 
+def test_sizes_that_a_kernel_was_compiled_for_are_said(tmp_path: Path, said: Listener) -> None:
+    made = Recording()
+    words = "0u, 1536u, 7168u, 1u, 64u, 16u, 128u, 32u, 12u, 8u, 128u, 128u, 1u, true, 96u, 0"
+    made.kernel(name := f"void deep_gemm::sm90_fp8_gemm_1d2d_impl<{words}>(float*)", (96, 1, 1))
+    found = row(made.report(tmp_path), name)
+    assert (found.m, found.n, found.k, found.flops, found.shape_known) == (None, None, None, None, "bounded")
+    said(found.shape_note)
+    said(found.lost_ms.why["useful"])
+
+
 def test_a_gemm_inside_an_operator_that_is_none_names_it(tmp_path: Path, said: Listener) -> None:
     made = Recording()
     made.op("aten::cudnn_convolution", None, SGEMM, (12, 16, 2))

@@ -336,3 +336,55 @@ def test_a_replay_that_looks_tokens_up_once_is_one_pass_of_its_layers(
     trace, links, found = attributed(tmp_path, written(rows, graph=True))
     assert verdict(rows, trace, found)[1] == {}
     assert model_dims(found, find_calls(trace, links, found)).layers.value == layers
+
+
+def test_quantized_inputs_are_of_the_product_that_takes_them(tmp_path: Path) -> None:
+    """One dense and four sparse layers of DeepSeek-V3 as ModelTC/lightllm decodes it in a graph, in fp8."""
+    cast = "void per_token_group_quant_8bit_kernel<__nv_bfloat16, __nv_fp8_e4m3>(void*)"
+    tiles = "64u, 16u, 128u, 32u, 12u, 8u, 128u, 128u, 1u, true, 96u, (deep_gemm::GemmType)0"
+
+    def product(right: str, n: int, k: int) -> list[Row]:
+        name = f"void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, {n}u, {k}u, 1u, {tiles}>(float*)"
+        scales = [Row(right, "", "_tma_align_input_scale_kernel")] if n % 3 else []
+        return [Row(right, "", cast), *scales, Row(right, "", name)]
+
+    norm, reduced = (
+        Row("norm", "", "_rms_norm_fwd_fused"),
+        "void sglang::cross_device_reduce_2stage<int, 8>()",
+    )
+    add = Row("residual", "", "void at::native::vectorized_elementwise_kernel<8, CUDAFunctor_add<int>>")
+    ends = [Row("communication", "", reduced), add, norm]
+    attends = [
+        *[*product("attention.qkv", 1536, 7168), norm, *product("attention.qkv", 3072, 1536)],
+        *[Row("attention.qkv", "", "_block_scaled_block_gemm"), norm],
+        Row("attention.rope", "", "_rotary_kernel"),
+        Row("attention.qkv attention.other", "", "nvjet_tst_64x48_64x15_2x1_v_bz_NNT"),
+        PLAN,
+        CORE,
+        Row("attention.other attention.output", "", "nvjet_tst_64x16_64x16_2x1_v_bz_NNT"),
+        *[*product("attention.output", 7168, 2048), *ends],
+    ]
+    dense = [*product("mlp.up", 4608, 7168), Row("mlp.activation", "", "_silu_and_mul_kernel_fast")]
+    dense += [*product("mlp.down", 7168, 2304), *ends]
+    sparse = [
+        Row("moe.router", "", "nvjet_tst_64x16_64x16_2x4_v_bz_splitK_TNT"),
+        Row("moe.router", "", "grouped_topk_kernel"),
+        Row("moe.dispatch", "", "moe_align_block_size_kernel"),
+        *[Row("moe.experts", "", cast), Row("moe.experts", "", "grouped_matmul_kernel", us=90)],
+        Row("moe.experts", "", "_silu_and_mul_kernel_fast"),
+        *[Row("moe.experts", "", cast), Row("moe.experts", "", "grouped_matmul_kernel", us=60)],
+        Row("moe.dispatch", "", "_moe_sum_reduce_kernel"),
+        *ends,
+    ]
+    scores = Row("logits", "", "nvjet_tst_48x128_64x9_1x2_h_bz_TNN", us=60)
+    planned = [Row(row.right, "", row.kernel, us=row.us) for row in attends]
+    rows = [
+        Row("embedding", "", "embedding_kernel"),
+        norm,
+        *planned,
+        *dense,
+        *[*planned, *sparse] * 4,
+        scores,
+    ]
+    trace, _, found = attributed(tmp_path, written(rows, graph=True))
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)

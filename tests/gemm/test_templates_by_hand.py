@@ -50,10 +50,21 @@ def test_deep_gemm_keeps_its_tile_and_stages_where_its_headers_say(
     assert found is not None
     assert (found.tile_m, found.tile_n, found.tile_k, found.stages) == (64, 96, 128, 6)
     assert found.scheduler == (None if "hc_prenorm" in name else "persistent")
+    last = words[before - 2 if name.startswith("sm90_") else before - 1]  # K, but of sm90's before kNumGroups
+    wide = (last - 1, last, None) if "wgrad" in name else (last - 2 if before > 2 else None, last - 1, last)
+    assert found.sizes == (None if "hc_prenorm" in name else wide)
     more = parse_kernel_name(
         f"void deep_gemm::{name}<{', '.join(f'{word}u' for word in [*words, *[1] * 9])}>(int*)"
     )
     assert more is not None and (more.tile, more.stages, more.scheduler) == (None, None, None)
+
+
+@pytest.mark.parametrize(("eighth", "tile"), [(128, (64, 160)), (6, None)])  # kNumTMAThreads, or the stages
+def test_deep_gemm_s_twelve_words_are_told_apart(eighth: int, tile: tuple[int, int] | None) -> None:
+    words = f"4096u, 7168u, 64u, 160u, 128u, 32u, 4u, {eighth}u, 128u, 1u, true, (deep_gemm::GemmType)2"
+    found = parse_kernel_name(f"void deep_gemm::fp8_gemm_kernel<{words}>(int*)")
+    assert found is not None and found.tile == tile
+    assert found.sizes == (tile and (None, 4096, 7168))
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def _unknown(row: GemmRow, shape: Shape | None, kernel: KernelName | None, gpu: 
     elif row.work_known == "above_peak" and row.work_why is not None:
         why["useful"] = row.work_why
     elif shape is None:
-        why["useful"] = row.shape_note or words.NO_MNK
+        why["useful"] = words.NO_MNK if kernel and kernel.sizes else row.shape_note or words.NO_MNK
     elif row.math_dtype is None:
         why["useful"] = words.NO_TF32_SAID if row.dtype == "fp32" else words.NO_MATH_DTYPE
     elif row.math_dtype not in gpu.peak_tflops:

@@ -86,7 +86,8 @@ def bounded_fields(
         }
     bounds = bound_shape(kernel, grid, plain=op is not None and op.partition(".")[0] in _PLAIN)
     if bounds is None:
-        return empty
+        said = kernel.sizes and {"shape_note": words.compiled_in(kernel.sizes), "shape_known": "bounded"}
+        return empty | (said or {})
     return empty | {
         "batch": bounds.batch,
         "m_range": bounds.m,

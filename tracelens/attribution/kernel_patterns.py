@@ -275,7 +275,7 @@ FUNCTIONS: tuple[tuple[str, ...], ...] = (
         r"_kldiv_kernel_(forward|backward)|_jsd_kernel|_tv_distance_kernel",
         r"_grpo_loss_(fwd|bwd)_kernel(_seq)?|_selective_log_softmax_kernel",
     ),
-    ("embedding", r"embedding_forward_kernel"),
+    ("embedding", r"embedding_(forward_)?kernel"),
     ("mlp.other", r"_swiglu_kernel_(forward|backward)(_inference|_dGU|_dI)?"),
     ("moe.experts", r"_fused_(up_proj_swiglu|down_proj)_kernel|_moe_bwd_(down_proj|dW\d|dX_expanded)_kernel"),
     ("moe.dispatch", r"_moe_router_(histogram|prefix_sum|scatter)_kernel|_token_gather_weighted_sum_kernel"),
@@ -286,7 +286,7 @@ FUNCTIONS: tuple[tuple[str, ...], ...] = (
     # Dao-AILab/flash-attention flash_attn/ops/triton/rotary.py;
     # csrc/layer_norm/ln_*_kernels.cuh, which apex has too (apex/contrib/csrc/layer_norm)
     ("norm", r"ln_(parallel_residual_)?(fwd|bwd|bwd_finalize)_kernel"),
-    ("attention.rope", r"rotary_kernel"),
+    ("attention.rope", r"_?rotary_kernel"),
     # fla-org/flash-linear-attention fla/modules/, fla/ops/: attention by a softmax; recurrences in chunks
     ("norm", r"l2norm_(fwd|bwd)_kernel1?"),
     ("mlp.activation", r"(swi|pow|sigmoid)glu_(fwd|fwdbwd)_kernel"),
@@ -345,7 +345,7 @@ FUNCTIONS: tuple[tuple[str, ...], ...] = (
     # vllm-project/vllm csrc/: pos_encoding_kernels.cu, activation_kernels.cu,
     # moe/topk_softmax_kernels.cu, moe/moe_align_sum_kernels.cu; FlashInfer and SGLang share the names
     ("attention.rope", r"(batched_)?rotary_embedding_kernel"),
-    ("mlp.activation", r"act_and_mul_kernel|_?(silu|gelu|gelu_tanh|swiglu)_and_mul(_kernel)?"),
+    ("mlp.activation", r"act_and_mul_kernel|_?(silu|gelu|gelu_tanh|swiglu)_and_mul\w*"),
     ("moe.router", r"topkGatingSoftmax|topk_softmax|grouped_topk_fused_kernel"),
     (
         "moe.dispatch",

@@ -35,8 +35,8 @@ _SCALED = re.compile(r"cutlass\w*::(?:mx|nv)_float(\d)_t<|cute::tuple<cutlass\w*
 
 #: Where DeepGEMM's templates keep BLOCK_M (BLOCK_N and BLOCK_K follow it) and the stages, per kernel and
 #: number of arguments, which tells its versions apart: every definition in deep_gemm/include/deep_gemm/ from
-#: February 2025 to June 2026. One count of fp8_gemm_kernel, 12, had two meanings within a day and is left
-#: out. Out is row-major [M, N].
+#: February 2025 to June 2026. One count of fp8_gemm_kernel, 12, had two meanings within a day: the stages or
+#: the threads that copy stand eighth. Out is row-major [M, N].
 _DEEP_GEMM: dict[str, dict[int, tuple[int, int]]] = {
     "fp8_gemm_kernel": {11: (2, 6), 13: (2, 7), 14: (2, 8)},
     "fp8_wgrad_gemm_kernel": {11: (2, 5)},
@@ -50,6 +50,8 @@ _DEEP_GEMM: dict[str, dict[int, tuple[int, int]]] = {
     "sm100_fp8_fp4_gemm_1d1d_impl": {27: (7, 14), 29: (8, 15)},
     "sm100_tf32_hc_prenorm_gemm_impl": {10: (2, 7)},
 }
+
+_TMA_THREADS = 128
 
 
 def arguments(text: str, template: str) -> list[str] | None:
@@ -151,6 +153,8 @@ def deep_gemm(match: re.Match[str]) -> Fields:
         dtype = None  # one operand of 8 and one of 4 bits, or not stated
     fields: Fields = {"tensor_core": True, "in_dtype": dtype, "math_dtype": dtype}
     places = _DEEP_GEMM.get(name, {}).get(len(args))
+    if (name, len(args)) == ("fp8_gemm_kernel", 12) and _integer(args[7]) == _TMA_THREADS:
+        places = 2, 6
     if places is None:
         return fields
     block, stages = places
@@ -164,7 +168,19 @@ def deep_gemm(match: re.Match[str]) -> Fields:
         "stages": _integer(args[stages]),
         # One CTA per SM walks the tiles; the hyper-connection's small product launches one per tile.
         "scheduler": None if "hc_prenorm" in name else "persistent",
+        **_compiled_sizes(name, [_integer(arg) or None for arg in args[:block]]),
     }
+
+
+def _compiled_sizes(name: str, before: list[int | None]) -> Fields:
+    """M, N and K, which stand before BLOCK_M: sm90's ``_impl`` have kNumGroups between, fp8_gemm_kernel takes
+    M at run time and the weight's gradient K. 0 is what a launch sets."""
+    if "hc_prenorm" in name:
+        return {}
+    if len(before) == 2:
+        before = [*before, None] if "wgrad" in name else [None, *before]
+    m, n, k = before[-4:-1] if name.startswith("sm90_") else before[-3:]
+    return {"sizes": (m, n, k)}
 
 
 def _integer(text: str) -> int | None:

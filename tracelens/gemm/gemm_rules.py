@@ -177,7 +177,7 @@ GEMM_RULES: tuple[NameRule, ...] = (
         # torchao/kernel/intmm_triton.py.
         "triton_user",
         r"^_?(?:p_|scaled_(?:\d_)?(?:bias_)?)?matmul_(?:kernel|ogs)|^_?w8a8_(?:triton_)?block_(?:scaled|fp8)_(?:mm|matmul)"
-        r"|^_?fp8_gemm\w*kernel|^_?scaled_mm_kernel|^linear_relu_square_kernel$|^awq_gemm_kernel",
+        r"|^_?fp8_gemm\w*kernel|^_?block_scaled_block_gemm|^_?scaled_mm_kernel|^linear_relu_square_kernel$|^awq_gemm_kernel",
         nothing,
     ),
     # Weights of 4 or 8 bits, unpacked inside the product.

@@ -33,6 +33,7 @@ from typing import Literal, TypedDict
 from tracelens.results import KernelKind
 
 Pair = tuple[int, int]
+Sizes = tuple[int | None, int | None, int | None]
 
 
 class Fields(TypedDict, total=False):
@@ -54,6 +55,7 @@ class Fields(TypedDict, total=False):
     math_dtype: str | None
     direction: str | None
     head_dim: int | None
+    sizes: Sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tracelens.gemm.attention_rules import ATTENTION_RULES
 from tracelens.gemm.gemm_rules import CONVOLUTION, GEMM_RULES, NOT_GEMM
-from tracelens.gemm.kernel_fields import NameRule
+from tracelens.gemm.kernel_fields import NameRule, Sizes
 from tracelens.gemm.mangled import demangled
 from tracelens.results import KernelKind
 
@@ -47,6 +47,7 @@ class KernelName:
     math_dtype: str | None = None  # what the multiplier runs in: "tf32" for fp32 data on tensor cores
     direction: str | None = None  # attention: forward | backward
     head_dim: int | None = None  # attention
+    sizes: Sizes | None = None  # M, N and K that were compiled in; None of one that a launch sets
 
     @property
     def tile(self) -> tuple[int, int] | None:

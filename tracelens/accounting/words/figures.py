@@ -109,6 +109,15 @@ def no_sizes(op: str | None, *, shows_sizes: bool) -> str:
     return f"{op} shows no GEMM sizes"
 
 
+def compiled_in(sizes: tuple[int | None, int | None, int | None]) -> str:
+    """M, N and K as far as a kernel was compiled for them.
+
+    >>> compiled_in((None, 7168, 2048))
+    "? × 7168 × 2048 by the kernel's name"
+    """
+    return " × ".join("?" if size is None else str(size) for size in sizes) + " by the kernel's name"
+
+
 def padded_from(sizes: dict[str, int]) -> str:
     """Of a GEMM that ran larger than the model asked for."""
     return "padded from " + ", ".join(f"{name.upper()} {size}" for name, size in sizes.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from math import prod
 
+from tracelens.attribution.kernels import kernel_component
 from tracelens.attribution.structure.bias_sums import casts_rows
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import FEW_BITS, VIEWS, Dims, Kind
@@ -25,10 +26,11 @@ def weights_of(run: Run) -> set[tuple[int, ...]]:
 
 
 def helps(run: Run, at: int) -> Label | None:
-    """Split-K reductions and the like belong to the product right before them."""
+    """Split-K reductions and the like belong to the product right before them, an attention's to that."""
     if run.kinds[at].what != "helper" or at == 0:
         return None
-    return run.labels.get(at - 1)
+    of_core = kernel_component(run.kinds[at].name) is not None
+    return run.labels.get(at - 1) if not of_core or run.kinds[at - 1].what == "core" else None
 
 
 def serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | None:

@@ -362,6 +362,8 @@ _BY_NAME = {
     "cvt_fp16_to_fp4": ("quantize", ""),  # csrc/quantization/fp4 of vLLM
     "quantize": ("quantize", ""),
     "quant_kernel": ("quantize", ""),
+    "per_token": ("quantize", ""),  # ..._group_quant_fp8: Triton's in vLLM and SGLang, sgl-kernel's in CUDA
+    "input_scale": ("quantize", ""),  # _tma_align_input_scale_kernel of ModelTC/lightllm: for DeepGEMM
     "segmented_max_reduction": ("quantize", ""),  # its scale: csrc/quantization/w8a8/fp8/common.cu of vLLM
     "GeluCUDAKernel": ("activation", ""),
     "silu_kernel": ("activation", ""),
