@@ -42,6 +42,9 @@ def passes(run: Run, cores: list[Core], trained: Mapping[Weight, int]) -> list[i
     if not any(map(run.shape, run.products())):  # batches of other sizes run other kernels
         readings.append([mark[:1] for mark in marks])
     begins = next((found for one in readings if (found := _begins(one, opens))), [])
+    ahead = Counter(mark for at, mark in marked if at < cores[0].first and mark[0] == "embedding")
+    if not begins and run.phase == "graph" and max(ahead.values(), default=0) > 1:
+        return None  # by one kernel twice: of two batches side by side in it, or of two tables
     return [marked[at][0] for at in begins if at]
 
 

@@ -188,7 +188,9 @@ def adapters(run: Run, places: list[int]) -> list[int]:
 
 
 def _bent(run: Run, block: list[int]) -> list[int]:
-    return [at for at in range(block[0] + 1, block[-1]) if bends(run.kinds[at])]
+    """Positions of what bends inside a block, or behind a product that bends what it gives itself."""
+    own = [at for at in block[:-1] if (made := parse_fused(run.kinds[at].name)) and "activation" in made.tags]
+    return [at for at in range(block[0] + 1, block[-1]) if bends(run.kinds[at])] or [at + 1 for at in own]
 
 
 def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
