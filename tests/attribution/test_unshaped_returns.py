@@ -15,7 +15,7 @@ from tracelens.attribution.structure.returns import OPEN as OPENED
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 
-DGRAD, WGRAD = Kind("gemm", "mm"), Kind("gemm", "addmm")
+DGRAD, WGRAD, BMM = Kind("gemm", "mm"), Kind("gemm", "addmm"), Kind("bmm", "bmm")
 CORE = Kind("core", "_flash_attention_backward", backward=True)
 QUERIES, OUTPUT, UP, DOWN, OPEN = "attention.qkv", "attention.output", "mlp.up", "mlp.down", "unattributed"
 
@@ -88,6 +88,32 @@ def test_behind_the_last_attention_two_models_end_with_an_mlp_each() -> None:
     label_by_order(run, {at: at % len(layer) for at in range(len(run))})
     products = run.products()
     assert [run.labels[at].component for at in products] == [*NAMES[6:], *NAMES, *NAMES, *NAMES[:6]]
+
+
+PLAIN = [LINEAR, Kind("core", "_flash_attention_forward"), LINEAR, RESIDUAL, LINEAR, ACT, LINEAR, RESIDUAL]
+
+
+def test_batched_products_behind_those_of_queries_are_of_their_attention_and_of_no_layer() -> None:
+    """Relative positions of Segment Anything, multiplied with the queries ahead of a fused core."""
+    layer = [PLAIN[0], BMM, BMM, *PLAIN[1:]]
+    run = Run("forward", [*range(3 * len(layer))], layer * 3)
+    run.cores = find_cores(run)
+    label_by_order(run, {at: at % len(layer) for at in range(len(run))})
+    last = [run.labels[at].component for at in run.products(2 * len(layer))]
+    assert last == [QUERIES, *["attention.other"] * 2, OUTPUT, UP, DOWN]
+
+
+@pytest.mark.parametrize(
+    ("last", "found"), [([LINEAR, ACT, LINEAR], [OUTPUT, UP, DOWN]), ([LINEAR], [OUTPUT, "logits"])]
+)
+def test_a_last_layer_has_no_product_for_the_next_layers_message(last: list[Kind], found: list[str]) -> None:
+    """Of X-CLIP's layers one begins with what no reading names, ahead of its queries."""
+    kinds = [*3 * PLAIN, LINEAR, *PLAIN[:4], *last, RESIDUAL]
+    run = Run("forward", [*range(len(kinds))], kinds)
+    run.cores = find_cores(run)
+    label_by_order(run, {at: run.kinds[at].name for at in range(len(run))})
+    products = [at for at in run.products(run.cores[-1].last) if at in run.labels]
+    assert [run.labels[at].component for at in products] == found
 
 
 def test_two_models_that_ran_in_turn_can_go_back_one_behind_the_other() -> None:

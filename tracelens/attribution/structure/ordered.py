@@ -121,9 +121,10 @@ def _label_without_attention(
 def _behind_last(run: Run, rest: list[int], layer: Pattern, most: int) -> Pattern:
     """What the products behind the last core are: the end of a ``layer``; one has ``most`` MLPs."""
     layer_end = tuple(component for component in _once(layer) if component != QUERIES)
-    if len(rest) < len(layer_end):
-        layer_end = layer_end[:1]  # what is left is no such layer
     found: Pattern = read_gap(run, rest, last=True) or ()
+    if len(rest) < len(layer_end):  # what is left is no such layer, or all that is named of it
+        whole = bool(found) and _once(found) == layer_end[: len(rest)] and not any(layer_end[len(rest) :])
+        layer_end = layer_end[: len(rest) if whole else 1]
     more = found.count("mlp.down") > max(most, 1)
     if EXPERTS in found or not (more or _once(found) != layer_end):
         return found
@@ -168,7 +169,10 @@ def _label_layers(run: Run, cores: list[Core], gaps: list[list[int]], patterns: 
             layer -= before == "mlp.down" and component == "logits"
             if component == QUERIES and before == "":
                 run.joints.add(layer)
-            if component and not (plain and run.kinds[at].what == "bmm" and component in _LINEAR):
+            batched = plain and run.kinds[at].what == "bmm" and component in _LINEAR
+            if batched and component == before == QUERIES:  # of these and of positions, for the scores
+                run.labels[at] = Label("attention.other", layer)
+            elif component and not batched:
                 run.labels[at] = Label(component, None if component == "logits" else layer)
 
 
