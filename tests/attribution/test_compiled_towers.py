@@ -64,6 +64,21 @@ def test_windows_and_the_whole_picture_are_one_model() -> None:
     assert [len(part.kept) for part in streams(run)] == [len(run)]
 
 
+def test_half_the_heads_of_twice_the_tokens_are_no_second_model() -> None:
+    """Paired heads (KellerJordan/modded-nanogpt): the output takes as many numbers as they give."""
+    paired = AttentionShape(4, 2, 2, 128, 128, WIDE // 4, WIDE // 4, "bf16", False, False)
+    layer = [*_attention(64, WIDE), *_mlp(256, WIDE)]
+    pairs = [layer[0], Kind("core", "_flash_attention_forward", core=paired), *layer[2:]]
+    run = _run("forward", *3 * [*pairs, *layer])
+    assert [len(part.kept) for part in streams(run)] == [len(run)]
+    label_forward(run, WIDE)
+    assert [run.labels[at].component for at in range(6, 12) if at in run.labels][:3] == [
+        QUERIES,
+        "attention.core",
+        OUTPUT,
+    ]
+
+
 def _both_ways(samples: int) -> list[Kind]:
     """A layer of a mask decoder: few tokens and a picture attend to one another, in half the width."""
     few, many, half = 4 * samples, 4 * 64, WIDE // 2

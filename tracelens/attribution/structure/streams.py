@@ -71,9 +71,11 @@ def _models(run: Run) -> dict[int, int]:
 
 def _returns_to(run: Run, core: Core) -> int | None:
     """How wide the stream is that a core's output projection comes back to: heads can be narrower together,
-    and what makes their queries is no MLP (the mask decoders of Segment Anything)."""
+    and what makes their queries is no MLP (the mask decoders of Segment Anything). Half the heads of twice
+    the tokens give as many numbers (paired heads of modded-nanogpt)."""
     behind = (kind.gemm for kind in run.kinds[core.last + 1 :] if kind.gemm is not None)
-    of_core = (gemm.n for gemm in behind if (gemm.m, gemm.k) == (core.tokens, core.out_width))
+    given = (core.tokens or 0) * (core.out_width or 0)
+    of_core = (gemm.n for gemm in behind if gemm.m * gemm.k == given)
     return next(of_core, core.out_width)
 
 
