@@ -165,6 +165,21 @@ def test_between_kernels_that_only_an_optimizer_runs_all_is_the_optimizer(tmp_pa
     assert said[1:-1] == [row.right for row in update]
 
 
+def test_a_compiled_update_is_the_optimizers_and_so_is_what_stands_between_two(tmp_path: Path) -> None:
+    """Adam as modded-nanogpt writes and compiles it, beside its Muon."""
+    adam = "triton_poi_fused__to_copy_add_copy__div_gt_mul_sqrt_0"
+    update = [
+        Row("unattributed", "aten::add_", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
+        Row("optimizer", adam, adam, inside="loop"),
+        Row("optimizer", "aten::lerp_", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
+        Row("optimizer", adam, adam, inside="loop"),
+    ]
+    rows = [Row("", "", "k", inside="mlp(B)"), *update, Row("", adam, adam, inside="mlp(F)")]
+    said = said_of(tmp_path, rows)
+    assert said[1:-1] == [row.right for row in update]
+    assert said[-1] != "optimizer"
+
+
 FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128>>"
 
 

@@ -177,6 +177,8 @@ TAGS = {
     "triton_poi_fused__to_copy_permute_t_4": "cast layout",
     "triton_poi_fused__to_copy_div_0": "",
     "triton_poi_fused__to_copy_clamp_min_copy__div_lerp_mean_mul_pow_rsqrt_sqrt_3": "optimizer",
+    "triton_poi_fused__to_copy_add_copy__div_gt_mul_sqrt_0": "add optimizer",
+    "triton_poi_fused_add_copy__div_mul_0": "add",
     "triton_red_fused__to_copy_linalg_vector_norm_0": "vector_norm",
     "triton_poi_fused_add_mul_4": "add",
     "triton_poi_fused_embedding_0": "embedding",

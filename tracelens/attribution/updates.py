@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.columns import PHASE, Columns
 from tracelens.attribution.directions import untold_by_host
+from tracelens.gemm.inductor import parse_fused
 from tracelens.trace import Links, Trace, look_up
 
 IntArray = npt.NDArray[np.int32]
@@ -26,11 +27,19 @@ def settle_optimizer(trace: Trace, links: Links, columns: Columns, with_gradient
     between two of its kernels, and averages of weights. ``with_gradient``: what can be trained through."""
     optimizing = columns.phase == PHASE["optimizer"]
     columns.set(optimizing & columns.are("unattributed"), "optimizer", "module_stack")
+    compiled = trace.symbols.where(_updates)[trace.kernels.name] & (columns.phase == PHASE["other"])
+    columns.set(compiled & columns.are("unattributed"), "optimizer", "kernel_name")
     between = between_updates(trace, links, columns.are("optimizer"), columns.phase == PHASE["other"])
     between &= ~untold_by_host(trace, links) & columns.are("unattributed")
     columns.set(between, "optimizer", "local")
     trains = with_gradient | (columns.phase == PHASE["backward"])
     columns.set(averaged_weights(trace, links, ~trains & ~optimizing), "optimizer", "local")
+
+
+def _updates(name: str) -> bool:
+    """Is it a kernel of Inductor that by its list updates weights?"""
+    fused = parse_fused(name) if name.startswith("triton_") else None
+    return fused is not None and "optimizer" in fused.tags
 
 
 def between_updates(trace: Trace, links: Links, updates: BoolArray, outside: BoolArray) -> BoolArray:

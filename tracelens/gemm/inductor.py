@@ -262,6 +262,7 @@ def _updates(has: frozenset[str], ops: tuple[str, ...]) -> set[str]:
     if has & known.VECTOR_NORM:
         tags.add("clip" if has & {"stack", "clamp", "clamp_max"} else "vector_norm")
     moments = has & {"lerp", "addcmul", "addcdiv"}
+    moments |= {"copy_"} & {*ops} if {"add", "div", "mul", "sqrt"} <= has else set()
     update = has & {"sqrt"} or "copy_" in ops or {"rsqrt", "clamp_min"} <= has
     foreach = has & known.OPTIMIZER and not (has & (known.CLIP | {"linalg_vector_norm"}))
     if foreach or (moments and update) or has & {"_foreach_addcdiv", "_foreach_sqrt", "_foreach_lerp"}:
