@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tracelens.attribution.structure.ahead import label_ahead
@@ -11,6 +13,7 @@ from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.gradients import label_gradients
+from tracelens.attribution.structure.maps import label_maps
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.streams import streams
 from tracelens.attribution.structure.units import Dims, Kind
@@ -330,6 +333,21 @@ def test_numbers_of_batches_are_counted_behind_a_layer_too() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("kernel", "found"), [("red_fused__native_batch_norm_legit_functional", "norm"), ("red_fused_sum", "")]
+)
+def test_one_whole_number_is_counted_by_a_normalization_of_batches(kernel: str, found: str) -> None:
+    count = _fused("poi_fused_add_80")
+    counts = replace(count, tags=count.tags | {"counts"})
+    assert _behind_mlp(counts, _fused(kernel, STREAM, (4, 64)), counts)[::2] == [found] * 2
+
+
+def test_numbers_of_batches_are_counted_where_no_attention_is_too() -> None:
+    run = _run("forward", *[_fused("poi_fused_add_0")] * 4, _gemm(TOKENS, HIDDEN, HIDDEN))
+    label_maps(run, None)
+    assert {at: label.component for at, label in run.labels.items()} == dict.fromkeys(range(4), "norm")
+
+
 def _behind_mlp(*kinds: Kind) -> list[str]:
     run = _forward()
     tail = _run("forward", *run.kinds, *kinds)
@@ -406,6 +424,38 @@ def test_heads_side_by_side_that_are_turned_are_no_norm() -> None:
     assert run.labels[1].component == "attention.rope"
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("_scaled_dot_product_flash_attention", "attention.core"), ("mul_transpose_view", "attention.other")],
+)
+def test_what_lays_out_a_cores_result_is_of_the_core(name: str, found: str) -> None:
+    kinds = _forward().kinds
+    laid = _run("forward", *kinds[:2], _fused(f"poi_fused_{name}", (4, 4, 64, 16), ROWS), *kinds[2:])
+    laid.cores = find_cores(laid)
+    label_forward(laid, HIDDEN)
+    label_between(laid, HIDDEN, None)
+    assert laid.labels[2].component == found
+
+
+@pytest.mark.parametrize(("rows", "found"), [((TOKENS, 192), QUERIES), ((TOKENS, 32), "attention.other")])
+def test_heads_put_side_by_side_are_as_the_product_behind_takes_them(rows: Dims, found: str) -> None:
+    lays_out = _fused("poi_fused__unsafe_view_clone_transpose_view", (16, 64, 48), rows)
+    run = _behind_core(lays_out, *[_fused("poi_fused_mul_view", (7, 7))] * 6)
+    assert run.labels[1].component == found
+
+
+def test_gradients_that_accumulate_are_of_the_table_as_large() -> None:
+    table, other = (VOCABULARY, HIDDEN), (VOCABULARY + 1, HIDDEN)  # which nothing looks up in
+    forward = _forward()
+    forward.kinds.insert(0, Kind("embedding", "embedding", tensors=(table, (4, 64))))
+    forward.labels = {at + 1: label for at, label in forward.labels.items()}
+    sums = [Kind("add", "add_", tensors=(size, size)) for size in (table, other)]
+    run = _run("backward", DGRADS[QUERIES], *sums)
+    run.labels = {0: Label(QUERIES, 0, role="dgrad")}
+    label_gradients(run, forward, {HIDDEN}, None)
+    assert [run.labels[at].component if at in run.labels else "" for at in (1, 2)] == ["embedding", ""]
+
+
 def test_groups_of_keys_are_summed_and_are_no_norms_weight() -> None:
     sums = _fused("poi_fused_clone_squeeze_sum_transpose_view", (4, 4, 64, 16), (4, HIDDEN, 2, 16))
     weight = _fused("red_fused_clone_squeeze_sum_transpose_view", (4, 4, 64, 16), (1, 1, 1, 16, 8))
@@ -462,9 +512,10 @@ def test_the_gradient_of_a_norms_weight_is_cast() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["clamp_min_div_expand_mul_neg_sum_view", "_softmax_backward_data_mul_sum_view"]
+    "name",
+    ["clamp_min_div_expand_mul_neg_sum_view", "_softmax_backward_data_mul_sum_view", "div_mul_neg_sum_view"],
 )
-def test_cosines_and_softmaxes_have_statistics_and_are_no_norm(name: str) -> None:
+def test_cosines_shares_and_softmaxes_have_statistics_and_are_no_norm(name: str) -> None:
     heads, statistic = (16, 64, 16), (4, 4, 64, 1)
     kernel = _fused(f"per_fused_{name}", heads, ROWS, statistic, STREAM)
     run = _behind_core(kernel)

@@ -105,12 +105,32 @@ def test_what_counts_places_between_lookups_is_of_the_embeddings(tmp_path: Path)
         ("triton_poi_fused_convolution_0", "other"),
         ("triton_poi_fused_convolution_backward_slice_transpose_view_19", "other"),
         ("triton_poi_fused_convolution_gelu_7", None),
+        ("triton_poi_fused__to_copy__unsafe_index_add_arange_clamp_mul_sub_view_30", "other"),  # a larger map
+        ("triton_poi_fused__to_copy__unsafe_index_put_add_mul_neg_new_zeros_4", "other"),
+        ("triton_poi_fused__to_copy_add_arange_clamp_mul_sub_9", "other"),  # the rows that it takes
+        ("triton_poi_fused__unsafe_index_add_gelu_mul_sub_3", None),
+        ("triton_poi_fused_add_clamp_7", None),
         ("triton_poi_fused_add_77", None),
         ("triton_tem_fused_mm_3", None),
     ],
 )
 def test_a_list_of_one_thing_says_what_a_kernel_is(name: str, component: str | None) -> None:
     assert listed(name) == component
+
+
+@pytest.mark.parametrize(("kind", "found"), [("long int", "norm"), ("float", "unattributed")])
+def test_a_sum_of_whole_numbers_beside_a_norm_of_batches_counts_these(
+    tmp_path: Path, kind: str, found: str
+) -> None:
+    batches, count = "triton_red_fused__native_batch_norm_legit_functional_7", "triton_poi_fused_add_8"
+    events = written(
+        [Row("norm", batches, batches, ([4, 64, 8, 8], [64])), Row(found, count, count, ([], [], []))]
+    )
+    for event in events:
+        if event["name"] == count and event["cat"] == "cpu_op":
+            event["args"]["Input type"] = [kind, kind, "Scalar"]
+    attribution = attributed(tmp_path, events)[2]
+    assert [COMPONENTS[code] for code in attribution.component] == ["norm", found]
 
 
 def test_the_gradient_of_a_convolution_in_a_compiled_graph_is_of_no_transformer(tmp_path: Path) -> None:

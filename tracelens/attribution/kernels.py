@@ -11,6 +11,9 @@ from tracelens.gemm.inductor import CLONE, SIGNATURE, parse_fused
 from tracelens.gemm.inductor_ops import CAST, CONVOLUTION, LAYOUT
 
 _NORMS = frozenset({"norm", "norm_backward"})
+#: Of torch/_decomp/decompositions.py, upsample: rows and columns are taken, and weighed by how near they are.
+_BETWEEN_PIXELS = frozenset({"_unsafe_index", "_unsafe_index_put"})
+_WEIGHED = frozenset({"add", "arange", "clamp", "div", "floor", "mul", "neg", "new_zeros", "rsub", "sub"})
 #: Only names that can mean one thing. Generic kernels (elementwise, reduce, GEMM) are not here.
 _KERNELS: tuple[tuple[str, ...], ...] = (
     ("communication", "^nccl", "ncclDevKernel", "ncclKernel", "^void nvshmem", "deep_ep::"),
@@ -85,8 +88,8 @@ def _function(name: str) -> str:
 
 def listed(name: str) -> str | None:
     """The component of a kernel of Inductor whose list holds one thing: a normalization, with a sum before it
-    or not; one over a map, whatever it is fused with; casts, layouts and pools of convolutions. None for
-    others."""
+    or not; one over a map, whatever it is fused with; casts, layouts and pools of convolutions; what makes a
+    map larger or smaller. None for others."""
     fused = parse_fused(name) if name.startswith("triton_") else None
     if fused is None or fused.kind == "template":
         return None
@@ -97,5 +100,8 @@ def listed(name: str) -> str | None:
     if normal or (over_map and "embedding_backward" not in fused.tags):  # that takes longer, into its table
         return "norm"
     pools = {op for op in fused.ops if "pool2d" in op}
-    bare = {*fused.ops} <= CONVOLUTION | LAYOUT | CAST | pools
-    return "other" if bare and not fused.unknown and not CONVOLUTION.isdisjoint(fused.ops) else None
+    moves = LAYOUT | CAST
+    bare = {*fused.ops} <= CONVOLUTION | moves | pools and not CONVOLUTION.isdisjoint(fused.ops)
+    between = not _BETWEEN_PIXELS.isdisjoint(fused.ops) or {*fused.ops} >= {"arange", "clamp", "mul"}
+    bare |= between and {*fused.ops} <= _BETWEEN_PIXELS | _WEIGHED | moves
+    return "other" if bare and not fused.unknown else None

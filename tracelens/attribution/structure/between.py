@@ -22,6 +22,7 @@ from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import (
     LARGEST_RANK,
     activates,
+    counts_batches,
     is_product,
     lays_out_core,
     loses,
@@ -125,7 +126,9 @@ class _Placed(OnStream):
         return []
 
     def _all(self, component: str) -> list[tuple[int, Label]]:
-        return [(at, Label(self._own(at) or component, self.layer)) for at in self.gap]
+        kinds = self.run.kinds
+        own = ("attention.core" if lays_out_core(kinds[at]) else self._own(at) for at in self.gap)
+        return [(at, Label(part or component, self.layer)) for at, part in zip(self.gap, own, strict=True)]
 
     def _in_attention(self) -> list[tuple[int, Label]] | None:
         cores = ("attention.core", "attention.scores")
@@ -344,7 +347,7 @@ class _Placed(OnStream):
         bare = ((at, self.run.kinds[at]) for at in self.gap if not self.run.kinds[at].tensors)
         anew = next((at for at, kind in bare if kind.what == "embedding"), len(self.run))  # another pass
         sure = [at for at in sure if self.last_scaled < at < anew and at not in zeros and not self._feeds(at)]
-        parts, last = dict.fromkeys(self._counters, "norm"), self.last_of_columns
+        parts, last = {at: "norm" for at in self.gap if counts_batches(self.run, at)}, self.last_of_columns
         last = len(self.run) if handed else last
         parts |= {at: "other" for at in sure if self.run.kinds[at].what == "picture"}
         # no loss bends so: a score between -1 and 1, or one that is capped, which a number scales back

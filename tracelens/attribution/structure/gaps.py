@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, takewhile
@@ -16,7 +15,6 @@ from tracelens.attribution.structure.walk import counts_batches, loses
 from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import averages_squares, parse_fused
 
-_LOSSES = 3  # that are added one to another, at most
 _DRAWS = 6  # units between chance and the product with it, at most
 _CHANCE = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_"})
 BLOCKS = frozenset({"gemm", "bmm", "core", "convolution"})
@@ -84,15 +82,6 @@ class Interval:
     def _draws(self, kind: Kind) -> bool:
         """A fused kernel that draws what is dropped, and does nothing else."""
         return {"dropout", "random"} <= kind.tags <= {"dropout", "random", "add"}
-
-    @cached_property
-    def _counters(self) -> set[int]:
-        """Compiled, the numbers of batches that normalizations count come last: one sum of no tensor, many
-        times. Losses are added up a few times."""
-        kinds = self.run.kinds
-        sums = [at for at in self.gap if kinds[at].tags == {"add"} and not any(kinds[at].tensors)]
-        times = Counter(kinds[at].name for at in sums)
-        return {at for at in sums if times[kinds[at].name] > _LOSSES}
 
     @cached_property
     def last_of_columns(self) -> int:

@@ -22,6 +22,8 @@ _UP = ("mlp.up", "mlp.gate")
 _INSIDE = (("mlp.down", "mlp.other"), ("mlp.other", "mlp.up"))  # of an MLP of three layers
 _NORM = frozenset({"norm", "norm_backward"})
 _VOCABULARY = 256  # words or bytes, at least; less are classes
+_OF_QUOTIENT = frozenset({"div", "mul", "neg", "sum"})
+_ROOTS = frozenset({"pow", "sqrt", "rsqrt"})
 _CLAMPED = "clamp_min"  # the length of what torch.nn.functional.normalize divides by it
 
 
@@ -72,11 +74,12 @@ def _weighs_rows(kind: Kind) -> bool:
 
 
 def _of_scores(kind: Kind) -> bool:
-    """A softmax has statistics as a norm does, and so have cosines, whose lengths are clamped, as no norm
-    does its statistic (arXiv 2111.09883)."""
+    """A softmax has statistics as a norm does, and so have shares, divided by their sum, and cosines, whose
+    lengths are clamped, as no norm does its statistic (arXiv 2111.09883)."""
     fused = parse_fused(kind.name)
-    clamps = fused is not None and _CLAMPED in fused.ops
-    return (clamps or "softmax_backward" in kind.tags) and not kind.tags & _NORM
+    ops = frozenset(fused.ops if fused is not None else ())
+    own = _CLAMPED in ops or (ops >= _OF_QUOTIENT and not ops & _ROOTS)
+    return (own or "softmax_backward" in kind.tags) and not kind.tags & _NORM
 
 
 class _Between(Sums):
@@ -122,6 +125,8 @@ class _Between(Sums):
         if fused is not None and {"slice", "sum"} <= {*fused.ops} and self._streams(kind) == 1:
             return Label("embedding")  # of a token that is put before all others
         tables = [t for t in kind.tensors if len(t) == 2]
+        if kind.what == "add" and tables and self.tables.issuperset(kind.tensors):
+            return Label("embedding")  # to what the micro-batches before gave
         of_words = all(self._is_vocabulary(t[0]) and t[1] in self.hidden for t in tables)
         if "add" in kind.tags and len(tables) > 1 and of_words:
             return Label("embedding")  # with that of the head, which is the same table
@@ -257,6 +262,10 @@ class _Between(Sums):
         if first == "attention.core" or (first == last == "attention.qkv"):
             if "rope" in kind.tags:
                 return Label("attention.rope", layer, ("attention.rope", "norm") if kind.tags & _NORM else ())
+            stop = self.run.shape(self.around[at][1]) if last == "attention.qkv" else None
+            lays_out = kind.what == "fused" and bool(kind.tags) and kind.tags <= SERVING
+            if stop is not None and lays_out and operands(stop) & {*kind.tensors[-1:]}:
+                return Label("attention.qkv", layer)  # heads side by side, for the product behind
             own = self._of_sum(at, kind)
             few = self._most(at) // min(self.hidden)
             sums = [t for t in kind.tensors if len(t) > 1 and prod(t) < few * self._head_of(t)]

@@ -147,7 +147,8 @@ def label_maps(run: Run, hidden: int | None) -> None:
     ``hidden``, the width of the residual stream, is that of no map: patches are embedded by a convolution.
     """
     _label_mlps(run)
-    for at in standardized_weights(run):
+    counts = (at for at in range(len(run)) if counts_batches(run, at))
+    for at in (*standardized_weights(run), *counts):
         run.labels.setdefault(at, Label("norm", evidence="local"))
     for at in _masks(run):
         run.labels.setdefault(at, Label("other", evidence="local"))

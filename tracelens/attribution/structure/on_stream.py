@@ -184,11 +184,11 @@ class OnStream(Places):
             own, tokens = self.product, self.run.cores[0].tokens if self.run.cores else None
             shared = own is not None and own.batch > 1 and own.m == tokens  # several take all tokens
             return Label("moe.experts" if shared else "moe.dispatch", self.layer)
-        if at in self._counters:
+        if counts_batches(self.run, at):
             return Label("norm", self.layer)
         if kind.what == "fused":
             return self._fused(at)
-        if self._is_norm(at) or counts_batches(self.run, at):
+        if self._is_norm(at):
             return Label("norm", self.next_layer)
         if self.after == "moe.router" and at > self.last_norm:
             return Label("moe.router", self.next_layer)  # its input in more bits, and noise on that

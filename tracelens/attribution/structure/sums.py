@@ -16,6 +16,7 @@ from tracelens.attribution.structure.norms import is_affine
 from tracelens.attribution.structure.products import products_of
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.walk import embeds
 
 _NORM = frozenset({"norm", "norm_backward"})
 _SUMS = (1, 2, 3, 4, 6, 8)  # of the weights and biases of the norms in one kernel
@@ -49,6 +50,9 @@ class Sums:
         times = Counter(
             (p.label.component, p.shape.m) for p in products if p.label.component in on_stream[1:]
         )
+        looked_up = (t for kind in forward.kinds if embeds(kind) for t in kind.tensors if len(t) == 2)
+        #: of embeddings, that no product takes
+        self.tables = {t for t in looked_up if t[0] not in self.tokens} - self.weights.keys()
         once = {rows for _, rows in times if max(times[part, rows] for part in on_stream[1:]) == 1}
         #: the fewest; one attention alone can pool all tokens into one for each sample
         self.rows = min(self.tokens - once or self.tokens, default=0)

@@ -278,7 +278,9 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
         return Kind("bmm" if batched else "gemm", base, gemm=gemm, tensors=tensors)
     fused = parse_fused(name)
     if fused is not None:
-        return _inductor_kind(name, fused, tensors)
+        counts = not tensors and {*(given.types or ())} - {"Scalar"} == {"long int"}
+        kind = _inductor_kind(name, fused, tensors)
+        return replace(kind, tags=kind.tags | {"counts"}) if counts else kind
     if not what and kernel_component(_NUMBER.sub("", name)) == "mlp.other":
         return Kind("fused", name, tensors=tensors, tags=frozenset({"opaque", "activation"}))
     if what in _TAGGED:

@@ -17,6 +17,7 @@ from tracelens.gemm.inductor_ops import LAYOUT, NONLINEAR
 MOST_EXPERTS = 1024
 FEW = 64  # rows for each token: products with fewer are of whole samples, and of no layer
 LARGEST_RANK = 512  # of a low-rank adapter
+_IN_ROW = 3  # sums of one kernel and no tensor, at least: losses are added up a few times
 _COMPARES = frozenset({"softmax", "log_softmax", "argmax", "max", "topk", "sort", "multinomial"})
 
 
@@ -194,8 +195,12 @@ def chooses(kind: Kind, size: int) -> bool:
 
 
 def counts_batches(run: Run, at: int) -> bool:
-    """A batch normalization adds one to a number before it runs."""
+    """A batch normalization adds one to a number before it runs; compiled, all do in a row."""
     kind, behind = run.kinds[at], run.kinds[at + 1 : at + 2]
+    if {"add"} <= kind.tags <= {"add", "counts"} and not kind.tensors:
+        near = run.kinds[max(at - _IN_ROW, 0) : at + _IN_ROW + 1]
+        in_row = sum(other.name == kind.name for other in near) > _IN_ROW
+        return in_row or ("counts" in kind.tags and any("batch_norm" in other.name for other in run.kinds))
     one_more = kind.name in ("add", "add_") and not kind.tensors
     return one_more and any("batch_norm" in other.name for other in behind)
 
