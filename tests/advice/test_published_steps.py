@@ -1,22 +1,26 @@
-"""Steps that others published and that no middle was fitted to: 2023 to 2026, nine trainers, five GPUs.
+"""Steps that 27 trainers published, 2022 to 2026; all were written down before any was predicted.
 
-They were written down before any was predicted: then 84 % were in range, 15 % off at the median. Five of them
-set how far the range of an H100 reaches.
+``judges``: the first 56 set how far the range of an H100 reaches. Of 69 later ones those looked at, by hash
+of what ran, set the pace of compiled steps together with the first; those set aside were judged once.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from benchmarks.steps import Judged, Row, judge
-from tracelens.config import config_from_flags
+from tracelens.config import Configuration, config_from_flags, read_config
 from tracelens.config.training import Training
-from tracelens.step.words.planned import COMPILED
+from tracelens.step.words.planned import AS_COMPILED
 
 STEPS = Path(__file__).with_name("published_steps.csv")
 _SIZES = ("hidden", "heads", "kv_heads", "layers", "ffn", "vocab")
@@ -29,43 +33,108 @@ _MODELS = {
     "qwen3-8b": (4096, 32, 8, 36, 12288, 151936), "qwen3-32b": (5120, 64, 8, 64, 25600, 151936),
     "tinyllama": (2048, 32, 4, 22, 5632, 32000), "gpt-simple": (2560, 20, 20, 34, 6912, 32000),
     "nanochat-d32": (2048, 16, 16, 32, 8192, 65536), "mistral-7b": (4096, 32, 8, 32, 14336, 32000),
+    "qwen2.5-0.5b": (896, 14, 2, 24, 4864, 151936), "qwen2.5-1.5b": (1536, 12, 2, 28, 8960, 151936),
+    "qwen2.5-3b": (2048, 16, 2, 36, 11008, 151936), "qwen2.5-7b": (3584, 28, 4, 28, 18944, 152064),
+    "internlm-7b": (4096, 32, 32, 32, 11008, 103168), "olmo-1b": (2048, 16, 16, 18, 8192, 100352),
+    "olmo-7b": (4096, 32, 32, 32, 11008, 100352), "smollm3-3b": (2048, 16, 4, 36, 11008, 128256),
+    "phi3-mini": (3072, 32, 32, 32, 8192, 32064), "og2-7b": (4096, 32, 8, 32, 14336, 256),
+    "gpt2-124m": (768, 12, 12, 12, 3072, 50304), "gpt2-350m": (1024, 16, 16, 24, 4096, 50304),
+    "gpt2-774m": (1280, 20, 20, 36, 5120, 50304), "gpt2-1558m": (1600, 25, 25, 48, 6400, 50304),
+    "gpt-126m": (768, 12, 12, 12, 3072, 50304), "gpt-5b": (4096, 32, 32, 24, 16384, 50304),
+    "gpt-175b": (12288, 96, 96, 96, 49152, 50257), "gpt3-2.7b": (2560, 32, 32, 32, 10240, 50264),
+}  # fmt: skip
+_UNGATED = re.compile("gpt2|gpt3|gpt-[0-9]|nanochat")
+_TIED = re.compile("gpt2|gpt3|gpt-[0-9]|qwen2.5-[013]|smollm3")
+
+
+def _vit(hidden: int, heads: int, layers: int) -> dict[str, Any]:
+    return {
+        "model_type": "vit", "hidden_size": hidden, "num_attention_heads": heads,
+        "num_hidden_layers": layers, "intermediate_size": 4 * hidden, "image_size": 224, "patch_size": 16,
+    }  # fmt: skip
+
+
+_FILES: dict[str, dict[str, Any]] = {
+    "vit-ti16": _vit(192, 3, 12), "vit-s16": _vit(384, 6, 12), "vit-b16": _vit(768, 12, 12),
+    "vit-l16": _vit(1024, 16, 24),
+    "bert-large": {
+        "model_type": "bert", "hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 24,
+        "intermediate_size": 4096, "vocab_size": 30528, "max_position_embeddings": 512,
+    },
+    "qwen3-30b-a3b": {
+        "model_type": "qwen3_moe", "hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "head_dim": 128, "num_hidden_layers": 48, "intermediate_size": 6144, "moe_intermediate_size": 768,
+        "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936, "max_position_embeddings": 40960,
+        "tie_word_embeddings": False, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    },
+    "gpt-oss-20b": {
+        "model_type": "gpt_oss", "hidden_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 64, "num_hidden_layers": 24, "intermediate_size": 2880, "num_local_experts": 32,
+        "num_experts_per_tok": 4, "vocab_size": 201088, "max_position_embeddings": 131072,
+        "sliding_window": 128, "tie_word_embeddings": False,
+        "layer_types": ["sliding_attention", "full_attention"] * 12,
+    },
 }  # fmt: skip
 _DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 
 
-def rows() -> list[Row]:
+def _config(one: dict[str, str], folder: Path) -> Configuration:
+    model = one["model"]
+    sizes = {name: int(one[name]) for name in ("sequence", "micro_batch")}
+    sizes |= {name: int(one[name]) for name in _DEGREES if one[name] != "1"}
+    if model in _FILES:
+        path = folder / "config.json"
+        path.write_text(json.dumps(_FILES[model]))
+        sizes |= {"expert_parallel": 8} if "experts" in str(_FILES[model]) else {}
+        return read_config(path, overrides=sizes | ({"sequence": 197} if model.startswith("vit") else {}))
+    sizes |= dict(zip(_SIZES, _MODELS[model], strict=True))
+    sizes |= {"head_dim": 128} if model == "qwen3-32b" else {}
+    gated = not _UNGATED.match(model)
+    config = config_from_flags(sizes, gated=gated, tied=bool(_TIED.match(model)))
+    return replace(config, layout=replace(config.layout, rope=gated or model.startswith("nanochat")))
+
+
+def rows(folder: Path) -> list[tuple[str, Row]]:
+    """Who judges, and the step."""
     found = []
     with STEPS.open(encoding="utf-8") as file:
         for one in csv.DictReader(file):
-            sizes = dict(zip(_SIZES, _MODELS[one["model"]], strict=True))
-            sizes |= {name: int(one[name]) for name in ("sequence", "micro_batch")}
-            sizes |= {name: int(one[name]) for name in _DEGREES if one[name] != "1"}
-            sizes |= {"head_dim": 128} if one["model"] == "qwen3-32b" else {}
-            config = config_from_flags(sizes, gated=one["model"] != "nanochat-d32", tied=False)
-            config = replace(config, layout=replace(config.layout, rope=True))
             training = Training(
                 int(one["gpus"]), one["strategy"], one["checkpoint"], int(one["micro_batches"]),  # type: ignore[arg-type]
                 stack=one["stack"],  # type: ignore[arg-type]
             )  # fmt: skip
             speed = float(one["tokens_per_s_per_gpu"])
-            row = Row(one["model"], one["gpu"], config, training, speed, 1.0, one["dtype"])
+            row = Row(one["model"], one["gpu"], _config(one, folder), training, speed, 1.0, one["dtype"])
             step = row.step()
             mfu = speed * (step.mfu_frac.mid or 0.0) / (step.tokens_per_s_per_gpu.mid or 1.0)
-            found.append(replace(row, mfu=mfu))
+            found.append((one["judges"], replace(row, mfu=mfu)))
     return found
 
 
-def test_what_is_said_of_compiled_steps_is_what_these_took() -> None:
-    with STEPS.open(encoding="utf-8") as file:
-        compiled = [one["compiled"] == "1" for one in csv.DictReader(file)]
-    errors = [error for error, one in zip(judge(rows()).errors, compiled, strict=True) if one]
-    less = 100 * (1 - math.exp(-statistics.median(errors)))
-    assert [int(number) for number in re.findall(r"\d+", COMPILED)] == [len(errors), round(less)]
+def test_what_is_said_of_compiled_steps(tmp_path: Path) -> None:
+    compiled = [row for _, row in rows(tmp_path) if row.training.stack == "compiled"]
+    away = math.expm1(statistics.median(map(abs, judge(compiled).errors)))
+    said = [int(number) for number in re.findall(r"\d+", AS_COMPILED)][:2]
+    assert said == [len(compiled), round(100 * away)]
 
 
-def test_steps_that_others_published() -> None:
-    found: Judged = judge(rows())
-    assert len(found.errors) == 56 and len(found.ordered) > 300
-    assert statistics.fmean(found.inside) >= 0.9
-    assert math.expm1(statistics.median(map(abs, found.errors))) < 0.16
-    assert statistics.fmean(found.ordered) > 0.86
+@pytest.mark.parametrize(
+    ("judges", "number", "away", "inside"),
+    [("first", 56, 0.14, 0.85), ("looked at", 27, 0.10, 0.74), ("set aside", 42, 0.12, 0.85)],
+)
+def test_steps_that_others_published(
+    judges: str, number: int, away: float, inside: float, tmp_path: Path
+) -> None:
+    found: Judged = judge([row for who, row in rows(tmp_path) if who == judges])
+    assert len(found.errors) == number
+    assert statistics.fmean(found.inside) >= inside
+    assert math.expm1(statistics.median(map(abs, found.errors))) < away
+
+
+def test_as_plain_pytorch_they_would_be_judged_far_worse(tmp_path: Path) -> None:
+    """The stack is physics that a user knows: fused kernels, and few that wait for the CPU."""
+    compiled = [row for who, row in rows(tmp_path) if who != "first" and row.training.stack == "compiled"]
+    plain = [replace(row, training=replace(row.training, stack="plain")) for row in compiled]
+    now, then = judge(compiled), judge(plain)
+    assert statistics.fmean(now.inside) > statistics.fmean(then.inside) + 0.15
+    assert statistics.median(map(abs, now.errors)) < 0.6 * statistics.median(map(abs, then.errors))

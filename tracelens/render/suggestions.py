@@ -12,7 +12,14 @@ from tracelens.render import search
 from tracelens.render.console import Out
 from tracelens.render.text import clean
 from tracelens.results import ShapePick
-from tracelens.results.suggestions import Checkpoint, ComponentTime, Suggestions, TimeIs, WholeStep
+from tracelens.results.suggestions import (
+    Checkpoint,
+    ComponentTime,
+    Stack,
+    Suggestions,
+    TimeIs,
+    WholeStep,
+)
 from tracelens.words import per_step
 
 _COMPONENTS = 8
@@ -33,6 +40,10 @@ _RECOMPUTE: dict[Checkpoint, str] = {
     "selective-op": "every second GEMM recomputed",
 }
 
+_STACK: dict[Stack, str] = {
+    "compiled": "compiled, or kernels fused by hand",
+    "megatron": "Megatron-Core with Transformer Engine",
+}
 _TIME_OF: dict[TimeIs, str] = {
     "kernels": "GEMMs, attention and memory-bound kernels of one micro-batch",
     "step": "The step now",
@@ -109,8 +120,8 @@ def _whole_step(out: Out, step: WholeStep, *, floor: bool) -> None:
     run.append(_RECOMPUTE[step.checkpoint])
     if step.micro_batches > 1:
         run.append(f"{step.micro_batches} micro-batches")
-    if step.stack == "megatron":
-        run.append("Megatron-Core with Transformer Engine")
+    if step.stack != "plain":
+        run.append(_STACK[step.stack])
     out.line(out.text("A whole step, predicted  ", "bold") + out.text(", ".join(run), "dim"))
     ends = [f.sig(end) if end is not None else f.DASH for end in (speed.mid, speed.low, speed.high)]
     most, least = ("at most ", "at least ") if floor else ("", "")

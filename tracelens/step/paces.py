@@ -22,11 +22,13 @@ class Pace:
     moved: float  # over reading and writing each tensor once: plain PyTorch has several kernels for each
     exchange: float  # of FSDP's collectives, over NCCL alone; hidden where it is below one
     error: float  # log: 9 in 10 of the steps left out are within it
+    fast_error: float | None = None  # the same at the fast end, where that is another
     least_moved: float | None = None  # of ``moved`` at the fast end, where that is another
     casts: float = 1.0  # to types below 16 bits, over kernels of their own
     tensor: float = 1.0  # of tensor-parallel exchanges, over NCCL alone
     gradients: float = 0.5  # of DDP's and ZeRO's exchanges, what the backward does not hide
     overlaps: bool = False  # FSDP's exchanges are hidden as those are
+    fused: bool = False  # one kernel where plain PyTorch has several, misaligned GEMMs padded
 
 
 #: Constants by benchmarks/steps.py.
@@ -43,9 +45,13 @@ _BLACKWELL = Pace(_HOPPER.products, 1.0, _HOPPER.moved, _HOPPER.exchange, _UNFIT
 _MEGATRON = Pace(1.14, 1.0, _HOPPER.moved, 1.0, 0.12, casts=0.31, tensor=0.21, gradients=0.21, overlaps=True)
 _MEGATRON_BLACKWELL = replace(_MEGATRON, error=0.2, casts=0.38, tensor=0.43, gradients=0.17)
 FITTED_MEGATRON = {"h100-sxm": _MEGATRON} | dict.fromkeys(("b200", "gb200", "gb300"), _MEGATRON_BLACKWELL)
+#: torch.compile, XLA, kernels fused by hand: of tests/advice/published_steps.csv all but those set aside.
+_COMPILED = Pace(1.0, 2.2, 1.2, 1.0, error=0.3, fast_error=0.12, least_moved=1.0, fused=True)
 #: Memory-bound kernels of encoder-decoders over those of MPT's steps, which have no dropout and no biases:
 #: what published steps on A100 come to (tests/advice/encoder_decoder_steps.csv).
 _BOTH_MOVED = 2.0
+#: Attention of context-parallel ranks in PyTorch over one call: torchtitan's with four and eight took that.
+RING = 1.3
 #: A doubling of the nodes makes a step longer by so much, as all wait for the slowest (same fit).
 NODES_FRAC = 0.012
 
@@ -56,6 +62,8 @@ def pace_of(gpu: Gpu, *, unlike: bool = False, stack: Stack = "plain") -> Pace:
         megatron = _MEGATRON_BLACKWELL if is_blackwell(gpu) else _MEGATRON
         known = gpu.name in FITTED_MEGATRON and not unlike
         return megatron if known else replace(megatron, error=_UNFITTED_ERROR)
+    if stack == "compiled":
+        return _COMPILED
     found = FITTED.get(gpu.name)
     if found is not None and not unlike:
         return found

@@ -23,6 +23,7 @@ from tracelens.step.paces import (
     FITTED,
     FITTED_MEGATRON,
     NODES_FRAC,
+    RING,
     Pace,
     has_megatron,
     is_blackwell,
@@ -86,7 +87,9 @@ def whole_step(
     unlike, stage = _unlike(planner, config, training), busiest_stage(config)
     pace = pace or pace_of(planner.gpu, unlike=bool(unlike), stack=training.stack or "plain")
     pace = pace if training.overlap else replace(pace, tensor=1.0)
-    if config.decoder_layers and not _megatron(planner, training):
+    if config.cp > 1 and not _megatron(planner, training):
+        pace = replace(pace, attention=RING * pace.attention)
+    if config.decoder_layers and not (pace.fused or _megatron(planner, training)):
         pace = of_both_stacks(pace)
     if config.model_ranks > 1:  # who shares layers has fused kernels, as Megatron-LM does, or plain ones
         pace = replace(pace, least_moved=1.0)
@@ -96,10 +99,10 @@ def whole_step(
         for name in parts.keys() & {"communication", "experts' all-to-all"}:
             parts[name] = replace(parts[name], low=parts[name].low * pcie)
     parts["optimizer"] = _optimizer(planner, stage, training, data)
-    parts = {name: _within(time, pace.error) for name, time in parts.items()}
+    parts = {name: _within(time, pace) for name, time in parts.items()}
     parts |= _as_fast_as_kernels(parts, present, training)
     nodes = math.ceil((training.gpus or 1) / node_size(planner.gpu.name))
-    parts |= _waits(parts, _launches(present, training), nodes=nodes)
+    parts |= _waits(parts, _launches(present, training, 1 if pace.fused else _SMALL_KERNELS), nodes=nodes)
     fitted = _has_fit(planner, config, training) and not unlike
     step_ms = replace(total(parts.values()), basis="model" if fitted else "heuristic")
     share = training.batches / config.batch_ranks
@@ -227,13 +230,14 @@ def _as_run(parts: Iterable[PlannedPart], pace: Pace, split: int) -> Span:
             low, mid, high = low + own.low, mid + own.mid, high + own.high
             continue
         alone, casts = part.time_ms.mid - part.cast_ms, pace.casts * part.cast_ms
+        least = min(alone, part.compiled_ms)  # torch.compile pads what is misaligned
+        alone = least if pace.fused else alone
         if part.kind == "bytes":
-            alone = part.time_ms.low / (split if part.component in _STREAM else 1)
+            least = alone = part.time_ms.low / (split if part.component in _STREAM else 1)
         factor = {"product": pace.products, "attention": pace.attention, "bytes": pace.moved}[part.kind]
         mid, high = mid + factor * alone + casts, high + factor * alone + casts
         if part.kind == "bytes" and pace.least_moved is not None:
             factor = pace.least_moved
-        least = min(alone, part.compiled_ms)  # torch.compile pads what is misaligned
         low += (1.0 if part.kind == "attention" else factor) * least + casts
     return Span(low, mid, high, "model")
 
@@ -247,14 +251,14 @@ def _optimizer(planner: Planner, config: ModelConfig, training: Training, data: 
     return Span.exactly(_OPTIMIZER_BYTES * held / bandwidth / 1e6, "model")
 
 
-def _launches(present: PlannedStep, training: Training) -> float:
-    """Kernels of a step in plain PyTorch."""
+def _launches(present: PlannedStep, training: Training, small: int) -> float:
+    """Kernels of a step, ``small`` of them for each of ``planned_kernels.Traffic``."""
     layers = present.model.all_layers / (2 if present.model.decoder_layers else 1)  # of a stack
     found = 0.0
     for part in present.parts:
         many: float = part.calls
         if part.kind == "bytes":
-            many = _SMALL_KERNELS * (1 if part.component in _OUTSIDE else layers)
+            many = small * (1 if part.component in _OUTSIDE else layers)
         elif part.kind == "experts":
             many = _EXPERT_KERNELS * part.calls
         found += many * (1.0 + _again(part, training))
@@ -271,9 +275,10 @@ def _waits(parts: dict[str, Span], launches: float, *, nodes: int) -> dict[str, 
     return found
 
 
-def _within(time: Span, error: float) -> Span:
-    """The range of a part that is fitted within ``error``."""
-    return Span(time.low * math.exp(-error), time.mid, time.high * math.exp(error), time.basis)
+def _within(time: Span, pace: Pace) -> Span:
+    """The range of a part that is fitted within the errors of ``pace``."""
+    fast = pace.error if pace.fast_error is None else pace.fast_error
+    return Span(time.low * math.exp(-fast), time.mid, time.high * math.exp(pace.error), time.basis)
 
 
 def _rate(amount_ms: float, time: Span) -> Span:
@@ -311,7 +316,7 @@ def _peak(planner: Planner) -> float:
 
 def _unlike(planner: Planner, config: ModelConfig, training: Training) -> list[str]:
     """What sets a step apart from those that were fitted: decoders in bf16, of Megatron-Core in fp8 too."""
-    low = planner.dtype in LOW_PRECISION and not _megatron(planner, training)
+    low = planner.dtype in LOW_PRECISION and not _megatron(planner, training) and training.stack != "compiled"
     found = [words.low_precision_unfitted(planner.dtype)] if low else []
     found += [words.PATCHES_UNFITTED] if planner.layout.patches else []
     found += [words.BOTH_UNFITTED] if config.decoder_layers else []
@@ -341,8 +346,8 @@ def _assumed(
         yield words.gpus_assumed(training.gpus)
     if config.pp > 1 and asked.micro_batches is None and run.global_batch is None:
         yield words.ONE_MICRO_BATCH
-    if (asked.stack or run.stack) is None and training.stack == "plain" and has_megatron(planner.gpu):
-        yield words.STACK_ASSUMED
+    if (asked.stack or run.stack) is None and training.stack == "plain":
+        yield words.STACK_ASSUMED + (words.MEGATRON_TOO if has_megatron(planner.gpu) else "")
 
 
 def _notes(planner: Planner, config: ModelConfig, training: Training) -> Iterator[str]:
@@ -350,6 +355,8 @@ def _notes(planner: Planner, config: ModelConfig, training: Training) -> Iterato
         yield words.AS_MEGATRON
         if planner.gpu.name not in FITTED_MEGATRON:
             yield words.gpu_unfitted(planner.gpu.title)
+    elif training.stack == "compiled":
+        yield words.AS_COMPILED
     elif is_blackwell(planner.gpu):
         yield words.blackwell_unfitted(planner.gpu.title)
         if (training.gpus or 1) > 1:
@@ -357,11 +364,7 @@ def _notes(planner: Planner, config: ModelConfig, training: Training) -> Iterato
     else:
         fitted, fast = planner.gpu.name in FITTED, words.fast_end(training.gpus or 1)
         yield words.AS_PUBLISHED if fitted else words.gpu_unfitted(planner.gpu.title)
-        yield (
-            f"{words.MEGATRON_AS_PLAIN}; {fast}"
-            if training.stack == "megatron"
-            else f"{fast}; {words.COMPILED}"
-        )
+        yield f"{words.MEGATRON_AS_PLAIN}; {fast}" if training.stack == "megatron" else fast
     yield from _unlike(planner, config, training)
     fitted = training.strategy == "fsdp" or _megatron(planner, training)
     if not fitted and training.strategy is not None and (training.gpus or 1) > 1:
