@@ -342,7 +342,7 @@ BAD: dict[str, tuple[str, str | dict[str, Any] | list[int]]] = {
     "mla of no width": ("config.json", configs.DEEPSEEK_V2_LITE | {"kv_lora_rank": 0}),
     "mla by an indexer": ("config.json", configs.DEEPSEEK_V2_LITE | {"index_topk": 2048}),
     "mla by key": ("config.json", configs.LLAMA2_7B | {"kv_lora_rank": 512}),
-    "encoder-decoder": ("config.json", {"model_type": "t5gemma"}),
+    "encoder-decoder": ("config.json", {"model_type": "t5gemma2"}),
     "zero": ("config.json", configs.LLAMA2_7B | {"hidden_size": 0}),
     "negative": ("config.json", configs.LLAMA2_7B | {"intermediate_size": -8}),
     "huge": ("config.json", configs.LLAMA2_7B | {"vocab_size": 2**40}),

@@ -26,7 +26,7 @@ REFUSED = {
     "series": ("patchtst", "timesfm", "time_series_transformer"),
     "towers": ("clip", "siglip", "clap", "owlvit", "vision-text-dual-encoder", "pe_audio"),
     "latents": ("perceiver", "blip_2_qformer"),
-    "own pairs": ("pix2struct", "speech_to_text", "moonshine", "vision-encoder-decoder", "t5gemma"),
+    "own pairs": ("pix2struct", "speech_to_text", "moonshine", "vision-encoder-decoder", "t5gemma2_decoder"),
     "own layers": ("mobilebert", "funnel", "nystromformer", "lilt", "dbrx", "layoutlmv3", "hrm_text"),
     "scans": ("mamba", "mamba2", "jamba", "falcon_h1", "granitemoehybrid", "zamba2", "nemotron_h"),
     "delta": ("qwen3_next", "qwen3_5", "olmo_hybrid"),

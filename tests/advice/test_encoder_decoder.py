@@ -61,10 +61,18 @@ def whisper(hidden: int, layers: int, vocab: int = 51865, **more: Any) -> dict[s
     return bart("whisper", hidden, hidden // 64, layers, vocab) | positions | more
 
 
+def t5gemma(hidden: int, heads: int, ffn: int, layers: int, **more: Any) -> dict[str, Any]:
+    part = {"hidden_size": hidden, "num_attention_heads": heads, "num_key_value_heads": heads // 2}
+    part |= {"head_dim": 256, "intermediate_size": ffn, "num_hidden_layers": layers, "vocab_size": 256000}
+    part |= {"sliding_window": 4096, "max_position_embeddings": 8192}
+    return {"model_type": "t5gemma", "encoder": part, "decoder": part | more, "vocab_size": 256000}
+
+
 _V1_1 = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 MPNET = configs.BERT_BASE | {"model_type": "mpnet"}
 BEIT = configs.BERT_BASE | {"model_type": "beit", "image_size": 224, "patch_size": 16}
 T5_BASE, BART_LARGE = t5(768, 12, 3072, 12), bart("bart", 1024, 16, 12, 50265)
+T5GEMMA_2B = t5gemma(2304, 8, 9216, 26)
 WHISPER_LARGE = whisper(1280, 32, 51866, num_mel_bins=128)
 
 
@@ -92,6 +100,8 @@ WHISPER_LARGE = whisper(1280, 32, 51866, num_mel_bins=128)
         (whisper(1024, 24), 763.9e6),
         (WHISPER_LARGE, 1.5435e9),
         (WHISPER_LARGE | {"decoder_layers": 2}, 756.4e6),
+        # its paper (arXiv 2504.06225) and its configuration in transformers, with an embedding for each stack
+        (T5GEMMA_2B, 5.60e9),
     ],
 )
 def test_weights_are_those_that_were_published(tmp_path: Path, table: dict[str, Any], weights: float) -> None:
@@ -295,6 +305,15 @@ def test_a_pasted_diff_changes_the_keys_of_both_stacks(tmp_path: Path) -> None:
         '-   "encoder_ffn_dim": 4096,', '+   "encoder_ffn_dim": 4160,',
         '-   "decoder_ffn_dim": 4096,', '+   "decoder_ffn_dim": 4160,',
     )  # fmt: skip
+    parts = read(tmp_path, T5GEMMA_2B)
+    assert (parts.model.sequence, parts.model.decoder_sequence, parts.layout.windowed_frac) == (
+        8192,
+        8192,
+        0.5,
+    )
+    assert config_diff(parts, changed(parts.model, {"ffn": 9344})) == (
+        '-   "intermediate_size": 9216,', '+   "intermediate_size": 9344,',
+    ) * 2  # fmt: skip
     one_key = read(tmp_path, T5_BASE)
     assert config_diff(one_key, changed(one_key.model, {"ffn": 3136})) == (
         '-   "d_ff": 3072,', '+   "d_ff": 3136,',
@@ -360,6 +379,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "pipeline stages": (T5_BASE, {"pipeline_parallel": 2}),
     "context-parallel ranks": (BART_LARGE, {"context_parallel": 2}),
     "heads that differ": (BART_LARGE | {"decoder_attention_heads": 8}, {}),
+    "widths that differ": (t5gemma(3584, 16, 14336, 42, hidden_size=2304), {}),
     "an encoder alone": (T5_BASE | {"architectures": ["T5EncoderModel"]}, {}),
     "a decoder alone": (BART_LARGE | {"architectures": ["BartForCausalLM"]}, {}),
     "a size that is not there": ({"model_type": "bart", "d_model": 64, "encoder_attention_heads": 2}, {}),

@@ -103,7 +103,7 @@ def test_there_are_eighty_models_and_eight_gpus() -> None:
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ({"model_type": "t5gemma", "d_model": 512}, "an encoder and a decoder"),
+        ({"model_type": "t5gemma2", "d_model": 512}, "an encoder and a decoder"),
         ({"model_type": "mamba", "hidden_size": 768}, "state-space layers"),
         ({"model_type": "swin", "embed_dim": 96}, "stages of changing width"),
         (

@@ -16,6 +16,12 @@ _BOTH = {
     "ffn": (("d_ff",), ("encoder_ffn_dim", "decoder_ffn_dim")),
 }
 _LAYERS = (("num_layers", "num_decoder_layers"), ("encoder_layers", "decoder_layers"))
+#: The same of a file with a part for each stack.
+_ALIKE = {
+    "hidden": "hidden_size", "heads": "num_attention_heads", "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim", "ffn": "intermediate_size", "vocab": "vocab_size",
+}  # fmt: skip
+_DEPTH = "num_hidden_layers"
 _POSITIONS = ("max_source_positions", "max_target_positions")
 #: Classes with the encoder or the decoder alone.
 _ALONE = re.compile("EncoderModel|ForCausalLM|AudioClassification|TokenClassification")
@@ -23,6 +29,23 @@ _ALONE = re.compile("EncoderModel|ForCausalLM|AudioClassification|TokenClassific
 _USUAL_SEQUENCE = 512
 #: Stays, for one of the two stacks alone would change.
 _TOGETHER = ("layers", "sequence")
+
+
+def of_parts(draft: Draft, table: Mapping[str, object]) -> dict[str, object] | None:
+    """T5Gemma's ``encoder`` with what its decoder has besides; None of another model's file.
+
+    Raises InputError where the two stacks differ in more than their number of layers.
+    """
+    encoder, decoder = table.get("encoder"), table.get("decoder")
+    if table.get("model_type") != "t5gemma" or not (isinstance(encoder, dict) and isinstance(decoder, dict)):
+        return None
+    for name, key in _ALIKE.items():
+        if encoder.get(key) != decoder.get(key):
+            why = f"{draft.name}: {key} of the decoder other than the encoder's: {words.NOT_YET}"
+            raise InputError(why, words.A_TRACE_TELLS)
+        draft.decoder_keys[name] = f"decoder.{key}"
+    layers = {"encoder_layers": encoder.get(_DEPTH), "decoder_layers": decoder.get(_DEPTH)}
+    return {**table, **encoder, **layers, "model_type": table["model_type"]}
 
 
 def take_both(draft: Draft, table: Mapping[str, object], family: ModelFamily, given: Given) -> bool | None:
@@ -37,7 +60,9 @@ def take_both(draft: Draft, table: Mapping[str, object], family: ModelFamily, gi
     if alone is not None:
         why = f"{draft.name}: {str(alone)[:40]} has one of {family.title}'s two stacks"
         raise InputError(f"{why}: {words.NOT_YET}", words.A_TRACE_TELLS)
-    for name, (one, two) in _BOTH.items():
+    if parts := "decoder" in table:
+        draft.take("ffn", table, (_ALIKE["ffn"],))
+    for name, (one, two) in () if parts else _BOTH.items():
         keys = one if family.bias else two
         said = {whole(table[key], key, draft.name) for key in keys if table.get(key) is not None}
         if len(said) > 1:
@@ -53,7 +78,11 @@ def take_both(draft: Draft, table: Mapping[str, object], family: ModelFamily, gi
     draft.take("head_dim", table, ("d_kv",))
     sound = all(table.get(key) is not None for key in _POSITIONS)
     draft.beside = (_of_sound if sound else _of_text)(draft, table, given) or None
-    draft.fixed |= dict.fromkeys(_TOGETHER, words.TWO_STACKS) | {"kv_heads": words.KV_HEADS_FOLLOW}
+    if parts:  # each stack has an embedding of its own
+        draft.beside = draft.values.get("vocab", 0) * draft.values.get("hidden", 0) or None
+    draft.fixed |= dict.fromkeys(_TOGETHER, words.TWO_STACKS)
+    if "kv_heads" not in draft.values:
+        draft.fixed["kv_heads"] = words.KV_HEADS_FOLLOW
     gate = table.get("feed_forward_proj")
     return gate.startswith("gated") if isinstance(gate, str) else None
 

@@ -109,6 +109,7 @@ FAMILIES: dict[str, ModelFamily] = {
     "layoutlm": ModelFamily("LayoutLM", **_ENCODER),
     "mpnet": ModelFamily("MPNet", bias=True, **_ENCODER),
     "roformer": ModelFamily("RoFormer", gated=False, causal=False, tied=True),
+    "esm": ModelFamily("ESM", **_ENCODER | {"rope": True}),
     "eurobert": ModelFamily("EuroBERT", causal=False),
     "nomic_bert": ModelFamily("Nomic BERT", causal=False, tied=True),
     "modernbert": ModelFamily("ModernBERT", fused_qkv=True, fused_gate=True, causal=False, tied=True),
@@ -127,6 +128,7 @@ FAMILIES: dict[str, ModelFamily] = {
     "t5": ModelFamily("T5", gated=False, tied=True, **_T5),
     "mt5": ModelFamily("mT5", gated=True, tied=False, **_T5),
     "umt5": ModelFamily("umT5", gated=True, tied=True, **_T5),
+    "t5gemma": ModelFamily("T5Gemma", tied=True, head_dim=256, full_every=2, both=True),
     "bart": ModelFamily("BART", **_BOTH),
     "mbart": ModelFamily("mBART", **_BOTH),
     "plbart": ModelFamily("PLBART", **_BOTH),
@@ -197,7 +199,7 @@ NOT_MODELLED: dict[str, str] = {
     **dict.fromkeys(("minimax", "minimax_m1", "bailing_hybrid"), words.LINEAR_ATTENTION),
     **dict.fromkeys(("gemma3n", "gemma4", "gemma4_unified"), words.SIZES_BY_LAYER),
     **dict.fromkeys(
-        ("t5gemma", "t5gemma2_decoder", "switch_transformers", "nllb-moe"), words.ENCODER_DECODER
+        ("t5gemma2", "t5gemma2_decoder", "switch_transformers", "nllb-moe"), words.ENCODER_DECODER
     ),
     **dict.fromkeys(("deberta", "deberta-v2", "xlnet"), words.RELATIVE_POSITIONS),
     **dict.fromkeys(("longformer", "big_bird", "led", "reformer", "longt5"), words.BLOCKS),

@@ -10,7 +10,7 @@ from typing import Any
 
 from tracelens.config import words
 from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Given, Layout, finish, whole
-from tracelens.config.encoder_decoder import take_both
+from tracelens.config.encoder_decoder import of_parts, take_both
 from tracelens.config.families import DEFAULTS, FAMILIES, POSITIONS, ModelFamily
 from tracelens.config.images import patched
 from tracelens.config.latent import take_latent
@@ -112,6 +112,8 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
 
 def _language_part(table: Mapping[str, Any], draft: Draft) -> tuple[str | None, Mapping[str, Any]]:
     # PaliGemma says the width of its language model outside of it, too
+    if (both := of_parts(draft, table)) is not None:
+        return "encoder", both
     itself = all(any(key in table for key in _KEYS[size]) for size in ("hidden", "heads", "layers"))
     for part in () if itself else _PARTS:
         inner = table.get(part)
