@@ -41,7 +41,7 @@ def _state(one: Finding, after: Report, gemms: list[GemmChange]) -> tuple[Outcom
     if any(_same(one, other) for other in after.findings):
         return "still_there", ""
     if not seen and any(one.rule == check.rule and check.state != "could_not_run" for check in after.checks):
-        return "gone", words.NOT_FOUND
+        return "gone", ""
     if None in seen or not seen:
         return "cannot_tell", words.NOT_SHOWN
     return "gone", words.NOT_FOUND_UNCHANGED

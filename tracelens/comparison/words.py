@@ -16,8 +16,7 @@ TOO_FEW_GEMMS = "too few GEMMs did the same work on both sides"
 ONLY_BEFORE, ONLY_AFTER = "only before", "only after"
 SHAPE_KNOWN, SHAPE_UNKNOWN = "shape known", f"shape {f.UNKNOWN}"
 
-NOT_FOUND = "not found again"
-NOT_FOUND_UNCHANGED = "not found again, though the parameter is as it was"
+NOT_FOUND_UNCHANGED = "though the parameter is as it was"
 NOT_SHOWN = "the report after does not show the parameter"
 
 SAME_NAME = "another file has this name"

@@ -60,7 +60,7 @@ def read_config(
             return read_megatron(scalars, given, name=name, format="megatron-yaml")
     if is_megatron(arguments):
         return read_megatron(arguments, given, name=name, format="megatron")
-    raise InputError(f"{name} is not {words.KNOWN_FILES}")
+    raise InputError(f"{name} is not {words.KNOWN_FILES}" if text.strip() else f"{name} is empty")
 
 
 def config_from_flags(

@@ -197,4 +197,4 @@ def _places(rows: list[GemmChange]) -> str:
     """Where GEMMs are, and where those that moved are now."""
     to = {id(one): f" → {place_name(*one.moved_to)}" if one.state == "moved" else "" for one in rows}
     names = list(dict.fromkeys(gemm_name(one) + to[id(one)] for one in rows))
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return ", ".join(names) if len(names) <= 5 else f"{', '.join(names[:4])} and {len(names) - 4} more"

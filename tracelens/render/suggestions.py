@@ -130,7 +130,7 @@ def _whole_step(out: Out, step: WholeStep, *, floor: bool) -> None:
     out.line(f"   {least}{f.ms(time.mid)} a step ({f.ms_range(time.low, time.high)}, {time.basis})"
              f" · about {f.sig(step.memory_gb)} GB of a GPU's memory")  # fmt: skip
     table = out.table([("", "l"), ("share", "r"), ("ms", "r")])
-    for part in step.parts:
+    for part in (one for one in step.parts if one.time_ms.mid):
         table.add_row(
             out.text(part.name), out.text(f.pct(part.frac), "bold"), out.text(f.sig(part.time_ms.mid))
         )

@@ -165,8 +165,8 @@ def _findings(out: _Out, report: Report, *, verbose: bool) -> None:
     notes = [f"{more} more finding{'s' if more > 1 else ''}"] if more else []
     notes.append(checks)
     notes += [] if verbose else [f"% of the {'step' if report.summary.steps_marked else 'trace'}"]
-    if any(finding.saving_ms.mid is None for finding in shown):
-        notes.append("≤ is a bound, not a prediction" if verbose else "≤ is a bound")
+    if any(finding.saving_ms.mid is None or finding.saving_of == "gpu_work" for finding in shown):
+        notes.append("≤ is a bound")
     notes += [f"{one.rule} counts GEMMs alone" for one in shown if one.counts == "gemms"][:1]
     overlap = facts.overlap_words(report)
     if overlap and verbose:

@@ -61,10 +61,10 @@ def nothing_faster(
     ``off_grid`` are components with GEMMs whose rows begin on less than 16 bytes.
     """
     flaws = [words.off_the_grid(off_grid)] if off_grid else []
-    flaws += [] if fits else [words.NOT_FITTING]
     if now.heads and now.heads > 1 and not any(now.heads % degree == 0 for degree in TENSOR_DEGREES):
         flaws.insert(0, words.no_usual_degree(now.heads))
-    return words.already_good(gpu, flaws, none_faster(found, limits))
+    none = none_faster(found, limits)
+    return words.already_good(gpu, none) if fits and not flaws else words.none_sure(none, flaws)
 
 
 def other_heads(step: SearchStep, now: ModelConfig, limits: SearchLimits) -> list[OtherHeads]:

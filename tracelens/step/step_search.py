@@ -127,7 +127,7 @@ def _unpredicted(name: str, measured: MeasuredStep, limits: SearchLimits) -> _Wh
     if then is None:
         return None
     why = measured.why_unknown(then)
-    return None if why is None else (words.effect_unknown(why), None)
+    return None if why is None else (why, None)
 
 
 def _others(name: str, measured: MeasuredStep, limits: SearchLimits) -> Iterator[ModelConfig]:

@@ -55,7 +55,7 @@ def suggest(
     found = search(planner, known.model, limits, fixed=known.fixed)
     present = planner.step(known.model)
     notes += _unknowns(present)
-    padded = _padded_by_compile(present)
+    padded = [one for one in _padded_by_compile(present) if one != "logits" or "vocab" in limits.free]
     if padded:
         notes.append(words.padded_by_compile(padded))
     if "vocab" in limits.free and all(pick.then.vocab == known.model.vocab for pick in found.picks):

@@ -104,8 +104,10 @@ def whole_step(
     nodes = math.ceil((training.gpus or 1) / node_size(planner.gpu.name))
     parts |= _waits(parts, _launches(present, training, 1 if pace.fused else _SMALL_KERNELS), nodes=nodes)
     fitted = _has_fit(planner, config, training) and not unlike
-    step_ms = replace(total(parts.values()), basis="model" if fitted else "heuristic")
-    share = training.batches / config.batch_ranks
+    step_ms, share = total(parts.values()), training.batches / config.batch_ranks
+    peak_ms = share * _operations(planner, config) / (_peak(planner) * 1e9)  # the fast ends of parts add up
+    low = min(max(step_ms.low, peak_ms), step_ms.mid)
+    step_ms = replace(step_ms, low=low, basis="model" if fitted else "heuristic")
     tokens = share * sum(one.token_count or 0 for one, _ in planner.stacks(config))
     memory = memory_of(config, planner.layout, training)
     return WholeStep(
@@ -117,7 +119,7 @@ def whole_step(
         micro_batches=training.batches,
         step_ms=step_ms,
         tokens_per_s_per_gpu=_rate(tokens * 1e3, step_ms),
-        mfu_frac=_rate(share * _operations(planner, config) / (_peak(planner) * 1e9), step_ms),
+        mfu_frac=_rate(peak_ms, step_ms),
         parts=[WholeStepPart(name, time, time.mid / step_ms.mid) for name, time in parts.items()],
         memory_gb=memory.whole / 1e9,
         notes=[*_assumed(asked, run, planner, config, training), *_notes(planner, config, training)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.numbers import ms
+from tracelens.numbers import capital, ms
 from tracelens.results import Estimate
 
 NO_STEP_TIME = "No shape was searched: no step time is known, so no share of a step can be given."
@@ -24,7 +24,6 @@ NOT_COUNTED = "the weights are not counted: a size of the model is not known"
 PACKED = "attention runs on packed sequences, whose lengths no trace holds: its range is wide"
 
 KERNEL_TIME = "kernel time"
-NOT_FITTING = "it does not fit the GPU's memory"
 PADS_CHECKPOINT = "a trained checkpoint is padded with unused rows"
 OTHER_BATCH = "a setting of the run; keep the global batch"
 OTHER_SEQUENCE = "settings of the run; sequences of another length hold other text"
@@ -68,16 +67,14 @@ def off_the_grid(components: Sequence[str]) -> str:
     return f"rows of its GEMMs ({', '.join(components)}) begin on less than 16 bytes"
 
 
-def already_good(gpu: str, flaws: Sequence[str], none: str) -> str:
-    """The verdict on a shape of which none is faster: good, unless something else speaks against it."""
-    if flaws:
-        return f"No faster shape is sure on the {gpu}, but {' and '.join(flaws)}: {none}"
+def already_good(gpu: str, none: str) -> str:
+    """The verdict on a shape of which none is faster."""
     return f"This shape is already good on the {gpu}: {none}"
 
 
-def none_sure(none: str) -> str:
-    """No shape is surely faster, though not all could be searched."""
-    return f"No faster shape is sure: {none}"
+def none_sure(none: str, flaws: Sequence[str] = ()) -> str:
+    """No shape is surely faster, though not all could be searched, or something speaks against this one."""
+    return capital(none) + (f" But {' and '.join(flaws)}." if flaws else "")
 
 
 def none_judged(tried: int, within: float, gpu: str) -> str:
@@ -107,8 +104,8 @@ def none_searched(why: str, remedy: str | None) -> str:
 
 def none_tried(searched: Sequence[str], within: float, size: str, why: str) -> str:
     """Of the sizes that can be searched no other value keeps the weights, and of another, ``why``."""
-    none = f"no other {', '.join(searched)} keeps the weights within {_percent(within)}"
-    return f"No shape was tried: {none}. Of {size}, {why}."
+    none = f"No other {' or '.join(searched)} keeps the weights within {_percent(within)}"
+    return f"{none}, and {size} cannot be searched: {why}."
 
 
 def no_sizes(why: str, remedy: str) -> str:
@@ -141,11 +138,6 @@ def sequences_unknown(tokens: int) -> str:
 def weights_unknown(sizes: Sequence[str]) -> str:
     """Weights that cannot be counted."""
     return f"the weights cannot be kept: {', '.join(sizes)} not known"
-
-
-def effect_unknown(why: str) -> str:
-    """A size whose change cannot be predicted."""
-    return f"the effect of a change is not predicted: {why}"
 
 
 def coarse(step: int) -> str:
