@@ -475,6 +475,15 @@ def test_what_became_of_a_finding(
         assert outcome.measured_ms == pytest.approx(7.5)
 
 
+@pytest.mark.parametrize(("checked", "state"), [("could_not_run", "cannot_tell"), ("passed", "gone")])
+def test_a_finding_that_nothing_looked_for_again_is_not_gone(checked: CheckState, state: str) -> None:
+    """On an AMD GPU no rule of alignment runs: the vocabulary that was off the grid still is."""
+    one = sample_report.full()
+    before = replace(one, findings=[found for found in one.findings if found.rule == "TL101"])
+    after = replace(one, findings=[], checks=[Check("TL101", "pad-vocabulary", checked, "")])
+    assert compare_reports(before, after).findings[0].state == state
+
+
 def test_what_was_predicted_and_measured_is_said_once(said: Listener) -> None:
     result = compare_reports(*(report(path) for path in SAMPLES))
     first, line = foretold(result.findings, generated=True)[0], outcome_lines(result)[0]

@@ -119,8 +119,8 @@ def _together(left: list[Left], right: list[Left]) -> list[GemmChange]:
 
 def _regrouped(place: Place, old: list[list[GemmRow]], new: list[list[GemmRow]]) -> GemmChange:
     a, b = (_many(rows) for rows in (old, new))
-    said = words.turned(a.shape_note, b.shape_note)
-    return _with_diff(GemmChange("regrouped", *place, a, b, [said], None, None, None))
+    said = [words.turned(a.shape_note, b.shape_note)] if a.shape_note != b.shape_note else []
+    return _with_diff(GemmChange("regrouped", *place, a, b, said, None, None, None))
 
 
 def _many(groups: list[list[GemmRow]]) -> GemmSide:

@@ -40,8 +40,11 @@ def _state(one: Finding, after: Report, gemms: list[GemmChange]) -> tuple[Outcom
             return "changed_otherwise", words.set_otherwise(name, value, values[1])
     if any(_same(one, other) for other in after.findings):
         return "still_there", ""
-    if not seen and any(one.rule == check.rule and check.state != "could_not_run" for check in after.checks):
+    looked = [check.state != "could_not_run" for check in after.checks if check.rule == one.rule]
+    if not seen and any(looked):
         return "gone", ""
+    if looked and not any(looked):
+        return "cannot_tell", words.NOT_LOOKED
     if None in seen or not seen:
         return "cannot_tell", words.NOT_SHOWN
     return "gone", words.NOT_FOUND_UNCHANGED

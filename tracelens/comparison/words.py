@@ -16,7 +16,8 @@ TOO_FEW_GEMMS = "too few GEMMs did the same work on both sides"
 ONLY_BEFORE, ONLY_AFTER = "only before", "only after"
 SHAPE_KNOWN, SHAPE_UNKNOWN = "shape known", f"shape {f.UNKNOWN}"
 
-NOT_FOUND_UNCHANGED = "though the parameter is as it was"
+NOT_FOUND_UNCHANGED = "the parameter is as it was"
+NOT_LOOKED = "its check could not run on the trace after"
 NOT_SHOWN = "the report after does not show the parameter"
 
 SAME_NAME = "another file has this name"
