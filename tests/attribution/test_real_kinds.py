@@ -44,6 +44,26 @@ def test_ranges_say_what_launches_without_an_operator_are(tmp_path: Path) -> Non
     assert phases == ["forward"] * 9 + ["backward"] * 5
 
 
+def test_products_of_functions_of_one_s_own_are_told_by_the_core_of_their_range(tmp_path: Path) -> None:
+    """deepseek-ai/profile-data, train.json: fp8 products are autograd functions, the router is inside."""
+    product = "void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_ptp128c::GemmKernel>(int)"
+    linear, attends = "LinearWithGradAccumulationFP8", "RopeLoraFlashAttnVarlenFunc"
+    core, back = (f"void flash_{way}_kernel<Flash_{way}_kernel_traits<192>>" for way in ("fwd", "bwd"))
+    norm = Row("norm", "DropoutAddLayerNormFn", "void ln_fwd_kernel<float>(int)", inside="attn(F)")
+    rows = [
+        *[norm, Row("attention.qkv", linear, product, inside="attn(F)"), norm],
+        Row("attention.qkv", attends, product, inside="attn(F)"),
+        Row("attention.core", attends, core, inside="attn(F)"),
+        *[Row("attention.output", linear, product, inside="attn(F)"), norm],
+        Row("attention.other", "MatmulToFP32", "sm90_xmma_gemm_bf16f32_bf16f32_f32_tn_n", inside="attn(F)"),
+        Row("attention.other", f"{attends}Backward", product, inside="attn(B)"),  # computed again
+        Row("attention.core", f"{attends}Backward", back, inside="attn(B)"),
+        Row("attention.qkv", f"{attends}Backward", product, inside="attn(B)"),
+    ]
+    trace, _, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+
+
 def test_kernels_of_deepep_serve_experts_whatever_is_around_them(tmp_path: Path) -> None:
     rows = [
         Row("communication", "", "void deep_ep::intranode::notify_dispatch<8>()"),

@@ -14,9 +14,9 @@ from tracelens.attribution.components import CORE, Decision
 from tracelens.attribution.directions import settle_phases
 from tracelens.attribution.ends import ends
 from tracelens.attribution.kernels import kernel_component, listed
-from tracelens.attribution.launches import decide_launches
+from tracelens.attribution.launches import decide_launches, of_queries_and_outputs
 from tracelens.attribution.lend import lend
-from tracelens.attribution.names import OP_RULES
+from tracelens.attribution.names import OP_RULES, RULE_CODE
 from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
 from tracelens.attribution.phases import Phases
@@ -119,6 +119,7 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     layer = np.full(len(trace.kernels), -1, np.int32)
     candidates = _structure(inferred, origin, columns, layer, _trained(trace, links, origin))
     _by_kernel_name(trace, columns)
+    _silent_products(links, names, trace, seen, columns)
     picture = _pictures(links, rule, origin) | _pictures(links, rule, op_node)
     columns.set(picture & columns.are("unattributed") & (candidates == 0), "other", "op")
     _memory(trace, columns, picture)
@@ -161,6 +162,19 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
         named=(layers[path] >= 0) & named,
         further=inferred.further,
     )
+
+
+def _silent_products(links: Links, names: KernelNames, trace: Trace, seen: _Seen, columns: Columns) -> None:
+    """Products in attention that functions of one's own launch, whose names say nothing."""
+    says = look_up(seen.rule, links.kernel_node)
+    weak = np.isin(columns.evidence, [EVIDENCE_CODE[one] for one in ("annotation", "module_stack")])
+    gemm = np.array([name is not None and name.kind == "gemm" for name in names] or [False])
+    products = gemm[trace.kernels.name] & columns.are("attention.other") & weak & (links.kernel_op >= 0)
+    products &= np.isin(says, [-1, RULE_CODE["attention_block"]])
+    if products.any():
+        queries, outputs = of_queries_and_outputs(links, seen.paths, products, columns)
+        columns.set(queries, "attention.qkv", "local")
+        columns.set(outputs, "attention.output", "local")
 
 
 def _said(links: Links, seen: _Seen) -> Columns:

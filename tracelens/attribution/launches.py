@@ -11,6 +11,7 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.columns import PHASE, Columns
 from tracelens.attribution.components import Decision, Situation, decide
 from tracelens.attribution.kernels import kernel_component
 from tracelens.attribution.paths import Paths
@@ -69,6 +70,35 @@ def decide_launches(
             decisions += [made] if made is not None else []
         which[row] = known[key]
     return which, decisions
+
+
+def of_queries_and_outputs(
+    links: Links, paths: Paths, products: BoolArray, columns: Columns
+) -> tuple[BoolArray, BoolArray]:
+    """Which of the ``products``, whose functions say no more than the attention around them, make its
+    queries, keys or values, and which its output.
+
+    Per kernel. In a forward those ahead of its core do, and the one between that and the next normalization;
+    behind the core of a backward are gradients of what the first took.
+    """
+    block = look_up(paths.attention, links.kernel_node)
+    when = look_up(links.ts_ns, links.kernel_node)
+    core, norm, backward = (
+        *(columns.are("attention.core"), columns.are("norm")),
+        columns.phase == PHASE["backward"],
+    )
+    queries, outputs = np.zeros_like(products), np.zeros_like(products)
+    for one in np.unique(block[products & (block >= 0)]).tolist():
+        inside = block == one
+        if not (inside & core).any():
+            continue
+        begin = int(when[inside & core].min())
+        ends = when[inside & norm & (when > begin)]
+        behind = products & inside & (when > begin)
+        output = behind & ~backward & (when < (ends.min() if len(ends) else when.max() + 1))
+        queries |= (products & inside & ~backward & (when < begin)) | (behind & backward)
+        outputs |= output & (output.sum() == 1)
+    return queries, outputs
 
 
 def _after_core(links: Links, paths: Paths, rows: npt.NDArray[np.intp], core: BoolArray) -> IntArray:
