@@ -316,8 +316,8 @@ def caveats(job: Job) -> list[str]:
         )
     if job.calls_of_no_group:
         said.append(
-            f"{job.calls_of_no_group} calls are recorded without their group of ranks and are not judged: "
-            "record with a current PyTorch, which names it."
+            f"{job.calls_of_no_group} calls are recorded without their group of ranks and are not judged. "
+            "A current PyTorch names it, except in CUDA graphs and of kernels of other libraries than NCCL."
         )
     if alone := job.unmatched_calls - job.calls_of_no_group:
         said.append(f"{alone} calls have no match on the other ranks and are not judged.")
