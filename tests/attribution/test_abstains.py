@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, mm, verdict, written
+from tests.attribution.rows import Row, assert_right, attributed, mm, verdict, written
 from tests.attribution.test_beside_maps import MAP, _convolution, _one
 from tests.attribution.test_parts import (
     ADD,
@@ -66,6 +67,18 @@ TAPS = Row("mlp.up mlp.down other", "aten::conv1d", "conv_kernel")
 TIME = _work("embedding other", "mul", "exp", "mul", "cos", "sin", "cat")
 TURNED_BY = _work("mlp.up", "cos", "sin", "mul", "neg", "cat", "mul", "add")
 RECURS = [*NORMS, OPEN, *_work("", "cumprod"), OPEN, *ADDED]
+TURNED_HEADS = _work("attention.rope", "neg", "cat", "mul", "add")
+UNIT = _work("", "linalg_vector_norm", "clamp_min", "expand", "div")
+BIAS = _work("attention.other", "eq", "mul", "bitwise_not", "mul", "add", "add")
+ROWS = [
+    Row("moe.experts", "aten::_grouped_mm", "cutlass_grouped"),
+    *_work("moe.dispatch", "index_copy", "mul", "sum"),
+]
+PATCHES = [Row("embedding", "aten::conv2d", "conv_kernel"), *_work("embedding", "copy_")]
+PLAIN_NORM = Row("norm", "aten::layer_norm", "vectorized_layer_norm_kernel")
+SCORED = [_linear("moe.router"), *_work("moe.router", "sigmoid", "topk"), *_work("moe.dispatch", "index")]
+LINEAR_MAP = Row("attention.qkv attention.output", "aten::conv2d", "conv_kernel")
+MAP_TAPS = Row("other", "aten::conv2d", "conv_kernel")
 #: Without shapes.
 BARE = {
     "experts in a batch (gpt-oss torch/model.py)": [
@@ -133,6 +146,64 @@ BARE = {
     "another pass behind a loss": [
         *WORDS, *3 * LAYER, *HEAD, *WORDS, *_work("embedding", "mul"), *ATTENDS, *PLAIN, *HEAD,
     ],
+    "results of several heads side by side, ahead of their loss (musicgen)": [
+        *WORDS, *3 * LAYER, *NORMS, *2 * HEAD[len(NORMS) : -1], *_work("logits", "cat"), *LOSS,
+    ],
+    "what a product behind the loss gives (CoCa)": [
+        *WORDS, *3 * LAYER, *HEAD, OPEN, *UNIT, _product("logits"), *_work("logits", "mul"), *LOSS,
+    ],
+    "a norm scaled and shifted by a product of a condition": [
+        *WORDS,
+        *3 * [*ATTENDS, *NORMS, OPEN, *_work("norm", "split", "add", "mul", "add"), *PLAIN[len(NORMS) :]],
+        *HEAD,
+    ],
+    "what tells series apart, scaled for the scores, ahead of a rotation (Moirai)": [
+        *WORDS,
+        *3 * [*FUSED[:-1], *BIAS, *TURNED_HEADS, CORE, _linear("attention.output"), *ADDED, *PLAIN],
+        *HEAD,
+    ],
+    "blocks of convolutions ahead of a core whose queries are not known (UNet)": [
+        *WORDS, *3 * [*ATTENDS, *PLAIN],
+        *FUSED[:-1], MAP_TAPS, *_work("other", "silu"), MAP_TAPS, CORE, *HEAD,
+    ],
+    "heads that turn behind experts of values (SwitchHead)": [
+        *WORDS,
+        *3 * [*NORMS, OPEN, OPEN, *2 * SCORED, *ROWS, *TURNED_HEADS, CORE, *ROWS, *ADDED, *PLAIN],
+        *HEAD,
+    ],
+    "an MLP whose sum a loss of numbers takes": [
+        *WORDS, *3 * LAYER, *NORMS, *2 * [OPEN, *_work("", "gelu")], OPEN, *_work("", "add"),
+        Row("loss", "aten::mse_loss", "mse_kernel"),
+    ],
+    "a head of two layers and its bias (SpeedrunningPLMs)": [
+        *WORDS, *3 * [*ATTENDS, *PLAIN],
+        *NORMS, _linear("logits other"), *_work("other", "gelu"), _linear("logits"),
+        *_work("logits", "add"), *LOSS,
+    ],
+    "a batched product between an output and the next (copying)": [
+        *WORDS, *4 * [*FUSED, _linear("attention.output"), *ADDED, *PLAIN],
+        *FUSED, _linear("attention.output"), _product(""),
+        _linear("logits"), *_work("logits loss", "sigmoid"), *LOSS,
+    ],
+    "the half that is bent is cut ahead of it (Flux 2)": [
+        *WORDS,
+        *4 * [*FUSED, *_work("mlp.activation", "slice"), *BENDS, *_work("attention.other", "cat"),
+              _linear("attention.output"), *ADDED],
+        *HEAD,
+    ],
+    "heads that turn, worked out between patches of two sizes (Helios)": [
+        *2 * [*PATCHES, *_work("attention.rope", "arange", "einsum", "cos", "sin", "cat")], *PATCHES,
+        *3 * [*ATTENDS, *PLAIN], *HEAD,
+    ],
+    "channels that attend through convolutions of a map (denoising diffusion)": [
+        *WORDS, *3 * [*ATTENDS, *PLAIN],
+        LINEAR_MAP, *_work("attention.softmax", "_softmax", "_softmax"), *2 * [_product("attention.values")],
+        LINEAR_MAP, *_work("other residual", "add"), *HEAD,
+    ],
+    "a convolution of tokens ahead of the layers (UniFormer)": [
+        *PATCHES, *_work("embedding", "cat"), PLAIN_NORM,
+        *_work("", "copy_"), *2 * [MAP_TAPS], *_work("", "add"), *3 * [*ATTENDS, *PLAIN], *HEAD,
+    ],
     "a head behind no attention that is known (RetNet)": [
         *WORDS,
         *3 * RECURS,
@@ -177,6 +248,24 @@ CHANNELS = [
     _batched("attention.values", BATCH, WIDTH, 1024, WIDTH),
     _convolution(PICTURE, [WIDTH, WIDTH, 1, 1], "attention.output other"),
 ]
+ONE_HEAD = [
+    NORM,
+    *3 * [mm("attention.qkv", TOKENS, 64, WIDTH)],
+    _batched("attention.scores", BATCH, LENGTH, LENGTH, 64),
+    _row("attention.softmax", "_softmax", [BATCH, LENGTH, LENGTH]),
+    _batched("attention.values", BATCH, LENGTH, 64, LENGTH),
+    mm("attention.output", TOKENS, WIDTH, 64),
+    ADD,
+]
+WIDER, FEW = [BATCH, LENGTH, 2 * WIDTH], [BATCH, 1, WIDTH]
+GLOBAL = [  # one token attends to all of another stream, whose block is its own
+    mm("", TOKENS, 2 * WIDTH, 2 * WIDTH), _row("", "gelu", WIDER), _row("", "add", WIDER, WIDER),
+    _row("norm", "native_layer_norm", WIDER), mm("attention.qkv", BATCH, 256, WIDTH),
+    *2 * [mm("attention.qkv", TOKENS, 256, 2 * WIDTH)],
+    replace(SHAPED_CORE, dims=([BATCH, 1, HEADS, 64], *2 * ([BATCH, LENGTH, HEADS, 64],))),
+    mm("attention.output", BATCH, WIDTH, 256), _row("residual", "add", FEW, FEW),
+    _row("norm", "native_layer_norm", FEW),
+]  # fmt: skip
 SHAPED = {
     "a sum between two products of no name (Griffin)": [
         *LAYERS, NORM, WIDE, _row("", "cumprod", STREAM), _row("", "add", STREAM, STREAM), WIDE, ADD, *LAYERS,
@@ -195,6 +284,23 @@ SHAPED = {
     "sines of angles in a row": [
         *ANGLES, *2 * [NORM, *3 * [OWN], *TURNS, SHAPED_CORE, OUTPUT, ADD, *MLP, ADD],
     ],
+    "a temperature beside numbers of the samples (MoCo)": [
+        *LAYERS, mm("logits", BATCH, BATCH, WIDTH), _row("loss", "linalg_vector_norm", [BATCH, WIDTH]),
+        _row("loss", "arange"), _row("loss", "add", [BATCH]),
+        _row("loss", "cross_entropy_loss", [BATCH, BATCH], [BATCH]),
+    ],
+    "a router in an attention, whose choice takes values (SwitchHead)": [
+        *3 * [
+            NORM, OWN, OWN, mm("", TOKENS, 16, WIDTH),
+            _row("attention.other", "topk", [BATCH, LENGTH, HEADS, 4]),
+            OWN, SHAPED_CORE, OUTPUT, ADD, *MLP, ADD,
+        ],
+    ],
+    "tokens are chosen ahead of an attention of one head (seemore)": [
+        *3 * [*ONE_HEAD, NORM, _row("", "eq", [BATCH, LENGTH, 2]), _row("", "any", [BATCH, LENGTH, 2])],
+        *ONE_HEAD,
+    ],
+    "a block of a wider stream ahead of what attends to it (ProteinBERT)": 3 * GLOBAL,
     "a norm of the last result that is written in a way of its own": [
         *LAYERS, _row("", "sub", STREAM, STREAM), _row("", "div", STREAM, STREAM), CLASSES,
         _row("loss", "cross_entropy_loss", [TOKENS, 91], [TOKENS]),
@@ -206,3 +312,45 @@ SHAPED = {
 def test_nothing_is_wrong_with_shapes(tmp_path: Path, name: str) -> None:
     trace, _, found = attributed(tmp_path, written(SHAPED[name]))
     assert verdict(SHAPED[name], trace, found)[1] == {}
+
+
+def test_what_two_heads_are_compared_by_is_of_the_loss(tmp_path: Path) -> None:
+    """The codes that a quantizer chooses between, ahead of their projection (wav2vec 2.0)."""
+    codes = [TOKENS, 91]
+    chooses = [_row("loss", name, codes) for name in ("log", "softmax", "max", "sub")]
+    heads = [CLASSES, *chooses, CLASSES]
+    loss = _row("loss", "cross_entropy_loss", [TOKENS, 91], [TOKENS])
+    assert_right(tmp_path, [ENTRY, *LAYERS, NORM, *heads, loss])
+
+
+def test_patches_put_together_are_of_the_head(tmp_path: Path) -> None:
+    head = [mm("logits", TOKENS, 48, WIDTH), _row("logits", "col2im", [BATCH, 48, LENGTH])]
+    picture = [BATCH, 3, 32, 64]
+    assert_right(tmp_path, [*LAYERS, NORM, *head, _row("loss", "mse_loss", picture, picture)])
+
+
+def test_a_module_of_convolutions_whose_batches_are_counted_is_no_mlp(tmp_path: Path) -> None:
+    """torchaudio models/conformer.py without shapes: a sum that counts batches is right behind it."""
+    taps = Row("other", "aten::conv1d", "conv_kernel")
+    module = [taps, *_work("other", "glu"), taps, *_work("norm", "add_", "batch_norm")]
+    module += [*_work("other", "silu"), taps, *_work("residual unattributed", "add")]
+    assert_right(tmp_path, [*WORDS, *3 * [*ATTENDS, *NORMS, *module, *PLAIN], *HEAD], shapes=False)
+
+
+def test_a_softmax_written_out_between_products_says_that_they_are_scores(tmp_path: Path) -> None:
+    """reformer_pytorch without shapes: scores of a bucket, twice, and those of near tokens."""
+    bucket = [_product("attention.scores"), *_work("attention.scores attention.softmax", "sub", "exp", "sum")]
+    near = [
+        _product("attention.scores"),
+        *_work("attention.softmax", "_softmax"),
+        _product("attention.values"),
+    ]
+    attends = [
+        *NORMS,
+        *2 * [_linear("attention.qkv")],
+        *4 * bucket,
+        *near,
+        _linear("attention.output"),
+        *ADDED,
+    ]
+    assert_right(tmp_path, [*WORDS, *3 * [*attends, *PLAIN], *HEAD], shapes=False)

@@ -91,7 +91,7 @@ def _alike(count: int) -> list[Row]:
 
 
 CASES = {
-    "heads side by side": [*WORDS, *4 * LAYER, *NORM, *_alike(5), *_work("loss", "cat"), *LOSS],
+    "heads side by side": [*WORDS, *4 * LAYER, *NORM, *_alike(5), *_work("unattributed", "cat"), *LOSS],
     "rows picked for the head": [*WORDS, *4 * LAYER, *NORM, *_work("logits", "index"), *HEAD[len(NORM) :]],
     "a decoder behind its encoder": [*WORDS, *4 * LAYER, *NORM, *WORDS, *WAVES, *4 * TURNED, *HEAD],
     "the last norm is weighed as the others": [

@@ -27,6 +27,7 @@ _HANDS_ON = ("copy", "dropout", "helper")
 _SCORES = ("softmax", "activation", "elementwise", "add")  # of experts, before some are chosen
 _INDEXER = ("attention.other", "attention.scores")
 _HELPS = Kind("helper", "")
+_ENDS = ("gemm", "convolution", "loss")
 _INSIDE = ("activation", "elementwise", "copy", "dropout", "add", "helper")
 
 
@@ -217,7 +218,10 @@ class _Around:
                 continue
             others = [at for at in inside if at not in block]
             plain = all(self.kinds[at].what != "add" for at in others)  # then a sum behind is of no bias
-            if not (self._summed(block[-1]) or (plain and self._added(block[-1]))):
+            # the last ahead of a loss can be a head with its bias
+            ends = (kind.what for kind in self.kinds[block[-1] + 1 :] if kind.what in _ENDS)
+            inner = next(ends, "") != "loss"
+            if not (self._summed(block[-1]) or (plain and inner and self._added(block[-1]))):
                 continue
             alone = all(self.kinds[at].what in _INSIDE and at not in self.normed for at in others)
             bends = [at for at in others if activates(self.kinds[at])]

@@ -34,6 +34,7 @@ _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 _PUTS = ("index_put", "index_put_", "index_copy", "index_copy_")
 _OF_MAP = 4  # dimensions
+_ASKS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "bitwise_not", "bitwise_and", "logical_not"})
 _STATISTICS = frozenset({"mean", "var", "var_mean", "std", "linalg_vector_norm"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
 
@@ -133,7 +134,8 @@ class _Placed(OnStream):
     def _in_attention(self) -> list[tuple[int, Label]] | None:
         cores = ("attention.core", "attention.scores")
         kinds = [self.run.kinds[at] for at in self.gap]
-        if self._last_map >= 0:
+        bare = {kind.what for kind in kinds if not kind.tensors}
+        if self._last_map >= 0 or bare >= {"convolution", "activation"}:
             return None  # other layers
         if self.before in ("attention.core", "attention.values") and self.after == "attention.output":
             beside = self._beside_core()
@@ -211,6 +213,7 @@ class _Placed(OnStream):
         if product is None:  # without shapes what is bent ahead of that
             beside = max((at for at, kind in kinds if kind.name == "cat"), default=-1)
             first = next((at for at, kind in kinds if activates(kind)), beside)
+            first -= self.run.kinds[first - 1].name in CUTS  # the half that is bent
             return {at for at, kind in kinds if first <= at < beside and kind.what in bends}
         return {
             at
@@ -252,9 +255,16 @@ class _Placed(OnStream):
         if self._on_pairs(kind):
             return Label("attention.other", self.layer)  # makes what is added to the scores
         by_row = any(t[-1] == 1 for t in kind.tensors if len(t) > 2)  # of a norm, and no rotation
-        if rotates and kind.name in _ROTATES | SCALED and not (by_row and kind.name in SCALED):
+        other = kind.name in SCALED and (by_row or self._of_mask(at))
+        if rotates and kind.name in _ROTATES | SCALED and not other:
             return Label("attention.rope", self.layer)
         return Label("attention.other", self.layer)
+
+    def _of_mask(self, at: int) -> bool:
+        """Without shapes: is no more than scaled and added what tells tokens apart?"""
+        kinds = (self.run.kinds[p] for p in range(at - 1, self.gap[0] - 1, -1))
+        made = next((kind for kind in kinds if kind.name not in SCALED | VIEWS | CUTS), None)
+        return not self.run.kinds[at].tensors and made is not None and made.name in _ASKS
 
     def _squares(self) -> bool:
         """Is more of a written normalization here than a mean, which what is logged can be?"""
@@ -336,27 +346,34 @@ class _Placed(OnStream):
             return None
         # inside a graph nothing says where the forward ends: only what is a loss by its name
         whole = self.run.phase != "graph" and any(loses(self.run, at) for at in range(len(self.run)))
-        whole &= all(self.run.kinds[at].what != "convolution" for at in self.gap)  # and no other network
-        kinds = [self.run.kinds[at] for at in self.gap]
+        kinds, loss = [self.run.kinds[at] for at in self.gap], [at for at in self.gap if loses(self.run, at)]
+        whole &= all(kind.what != "convolution" for kind in kinds)  # and no other network
         handed = all(kind.what == "copy" or kind.name in VIEWS | CUTS for kind in kinds)
         handed &= self.after == "logits"  # to the next of several heads
-        whole &= handed or self.after is None or any(loses(self.run, at) for at in self.gap)
-        sure = self.gap if whole else [at for at in self.gap if loses(self.run, at)]
+        made = self.product.m * self.product.n if self.product and self.after == "logits" else 0
+        taken = made in map(prod, kinds[0].tensors[:1])  # the result, before what is compared with it is made
+        whole &= handed or taken or self.after is None or bool(loss)
+        sure = self.gap if whole else loss
         filled = (at for at in sure if "embedding_backward" in self.run.kinds[at].tags)  # for the backward
         zeros = {at for at in filled if not loses(self.run, at)}
-        bare = ((at, self.run.kinds[at]) for at in self.gap if not self.run.kinds[at].tensors)
-        anew = next((at for at, kind in bare if kind.what == "embedding"), len(self.run))  # another pass
+        bare = [at for at in range(self.gap[0], self.gap[-1] + 1) if not self.run.kinds[at].tensors]
+        # another pass, or what another product gave
+        begins = (at for at in bare if self.run.kinds[at].what == "embedding" or is_product(self.run, at))
+        anew = next(begins, len(self.run))
         sure = [at for at in sure if self.last_scaled < at < anew and at not in zeros and not self._feeds(at)]
         parts, last = {at: "norm" for at in self.gap if counts_batches(self.run, at)}, self.last_of_columns
         last = len(self.run) if handed else last
         parts |= {at: "other" for at in sure if self.run.kinds[at].what == "picture"}
-        # no loss bends so: a score between -1 and 1, or one that is capped, which a number scales back
-        bent = max((at for at in sure if self.run.kinds[at].name.startswith("tanh")), default=-1)
+        # no loss bends so: a score between -1 and 1, or one that is capped, which a number scales back; nor
+        # are patches put together for one
+        bent = max((p for p in sure if self.run.kinds[p].name.startswith(("tanh", "col2im"))), default=-1)
         scales = bent + 1 in sure and self.run.kinds[bent + 1].name in ("mul", "mul_")
         back = scales and len(self.run.kinds[bent + 1].tensors) == 1
         last = max(last, bent + back)
         named = ((at, parts.get(at, "logits" if at <= last else "loss")) for at in sure)
-        return [(at, Label(component)) for at, component in named]
+        # results that are put side by side are no loss yet
+        side = {at for at in bare if loss and last < at < loss[0] and self.run.kinds[at].name == "cat"}
+        return [(at, Label(component)) for at, component in named if at not in side]
 
     def _feeds(self, at: int) -> bool:
         """Does it bend what a product right behind it takes? That is another head's layer, and no loss."""

@@ -349,7 +349,8 @@ def _core_of(found: Match, stop: int) -> Core:
     key_dim = sizes.get("key_dim")
     value_dim = sizes.get("value_dim", sizes.get("wide", key_dim))
     scores = [at for at in sorted(parts) if found.kinds[at].what == "bmm" and parts[at] == "attention.scores"]
-    if not sizes and len(scores) > _SCORES_SUMMED:  # linear layers of three dimensions are among them
+    weighed = scores and any(kind.name == "exp" for kind in found.kinds[scores[0] : scores[-1]])
+    if not (sizes or weighed) and len(scores) > _SCORES_SUMMED:  # of three dimensions: linear layers
         parts = {at: part for at, part in parts.items() if at >= scores[-1]}
         return Core(scores[-1], found.stop - 1, parts)
     return Core(found.start, found.stop - 1, parts, tokens, heads, None, key_dim, value_dim)

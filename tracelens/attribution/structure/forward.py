@@ -100,6 +100,7 @@ class Forward(Queries, BlockWalk):
         norms = [at for at in self.norms if at < core.first]
         norms = [at for at in norms if not self._of_queries(at, before)]
         makes = [at for at in before if not norms or at > norms[-1]] or before[-1:]
+        makes = self._behind_others(makes, core)
         others = queries_of_other_stream(self.run, before, makes, core)
         makes = [*others, *self._taken([*self._queries_ahead(before, norms, core), *makes], core)]
         biases = {at for at in before if of_distances(self.run, core.first, core.heads, at)}

@@ -89,7 +89,7 @@ class Interval:
         puts it beside others of its size; without shapes what is added to it first."""
         columns = (self.product.n,) if self.product else None
         kinds = ((at, self.run.kinds[at]) for at in self.gap)
-        own = ((at, kind) for at, kind in kinds if columns in kind.tensors[:2] or self._is_first_sum(at))
+        own = ((at, x) for at, x in kinds if columns in x.tensors[:2] != (columns,) or self._is_first_sum(at))
         last = max((at for at, kind in own if kind.what == "add" or kind.name in _SCALES), default=-1)
         return max((at for at in self.gap if self._is_beside_others(at)), default=last)
 

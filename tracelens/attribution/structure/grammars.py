@@ -304,6 +304,7 @@ _EXPERT = either(named(*GROUPED), what("experts"))
 _PUTS_BACK = what("dispatch", "topk")
 _ROWS_BACK = either(_PUTS_BACK, named("sum", "mul", "mul_"))
 _EDGES = what("gemm", "bmm", "core", "norm", "loss", "embedding")
+_APART = either(what("convolution"), named("cos", "sin", "neg", "pow", "rsqrt"))  # turned, or normalized
 
 
 def _routes(it: Match) -> bool:
@@ -327,7 +328,7 @@ _ROUTER = (
 )
 _EXPERTS = (  # behind the first: nothing between them but what stands between the GEMMs of an MLP
     many("moe.experts", _EXPERT, Gap("moe.experts", no(_EDGES))),
-    many("moe.dispatch", _ROWS_BACK, Gap("moe.dispatch", no(_EDGES, what("convolution"))), where=_are_back),
+    many("moe.dispatch", _ROWS_BACK, Gap("moe.dispatch", no(_EDGES, _APART)), where=_are_back),
 )
 _BEHIND_ROUTER = one("moe.experts", _EXPERT, Gap("moe.dispatch", no(_EDGES, named("topk"))))
 _BEHIND_SHARED = one("moe.experts", _EXPERT, Gap("", no(named("topk"))))  # an expert of all tokens runs first

@@ -118,10 +118,20 @@ def _weight(kind: Kind) -> Dims:
 
 
 def open_convolutions(run: Run) -> None:
-    """Without shapes, a convolution over a sequence next to an attention core, no product between, can be a
-    linear layer: which part it is stays open; fills ``run.labels``."""
-    for at in _beside_cores(run):
+    """Without shapes, a convolution over a sequence next to an attention core, or any next to a product of
+    two activations, no other product between, can be a linear layer: which part it is stays open; fills
+    ``run.labels``."""
+    for at in (*_beside_cores(run), *_beside_products(run)):
         run.labels.setdefault(at, Label("unattributed", candidates=_LINEAR))
+
+
+def _beside_products(run: Run) -> Iterator[int]:
+    between = ("elementwise", "copy", "softmax", "helper")
+    for at in (p for p, kind in enumerate(run.kinds) if kind.what == "bmm" and run.shape(p) is None):
+        for way in (range(at - 1, -1, -1), range(at + 1, len(run))):
+            end = next((p for p in way if run.kinds[p].what not in between), at)
+            if run.kinds[end].what == "convolution":
+                yield end
 
 
 def _beside_cores(run: Run) -> Iterator[int]:
@@ -136,8 +146,10 @@ def _beside_cores(run: Run) -> Iterator[int]:
     places = [at for at, kind in enumerate(run.kinds) if kind.name == "conv1d" and not kind.tensors]
     for at, behind in pairwise(places):  # an MLP, whose result is added
         between = [kind for kind in run.kinds[at + 1 : behind] if kind.what not in ("copy", "dropout")]
-        ends = (kind.what for kind in run.kinds[behind + 1 :] if kind.what not in ("copy", "dropout"))
-        if [kind.what for kind in between] == ["activation"] and next(ends, "") == "add":
+        ends = (p for p in range(behind + 1, len(run)) if run.kinds[p].what not in ("copy", "dropout"))
+        end = next(ends, at)
+        added = run.kinds[end].what == "add" and not counts_batches(run, end)
+        if [kind.what for kind in between] == ["activation"] and added:
             yield from (at, behind)
 
 
@@ -294,18 +306,20 @@ def _around(run: Run, hidden: int | None) -> Iterator[int]:
 
 def _between_convolutions(run: Run) -> Iterator[int]:
     """Without shapes: between two convolutions and no other product, and what bends the last one's result;
-    not where they can be linear layers."""
+    not where they can be linear layers, nor where a cosine says what turns or has positions."""
     if next(_beside_cores(run), None) is not None:
         return
-    ends = (*_PRODUCTS, "softmax", "embedding", "dropout")
+    ends = {*_PRODUCTS, "softmax", "embedding", "dropout", "cos"}
     places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution" and not kind.tensors]
     for at, behind in pairwise([*places, len(run)]):
         between = range(at + 1, behind)
-        if behind == len(run) or any(run.kinds[place].what in ends for place in between):
+        steps = {step for place in between for step in (run.kinds[place].what, run.kinds[place].name)}
+        if behind == len(run) or ends & steps:
             bare = (place for place in between if run.kinds[place].what not in ("copy", "norm", "helper"))
             first = next(bare, at)
             between = range(first, first + 1) if run.kinds[first].what == "activation" else range(0)
-        yield from between
+        beside = {p + way for p in between if run.kinds[p].name == "layer_norm" for way in (-1, 1)}
+        yield from (p for p in between if p not in beside or run.kinds[p].what != "copy")  # of tokens
 
 
 def _of_sequences(run: Run) -> Iterator[int]:
@@ -326,7 +340,8 @@ def _to_pooling(run: Run) -> Iterator[int]:
     pointwise = ("activation", "elementwise", "copy", "add", "norm")
     for at, kind in enumerate(run.kinds):
         if kind.what == "picture" and "pool" in kind.name:
-            back = [*takewhile(lambda p: run.kinds[p].what in pointwise, range(at - 1, -1, -1))]
+            own = [kind.what in pointwise and kind.name != "cos" for kind in run.kinds[:at]]
+            back = [*takewhile(own.__getitem__, range(at - 1, -1, -1))]
             if len(back) < at and run.kinds[at - len(back) - 1].what == "convolution":
                 yield from back
 

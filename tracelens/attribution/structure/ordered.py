@@ -32,7 +32,8 @@ _TWO_MLPS = 2
 _TWO = 2  # models
 _USUAL = 2 / 3  # of the gaps between two cores are read alike
 #: A batched product beside plain ones is none of these: of experts, as likely.
-_LINEAR = (QUERIES, "attention.output", "mlp.up", "mlp.gate", "mlp.down")
+_MLP = ("mlp.up", "mlp.gate", "mlp.down")
+_LINEAR = (QUERIES, "attention.output", *_MLP)
 
 
 def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
@@ -159,7 +160,10 @@ def _label_layers(run: Run, cores: list[Core], gaps: list[list[int]], patterns: 
     plain = any(run.kinds[at].what == "gemm" for places in gaps for at in places)
     for core, places, pattern in zip(cores, gaps, patterns, strict=True):
         run.labels.update({at: Label(component, layer) for at, component in core.parts.items()})
-        for at, component, before in zip(places, pattern, [None, *pattern], strict=False):
+        named = [*zip(places, pattern, strict=False)]
+        batched = {at: c for at, c in named if plain and run.kinds[at].what == "bmm" and c in _LINEAR}
+        left = _MLP if {*_MLP} & {*batched.values()} else ()
+        for (at, component), before in zip(named, [None, *pattern], strict=False):
             # a layer without attention begins behind the MLP of the layer before, as any layer; attention to
             # another sequence is of the layer whose attention to itself is before it
             layer += component != "" and (
@@ -169,10 +173,9 @@ def _label_layers(run: Run, cores: list[Core], gaps: list[list[int]], patterns: 
             layer -= before == "mlp.down" and component == "logits"
             if component == QUERIES and before == "":
                 run.joints.add(layer)
-            batched = plain and run.kinds[at].what == "bmm" and component in _LINEAR
-            if batched and component == before == QUERIES:  # of these and of positions, for the scores
+            if at in batched and component == before == QUERIES:  # of these and of positions, for the scores
                 run.labels[at] = Label("attention.other", layer)
-            elif component and not batched:
+            elif component and at not in batched and component not in left:
                 run.labels[at] = Label(component, None if component == "logits" else layer)
 
 

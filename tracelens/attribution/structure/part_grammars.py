@@ -296,10 +296,16 @@ CONDITION = Grammar(
 
 _HANDS_ON = Gap("", what("copy", "add", "helper", "elementwise", "activation"), most=12)
 
-HEAD = Grammar(
-    "head",
-    (one("logits", what("gemm")), one("", no(), _HANDS_ON, where=lambda it, at: loses(it.run, at))),
-)
+_OF_NUMBERS = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+
+
+def _takes_result(it: Match, at: int) -> bool:
+    """A loss; one of numbers does not take a sum, as a layer gives to its stream."""
+    adds = any(kind.what == "add" for kind in it.kinds[it.start : at])
+    return loses(it.run, at) and not (adds and it.kinds[at].name in _OF_NUMBERS)
+
+
+HEAD = Grammar("head", (one("logits", what("gemm")), one("", no(), _HANDS_ON, where=_takes_result)))
 
 
 # Dropout that is written out: of what is drawn by chance for every element a mask is made, that mask taken,

@@ -46,6 +46,8 @@ def label_patches(run: Run, *, rotated: bool) -> None:
         waves = [kind.tensors[:1] for kind in near if kind.name in ("cos", "sin")]
         times = any(len(t) == 2 and t[0] in samples for given in waves for t in given)  # one of each
         turns = rotated and bool(waves) and not times
+        if () in waves and not turns:
+            continue  # without shapes: of positions, of heads that turn in a way not known, or of a time
         run.labels[at] = Label("attention.rope" if turns else "embedding")
 
 

@@ -139,8 +139,9 @@ class Places(Interval):
             # in the middle of a model a convolution of single places cuts no patches (MobileViT)
             cuts = self.run.follows is None or prod(weights[-1][2:]) > 1
             return cuts and any(t[0] == self.hidden for t in weights) and not self._goes_on_as_map(at)
-        if any(kind.what == "gemm" for kind in self.run.kinds[self.gap[0] : at]):
-            return False  # products of no name stand before it: a short convolution of a mixer
+        ahead = self.run.kinds[self.gap[0] : at]
+        if any(kind.what == "gemm" or kind.name == "layer_norm" for kind in ahead):
+            return False  # products of no name, or tokens, stand before it: a short convolution of a layer
         return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
 
     def _goes_on_as_map(self, at: int) -> bool:
@@ -181,7 +182,9 @@ class Places(Interval):
         wide = [t for t in self.run.kinds[at].tensors if len(t) >= 3 and t not in self._maps]
         if rows is None or any(self.hidden in t[-2:] for t in wide):
             return False
-        return any(prod(t) == size or splits(t, rows, core.key_dim) for t in wide)
+        made = self.run.shape(self.gap[-1] + 1)
+        most = core.key_dim if made is None or made.m != rows else 0  # the rows of one head are the tokens
+        return any(prod(t) == size or splits(t, rows, most) for t in wide)
 
     @cached_property
     def distances(self) -> set[int]:

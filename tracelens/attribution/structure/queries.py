@@ -26,6 +26,7 @@ from tracelens.attribution.structure.walk import (
 from tracelens.gemm import GemmShape
 
 _BENDS = ("activation", "elementwise")
+_TOKENS = 3  # dimensions: samples, tokens, channels
 
 
 class Queries(Walk):
@@ -33,10 +34,10 @@ class Queries(Walk):
 
     def _makes_queries(self, rest: list[int], core: Core) -> list[int]:
         """Of the products between two cores those that make the second's queries, keys and values: none ahead
-        of a lookup of words, with which another stream begins."""
+        of a lookup of words, with which another stream begins, or of a block of a stream of another width."""
         kinds = [(p, kind) for p, kind in enumerate(self.run.kinds[: core.first]) if embeds(kind)]
         anew = max((p for p, kind in kinds if looks_up(self.run, kind, self.hidden)), default=-1)
-        rest = [at for at in rest if at > anew] or rest
+        rest = self._behind_others([at for at in rest if at > anew] or rest, core)
         start = rest[0] if rest else 0
         while start and self.run.kinds[start - 1].what == "copy":  # cast back behind the normalization
             start -= 1
@@ -49,6 +50,17 @@ class Queries(Walk):
             return [*self._queries_ahead(rest, inner, core), *others, *makes]
         down = [at for at in rest if self._is_down(at)]
         return [at for at in rest if not down or at > down[-1]]
+
+    def _behind_others(self, rest: list[int], core: Core) -> list[int]:
+        """The products behind the last such block, or all."""
+        closed = [p for p in range(rest[0] if rest else core.first, core.first) if self._closes_other(p)]
+        return [at for at in rest if at > max(closed, default=-1)] or rest
+
+    def _closes_other(self, at: int) -> bool:
+        """Is it a sum of tokens of another width than the stream's, normalized next?"""
+        kind, behind = self.run.kinds[at], self.run.kinds[at + 1]
+        tokens = kind.tensors[0] if adds(kind) and behind.what == "norm" else ()
+        return len(tokens) == _TOKENS and tokens[-1] != self.hidden and behind.tensors[:1] == (tokens,)
 
     def _taken(self, makes: list[int], core: Core) -> list[int]:
         """The last of them, where those are together exactly as wide as what the core takes: what stands
@@ -206,8 +218,8 @@ class Queries(Walk):
         others = layer_of_other_stream(run, before, self.hidden)
         run.labels |= {at: Label(part) for at, part in others.items() if at not in run.labels}
         for at in makes:
-            if self._takes_activated(at):
-                continue  # the second of two layers, whose result the queries are made with
+            if self._takes_activated(at) or self._chooses_of(at, core):
+                continue  # the second of two layers, whose result the queries are made with; a router
             if at not in run.labels and (run.shape(at) is None or self._fits_queries(at, makes, core)):
                 run.labels[at] = Label("attention.qkv", self.layer)
 
@@ -215,6 +227,12 @@ class Queries(Walk):
         before, shape = self.run.kinds[at - 1], self.run.shape(at)
         given = before.tensors[:1] if activates(before) else ()
         return shape is not None and any(t[-1] == shape.k and prod(t) == shape.m * shape.k for t in given)
+
+    def _chooses_of(self, at: int, core: Core) -> bool:
+        """Are a few of all that it makes chosen (SwitchHead, arXiv 2312.07987)?"""
+        shape = self.run.shape(at)
+        chosen = (self.run.kinds[p].tensors[:1] for p in self.routers if at < p < core.first)
+        return shape is not None and any(prod(t) == shape.m * shape.n for given in chosen for t in given)
 
     def _mixes_tokens(self, at: int, shape: GemmShape) -> bool:
         """It takes the stream with its channels in front, whose number can be that of all heads' queries."""

@@ -74,10 +74,11 @@ def _in_stretches(
         if mixture is not None:
             out += [*mixture, *[""] * (len(whole) - len(block))]
             continue
+        conditions = _conditions(run, whole, acts)
+        out += [""] * conditions
+        whole = whole[conditions:]
+        block = _until_sum(run, whole)
         others = [""] * (len(whole) - len(block))
-        if _conditions(run, block, acts):
-            out += [""] * _PAIR
-            block = block[_PAIR:]
         inside = [at for at in acts if block[0] < at < block[-1]] or _bent(run, block)
         work = run.kinds[block[0] : block[-1]]
         if any(kind.what == "softmax" for kind in work) or convolves_bent(work):
@@ -86,7 +87,7 @@ def _in_stretches(
             continue
         mlp = None if _joins_others(run, block) else mlp_of(run.kinds, block, inside)
         if mlp is None:
-            if last and whole is blocks[-1]:
+            if last and whole[-1] == blocks[-1][-1]:
                 break
             return None
         out += [*mlp, *others]
@@ -98,14 +99,19 @@ def _in_stretches(
     return (*out, *made)
 
 
-def _conditions(run: Run, block: list[int], acts: list[int]) -> bool:
-    """Do its first two products, around an activation, make a scale of what the rest takes (FiLM, arXiv
-    1709.07871)?"""
-    if len(block) < 2 * _PAIR or not any(block[0] < act < block[1] for act in acts):
-        return False
-    between = run.kinds[block[1] + 1 : block[_PAIR]]
-    names = [kind.name for kind in between if kind.what != "copy" and kind.name not in VIEWS | CUTS]
-    return names in (["mul"], ["add", "mul"], ["add", "mul", "add"])
+def _conditions(run: Run, block: list[int], acts: list[int]) -> int:
+    """How many first products make a scale of what the rest takes (FiLM, arXiv 1709.07871): two around an
+    activation, or one with a shift as well."""
+    scales, shifted = (["mul"], ["add", "mul"]), ["add", "mul", "add"]
+    for many, forms in ((_PAIR, (*scales, shifted)), (1, (shifted,))):
+        first, behind = block[:many], block[many : many + 1]
+        if len(block) < many + _PAIR or (many > 1 and not any(first[0] < act < first[1] for act in acts)):
+            continue
+        between = run.kinds[first[-1] + 1 : behind[0]]
+        names = [kind.name for kind in between if kind.what != "copy" and kind.name not in VIEWS | CUTS]
+        if names in forms:
+            return many
+    return 0
 
 
 def _without_pairs(run: Run, block: list[int], acts: list[int]) -> Pattern:
@@ -260,8 +266,8 @@ def mlp_of(kinds: Sequence[Kind], block: list[int], acts: list[int]) -> Pattern 
     if found is None:
         return None
     steps = [kind.name for kind in kinds[block[0] + 1 : min(block[1], acts[0])] if kind.what != "copy"]
-    if before == {1} and steps == ["mul", "add"]:
-        return None  # scaled and added to the stream: what is bent is of another block
+    if (steps == ["mul", "add"]) if before == {1} else {*steps} >= {"mul", "add"}:
+        return None  # scaled and added to the stream, or what scales and shifts it: of another block
     if before == {2} and gate_of(kinds, block[0], block[1], acts[0]):
         return ("mlp.up", "mlp.gate", "mlp.down")
     return found
