@@ -8,11 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.behind import behind_modules
 from tracelens.attribution.columns import COMPONENT, EVIDENCE_CODE, PHASE, ROLE, Columns
 from tracelens.attribution.components import CORE, Decision
 from tracelens.attribution.directions import settle_phases
-from tracelens.attribution.ends import ends
+from tracelens.attribution.ends import behind_modules, ends
 from tracelens.attribution.kernels import kernel_component, listed
 from tracelens.attribution.launches import decide_launches, of_queries_and_outputs
 from tracelens.attribution.lend import lend

@@ -1,4 +1,5 @@
-"""What modules run in front of the layers of their network, and behind all layers, where no name says it."""
+"""What modules of no telling name run in front of their network's layers and behind all, and what a training
+script runs behind its model: the loss."""
 
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ Times = npt.NDArray[np.int64]
 #: model makes, and what shifts, scales or masks the stream in a layer, are no part of attention or MLP.
 ENDS = ("", "embedding", "logits", "loss", "other")
 _EMBEDDING, _LOGITS, _LOSS, _OTHER = range(1, len(ENDS))
+_MODULE = "nn.Module: "
+_PRODUCTS = [RULE_CODE[rule] for rule in ("linear", "bmm", "convolution")]
 #: Nothing but copies, which are of what takes them, too.
 _COPY = re.compile(r"aten::(copy_|_?to(_copy)?|contiguous|clone|_local_scalar_dense)")
 #: What asks something of tokens and makes masks; of what gets gradients it is part of a stream.
@@ -205,3 +208,35 @@ def _plain(paths: Paths, nodes: NodeArray, home: IntArray) -> BoolArray:
 
     pairs = zip(paths.of_node[nodes[first]].tolist(), of_home[first].tolist(), strict=True)
     return np.array([plain(paths.paths[path], outer) for path, outer in pairs], np.bool_)[which]
+
+
+def behind_modules(trace: Trace, links: Links, phases: Phases, rule: IntArray) -> BoolArray:
+    """Per node: does it run outside the modules, behind all their and all other products of its forward?
+
+    From the first such operator that a gradient passes to the last, which the backward begins with. Where no
+    module is recorded nothing is known of that, and none is.
+    """
+    framed = links.mask(links.frames_at) & trace.symbols.where(lambda t: t.startswith(_MODULE))[links.name]
+    in_module = links.forest.nearest(framed) >= 0
+    backward = np.sort(links.ts_ns[phases.backward])
+    out = np.zeros(len(in_module), np.bool_)
+    for thread in np.unique(links.thread[framed]).tolist():
+        here = np.flatnonzero((links.thread == thread) & links.is_op & ~phases.backward & ~phases.optimizer)
+        here = here[np.argsort(links.ts_ns[here], kind="stable")]
+        forward = np.searchsorted(backward, links.ts_ns[here])  # the same between two operators of a backward
+        model = in_module[here] | np.isin(rule[here], _PRODUCTS)
+        for begin, end in zip(*_stretches(forward), strict=True):
+            modules = np.flatnonzero(in_module[here[begin:end]])
+            if not len(modules) or forward[begin] == len(backward):
+                continue
+            start = begin + int(np.flatnonzero(model[begin:end])[-1]) + 1
+            passed = np.flatnonzero(phases.with_gradient[here[start:end]])
+            if len(passed):
+                out[here[start + passed[0] : start + passed[-1] + 1]] = True
+    return out
+
+
+def _stretches(of: NodeArray) -> tuple[list[int], list[int]]:
+    """Where equal numbers in a row begin and end."""
+    edges = np.flatnonzero(np.diff(of)) + 1
+    return [0, *edges.tolist()] if len(of) else [], [*edges.tolist(), len(of)] if len(of) else []

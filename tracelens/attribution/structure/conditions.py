@@ -64,10 +64,12 @@ def label_brought(run: Run, hidden: int | None) -> None:
     tokens = rows["attention.qkv"]  # with those of a class, and registers
     whole = [(at, shape) for at, shape in products if any(shape.m <= m <= shape.m * _MORE for m in tokens)]
     before = takewhile(lambda one: one[1].k != hidden, whole)  # what takes the stream is of a layer
-    onto = {at for at, shape in before if shape.n == hidden}
-    brings = [(at, s) for at, s in products if at not in run.labels and (s.m in keys or at in onto)]
-    layers = {(s.n, s.k) for at in run.products(first) if (s := run.shape(at)) is not None}
-    ahead = [at for at, shape in brings if (shape.n, shape.k) not in layers]
+    later = {at: shape for at in run.products(first) if (shape := run.shape(at)) is not None}
+    layers = {(shape.n, shape.k) for shape in later.values()}
+    onto = {at for at, shape in before if shape.n == hidden and (shape.n, shape.k) not in layers}
+    again = {shape for at, shape in later.items() if at not in run.labels}  # of layers of another stream
+    brings = [at for at, shape in products if shape.m in keys and shape not in again]
+    ahead = [at for at in sorted({*brings, *onto}) if at not in run.labels]
     for at in ahead:
         run.labels[at] = Label("embedding")
     for at, behind in pairwise(ahead):
