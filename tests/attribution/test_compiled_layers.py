@@ -26,6 +26,7 @@ from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.gradients import in_experts, label_gradients
 from tracelens.attribution.structure.local import label_token_mlps
+from tracelens.attribution.structure.positions import label_tables
 from tracelens.attribution.structure.readings import read_gap
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
@@ -284,6 +285,18 @@ def test_what_only_lays_out_what_the_attention_in_its_name_takes_is_of_that(name
     layout = _fused(f"poi_fused_{name}", (TOKENS, 192), (3, 4, 4, 64, 16))
     run = _read(_gemm(TOKENS, 192, HIDDEN), layout, *_forward().kinds[1:])
     assert run.labels[1].component == found
+
+
+@pytest.mark.parametrize(("also", "found"), [((7, 7), ["attention.rope"] * 2), ((64, 16), [""] * 2)])
+def test_tables_that_nothing_but_rotations_take_are_of_these(also: Dims, found: list[str]) -> None:
+    """Angles of rows and columns (models/dinov3_vit of transformers): what turns takes their cosines."""
+    angles = _fused("poi_fused_arange_div_mul_stack", (64, 2, 1))
+    table = _fused("poi_fused_arange_mul_repeat_view", (64, 2, 1), (4,), (64, 16))
+    turn = _fused("poi_fused_add_cat_cos_mul_neg_sin_slice", (TOKENS, 192), (64, 16), (4, 4, 64, 16))
+    other = _fused("poi_fused_where_view", also, also)
+    run = _read(angles, table, other, _gemm(TOKENS, 192, HIDDEN), turn, *_forward().kinds[1:])
+    label_tables(run)
+    assert _named(run, 0, 1) == found
 
 
 @pytest.mark.parametrize(("rows", "found"), [((4, 64, 192), QUERIES), ((4, 64, 96), "attention.other")])

@@ -55,6 +55,7 @@ from tracelens.attribution.structure.maps import (
 from tracelens.attribution.structure.maps_back import label_maps_back
 from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import label_by_order
+from tracelens.attribution.structure.positions import label_tables
 from tracelens.attribution.structure.recorded import Recorded, recorded
 from tracelens.attribution.structure.runs import Label, Run, whole_of
 from tracelens.attribution.structure.streams import streams
@@ -193,6 +194,7 @@ def _by_layout(found: Recorded, hidden: int | None) -> None:
 def _beside_models(found: Recorded, hidden: int | None) -> None:
     """What is no layer of a transformer, or is left open in one: ahead of layers, between them, on maps."""
     for run in found.ahead:
+        label_tables(run)
         label_local(run, attends=any(other.cores for other in found.ahead))
         label_connections(run, hidden)
         label_skips(run, hidden)

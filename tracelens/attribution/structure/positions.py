@@ -10,6 +10,7 @@ from tracelens.attribution.structure.cores import query_rows
 from tracelens.attribution.structure.gaps import BLOCKS, Interval, may_look_up, rows_of
 from tracelens.attribution.structure.heads import splits
 from tracelens.attribution.structure.norms import adds
+from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 
 _CONVOLUTION = 4  # kernels of one convolution: its layouts with it
@@ -17,6 +18,17 @@ _ARANGES = 4  # units from the numbers of positions to what is made of pairs of 
 _COMPARES = 2  # units that tell which tokens are padding: a comparison and its cast
 _WAVES = ("cos", "sin")
 WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
+
+
+def label_tables(run: Run) -> None:
+    """Name what makes, ahead of all attention, what nothing but rotations take; fills ``run.labels``."""
+    turns = {at for at, label in run.labels.items() if label.component == "attention.rope"}
+    for at in range(run.cores[0].first - 1 if run.cores else -1, -1, -1):
+        made = run.kinds[at].tensors[-1:] if run.kinds[at].what == "fused" and at not in run.labels else ()
+        takes = {p for p, kind in enumerate(run.kinds) if p != at and {*made} & {*kind.tensors}}
+        if takes and takes <= turns and prod(made[0]) > 1:
+            run.labels[at] = Label("attention.rope", evidence="local")
+            turns.add(at)
 
 
 class Places(Interval):
