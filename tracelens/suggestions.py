@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from tracelens.step.step_search import search_step
 from tracelens.step.suggestion import limits_of
 from tracelens.step.traced_step import StepModel
 from tracelens.step.words import search as words
+from tracelens.sums import summed
 from tracelens.words import per_step
 
 #: What can be told of a trace, because it does not show it.
@@ -167,9 +167,7 @@ def _sizes(step: StepModel, model: ModelDims, given: Mapping[str, int]) -> dict[
 
 def _dtype(report: Report) -> str:
     """The type in which most of the products' time is spent."""
-    times: dict[str, float] = defaultdict(float)
-    for row in report.gemms:
-        times[row.math_dtype or row.dtype or "unknown"] += row.time_ms
+    times = summed((row.math_dtype or row.dtype or "unknown", row.time_ms) for row in report.gemms)
     return max(times, key=lambda one: times[one], default="unknown")
 
 

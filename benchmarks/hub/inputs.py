@@ -16,9 +16,6 @@ from benchmarks.hub.values import known
 #: where no part of the configuration is for them, as rows of patches; text alone, and text with its kinds.
 LAYOUTS = ("usual", "further", "all", "rows", "text", "marked")
 _SIDES = ("image_size", "input_size", "crop_size")
-_WIDTHS = (
-    "feature_projection_input_dim", "num_mel_bins", "input_feat_size", "input_dim", "feature_size", "n_mels",
-)  # fmt: skip
 _LISTED = ("spatial_shapes", "pixel_position_ids", "image_position_ids")
 #: Rows and columns of patches where pictures come as lists of patches.
 GRID = 16
@@ -280,11 +277,6 @@ def _places() -> Tensor:
 def _heard(given: Inputs) -> Tensor:
     """All of a sound is to be heard."""
     return known(torch.ones(4, max(given.input_features().shape[-2:]), dtype=torch.int64))
-
-
-def _later(given: Inputs) -> Tensor | None:
-    """Values to be foretold, where the model knows the times of those that it is given."""
-    return given.floats(4, _future(given)) if "past_time_features" in given.names else None
 
 
 def _kinds(given: Inputs) -> Tensor | None:

@@ -13,14 +13,6 @@ from tests.capture.recorded import load, run
 from tracelens.capture import signals
 
 
-class Session:
-    def __init__(self) -> None:
-        self.closed: list[str | None] = []
-
-    def close(self, reason: str | None = None) -> None:
-        self.closed.append(reason)
-
-
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -42,13 +34,13 @@ def test_what_is_held_comes_once_at_the_end() -> None:
 
 
 def test_a_session_that_ends_while_signals_are_held_leaves_no_handler() -> None:
-    session = Session()
-    signals.watch(session)
+    closed: list[str] = []
+    signals.watch(closed.append)
     assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     with signals.held():
         signals.unwatch()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert session.closed == []
+    assert closed == []
 
 
 def test_signals_while_the_file_is_written_wait_for_it(tmp_path: Path) -> None:

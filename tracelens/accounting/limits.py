@@ -37,6 +37,7 @@ from tracelens.results import (
 )
 from tracelens.results.step import LimitedBy
 from tracelens.results.waiting import idle_ms, mean_ms
+from tracelens.sums import summed
 
 #: Shares of the step from which a wait is named before kernels, and from which it is named at all.
 LARGE, WORTH = 0.15, 0.05
@@ -258,11 +259,7 @@ def limits(seen: StepPicture) -> Limits:
 
 def byte_times(seen: StepPicture) -> list[tuple[str, float]]:
     """Component and ms per step of its kernels besides products."""
-    products: dict[str, float] = {}
-    for row in seen.gemms:
-        products[row.component] = products.get(row.component, 0.0) + row.time_ms_per_step
-    times: dict[str, float] = {}
-    for one in seen.components:
-        if one.component in _BYTES:
-            times[one.component] = times.get(one.component, 0.0) + one.time_ms_per_step
+    products = summed((row.component, row.time_ms_per_step) for row in seen.gemms)
+    rows = [row for row in seen.components if row.component in _BYTES]
+    times = summed((row.component, row.time_ms_per_step) for row in rows)
     return [(name, max(0.0, time - products.get(name, 0.0))) for name, time in times.items()]

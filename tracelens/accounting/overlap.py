@@ -19,6 +19,7 @@ from tracelens.gemm import AttentionShape, GemmShape, Shape
 from tracelens.gemm.clock import StepPaces, step_paces, with_groups
 from tracelens.gemm.overlap import UNDISTURBED, Paces, beside, paces
 from tracelens.results import Beside, Clock, GemmRow, StepPace
+from tracelens.sums import summed
 from tracelens.trace import Trace, distinct_rows
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS
@@ -134,10 +135,7 @@ def beside_of(
     if not slow.any():
         return None
     times = {key: int(spans[at].sum()) for key, spans in around.by_collective.items()}
-    names: dict[str, int] = {}
-    for (name, _), time in times.items():
-        if time:
-            names[name] = names.get(name, 0) + time
+    names = summed((name, time) for (name, _), time in times.items() if time)
     longest = max(times, key=lambda key: times[key], default=None)
     alone = float(around.paces.alone[at[0]])
     excess = around.paces.excess[at]

@@ -185,7 +185,7 @@ class Session:
         self._recorder = Recorder(models, first_step=self.done, warmup=self.options.warmup)
         self.state = "recording"
         self._registry.remove()
-        signals.watch(self)
+        signals.watch(self.close)
         self._recorder.start(self._give_way)
 
     @_harmless

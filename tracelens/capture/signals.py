@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
-
-
-class Closes(Protocol):
-    def close(self, reason: str | None = None) -> None: ...
-
+from typing import Any
 
 _watching: dict[int, Any] = {}
 _held: dict[int, Any] = {}  # what handles a signal when nothing is held any more
@@ -23,15 +18,15 @@ _came: list[int] = []
 _depth = 0
 
 
-def watch(session: Closes) -> None:
-    """SIGTERM closes the session. Only where nobody else handles it, in the main thread, as Python allows."""
+def watch(close: Callable[[str], None]) -> None:
+    """SIGTERM closes a session. Only where nobody else handles it, in the main thread, as Python allows."""
     if threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
 
     def handle(number: int, frame: Any) -> None:
-        session.close("SIGTERM")
+        close("SIGTERM")
         unwatch()
         signal.raise_signal(number)
 

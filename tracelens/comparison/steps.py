@@ -11,6 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
+
+from tracelens.sums import summed
 
 _EXACT = 60  # steps of both sides together
 LEVEL = 0.05  # below it a difference counts as seen
@@ -98,11 +101,8 @@ def _together(every: Sequence[dict[int, int]]) -> dict[int, int]:
     """How many ways lead to each sum over all kinds."""
     found = {0: 1}
     for ways in every:
-        sums: dict[int, int] = {}
-        for one, many in found.items():
-            for other, more in ways.items():
-                sums[one + other] = sums.get(one + other, 0) + many * more
-        found = sums
+        pairs = product(found.items(), ways.items())
+        found = summed((one + other, many * more) for (one, many), (other, more) in pairs)
     return found
 
 

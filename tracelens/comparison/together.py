@@ -18,7 +18,6 @@ from tracelens.comparison.step_change import PRACTICAL, spread, step_change
 from tracelens.results import ModelDims
 from tracelens.results.comparison import (
     Cause,
-    CauseCode,
     ComponentChange,
     Noise,
     OutcomeState,
@@ -40,6 +39,7 @@ from tracelens.results.folders import (
     SharedPeak,
     Unpaired,
 )
+from tracelens.sums import summed
 from tracelens.version import __version__
 
 
@@ -202,10 +202,8 @@ def _causes(found: list[Compared], step: StepChange | None, noise: Noise | None)
     """Means of the pairs' causes, and what the whole changed by beside them."""
     if step is None or step.state == "identical":
         return []
-    sums: dict[CauseCode, float] = {}
-    for one in found:
-        for cause in one.pair.causes:
-            sums[cause.code] = sums.get(cause.code, 0.0) + cause.diff_ms / len(found)
+    causes = [cause for one in found for cause in one.pair.causes]
+    sums = summed((cause.code, cause.diff_ms / len(found)) for cause in causes)
     return added_up(sums, "across_pairs", step.diff_ms, noise)
 
 

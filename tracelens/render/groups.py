@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
 from tracelens.results import ComponentRow, Coverage, Report
+from tracelens.sums import summed
 from tracelens.words import GROUPED, PHASES, spoken
 
 
@@ -89,20 +90,15 @@ def parts_of(report: Report, share: Share, most: int) -> list[str]:
     """The largest parts of a group, "mlp.up 11.7%"; of what is in no part of a transformer, what it does."""
     if share.key in _OUTSIDE:
         return outside_parts(report.coverage, (share.key,), most)
-    shares: dict[str, float] = {}
-    for row in report.components:
-        if group_of(row.component).key == share.key:
-            shares[spoken(row.component)] = shares.get(spoken(row.component), 0.0) + row.frac
+    rows = [row for row in report.components if group_of(row.component).key == share.key]
+    shares = summed((spoken(row.component), row.frac) for row in rows)
     return _listed(shares, most) if len(shares) > 1 else []  # one has the group's own name
 
 
 def outside_parts(covered: Coverage, components: Sequence[str], most: int) -> list[str]:
     """What the kernels do that are in no part of a transformer, "convolution 62.2%"."""
-    shares: dict[str, float] = {}
-    for one in covered.outside:
-        if one.component in components:
-            shares[one.what] = shares.get(one.what, 0.0) + one.frac
-    return _listed(shares, most)
+    mine = [one for one in covered.outside if one.component in components]
+    return _listed(summed((one.what, one.frac) for one in mine), most)
 
 
 def _listed(shares: dict[str, float], most: int) -> list[str]:
@@ -156,23 +152,23 @@ def _named(group: ComponentGroup, names: set[str]) -> tuple[str, str]:
     return group.title, group.short
 
 
+def _phase(row: ComponentRow) -> str:
+    return row.phase if row.phase in PHASES else "other"
+
+
 def phase_shares(report: Report) -> list[Share]:
     """Sum GPU time per step by phase."""
     sums: dict[str, float] = dict.fromkeys(PHASES, 0.0)
     sent = dict(sums)
     for row in report.components:
-        phase = row.phase if row.phase in sums else "other"
-        sums[phase] += row.time_ms_per_step
-        sent[phase] += row.time_ms_per_step * (row.component == "communication")
+        sums[_phase(row)] += row.time_ms_per_step
+        sent[_phase(row)] += row.time_ms_per_step * (row.component == "communication")
     shares = _shares([(phase, phase, phase, per_step) for phase, per_step in sums.items()])
     return [replace(one, communication_ms=sent[one.key]) for one in shares]
 
 
 def _tree_row(group: str, title: str, child: bool, rows: list[ComponentRow], total_ns: int) -> TreeRow:
-    by_phase: dict[str, int] = {}
-    for row in rows:
-        phase = row.phase if row.phase in PHASES else "other"
-        by_phase[phase] = by_phase.get(phase, 0) + row.time_ns
+    by_phase: dict[str, int] = summed((_phase(row), row.time_ns) for row in rows)
     time_ns = sum(by_phase.values())
     # A rate over a group holds only where every part of its FLOPs is known.
     # the rate of the products alone: what else stands in the row has no FLOPs to its time

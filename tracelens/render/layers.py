@@ -13,6 +13,7 @@ from tracelens.render.section import Content, Page, Section
 from tracelens.render.svg import round_step
 from tracelens.render.text import short_kernel
 from tracelens.results import LayerPass, LayerRow, Layers, Report
+from tracelens.sums import summed
 from tracelens.words import COMPONENTS, PHASES, per_step
 
 _COLUMNS = 24  # layers, or runs of them, side by side
@@ -298,14 +299,12 @@ def _put_off(one: LayerPass, layer: int, compiled: bool) -> str:
     Inductor orders a compiled graph by its own memory and fusion, and moves weight gradients behind the
     next layers' gradients of activations.
     """
-    late: dict[int, float] = {}
-    parts: dict[str, float] = {}
-    for number, component, time in zip(one.layer, one.component, one.duration_us, strict=True):
-        if number > layer and one.phase == "backward":
-            late[number] = late.get(number, 0.0) + time
-            parts[component] = parts.get(component, 0.0) + time
-    if not late:
+    kernels = zip(one.layer, one.component, one.duration_us, strict=True)
+    moved_here = [kernel for kernel in kernels if kernel[0] > layer and one.phase == "backward"]
+    if not moved_here:
         return ""
+    late = summed((number, time) for number, _, time in moved_here)
+    parts = summed((component, time) for _, component, time in moved_here)
     name = f"{'layer' if len(late) == 1 else 'layers'} {f.integers(sorted(late))}"
     whose = "that layer's" if len(late) == 1 else "those layers'"
     most = sorted(parts, key=lambda part: -parts[part])[:_NAMED]
@@ -357,10 +356,7 @@ def _forward(layers: Layers) -> tuple[dict[str, float], str, str]:
 
 
 def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for component, time in pairs:
-        sums[component] = sums.get(component, 0.0) + time
-    return dict(sorted(sums.items(), key=lambda one: _place(one[0], COMPONENTS)))
+    return dict(sorted(summed(pairs).items(), key=lambda one: _place(one[0], COMPONENTS)))
 
 
 def _bar(title: str, note: str, times: dict[str, float]) -> ShareBar | None:

@@ -26,6 +26,7 @@ from tracelens.render.step_times import SAME
 from tracelens.results import Coverage, Estimate, Finding, Report, Unattributed
 from tracelens.results.waiting import step_bound
 from tracelens.rules.engine.needs import unseen
+from tracelens.sums import summed
 from tracelens.words import TO_TRY, per_step
 
 if TYPE_CHECKING:
@@ -246,9 +247,7 @@ def _more(seen: StepPicture, *, alone: bool) -> str:
 
 def _main_collective(seen: StepPicture, exposed_ms: float) -> str:
     """What most of the exposed communication is, "" where none of it is known."""
-    times: dict[str, float] = {}
-    for row in seen.communication:
-        times[row.kind] = times.get(row.kind, 0.0) + row.exposed_ms_per_step
+    times = summed((row.kind, row.exposed_ms_per_step) for row in seen.communication)
     main = max(times, key=lambda one: times[one], default="")
     if not main or not times[main]:
         return ""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from tracelens.results.described import says
 from tracelens.results.row_sizes import AttentionDims, Groups
+from tracelens.sums import summed
 
 #: How the counted FLOPs stand to those that were done. at_most: a buffer's rows or masked scores are counted
 #: too; above_peak: their rate would be more than the GPU can do, so they are not known, nor is any rate.
@@ -258,8 +259,5 @@ class GemmRow:
 
 def main_dtype(rows: Iterable[GemmRow]) -> str | None:
     """The type that most time of these rows is computed in; None where it is unknown of most."""
-    times: dict[str | None, float] = {}
-    for row in rows:
-        dtype = row.math_dtype or row.dtype
-        times[dtype] = times.get(dtype, 0.0) + row.time_ms_per_step
+    times = summed((row.math_dtype or row.dtype, row.time_ms_per_step) for row in rows)
     return max(times, key=lambda dtype: times[dtype], default=None)

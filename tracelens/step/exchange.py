@@ -13,6 +13,7 @@ from tracelens.config.model_config import ModelConfig
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.results import CommunicationRow, ModelDims, Rest, Span
 from tracelens.step.words import ranks as words
+from tracelens.sums import summed
 
 #: Purposes whose messages are gradients or weights of this rank.
 _ON_WEIGHTS = frozenset(
@@ -124,11 +125,7 @@ def _fewer_ranks(
 
 
 def _by_phase(rows: Sequence[CommunicationRow]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for row in rows:
-        if row.exposed_ms_per_step > 0:
-            found[row.phase] = found.get(row.phase, 0.0) + row.exposed_ms_per_step
-    return found
+    return summed((row.phase, row.exposed_ms_per_step) for row in rows if row.exposed_ms_per_step > 0)
 
 
 def _message(x: ModelConfig, name: str) -> int | None:

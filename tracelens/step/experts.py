@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.results import GemmRow, ModelDims
+from tracelens.sums import summed
 
 #: A mean number of rows per token this near to a whole one is that number of experts per token.
 _WHOLE = 0.01
@@ -99,10 +100,7 @@ def _gated(forward: Sequence[GemmRow], dims: ModelDims) -> bool | None:
 
 def _how(rows: Sequence[GemmRow], tokens: int | None) -> str | None:
     """How most of the experts' time runs; None where all products are those of a shared expert."""
-    times: dict[str, float] = {}
-    for row in rows:
-        kind = _runs(row, tokens)
-        times[kind] = times.get(kind, 0.0) + row.time_ms_per_step
+    times = summed((_runs(row, tokens), row.time_ms_per_step) for row in rows)
     times.pop("shared", None)
     return max(times, key=lambda kind: times[kind]) if times else None
 

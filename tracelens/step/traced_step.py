@@ -15,6 +15,7 @@ from tracelens.step.present import present_config
 from tracelens.step.stalls import to_judge
 from tracelens.step.traffic import repeats
 from tracelens.step.work import Work, work_of
+from tracelens.sums import summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,7 @@ def step_model(
     """
     rows = [to_judge(row) for row in rows]
     now = present_config(rows, dims, communication, declared or {})
-    products: dict[tuple[str, str], float] = {}
-    for row in rows:
-        key = (row.component, row.phase)
-        products[key] = products.get(key, 0.0) + row.time_ms_per_step
+    products = summed(((row.component, row.phase), row.time_ms_per_step) for row in rows)
     parts = tuple(
         (one.component, one.phase, one.time_ms_per_step, products.get((one.component, one.phase), 0.0))
         for one in components

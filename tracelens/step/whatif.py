@@ -10,7 +10,6 @@ Kernels that only move bytes scale with the bytes. Everything else stays as meas
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -40,6 +39,7 @@ from tracelens.step.whatif_notes import Told, loads_of, notes_of
 from tracelens.step.words import simulation as words
 from tracelens.step.words.ranks import STAGES_WAIT
 from tracelens.step.work import Work
+from tracelens.sums import summed
 
 #: With more of the affected time without a formula than this, no saving is given.
 _GAP = 0.1
@@ -137,9 +137,7 @@ def _refused(step: StepModel, then: ModelConfig, affected: Affected, exchange: E
 
 
 def _reasons(affected: Affected) -> str:
-    times: defaultdict[str, float] = defaultdict(float)
-    for time, why in affected.lost:
-        times[why] += time
+    times = summed((why, time) for time, why in affected.lost)
     most = sorted(times, key=lambda why: -times[why])
     return words.reasons(most[:2], len(most) - 2)
 

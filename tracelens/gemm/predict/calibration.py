@@ -7,6 +7,7 @@ misses is left to the measured neighbours of a product (``neighbours``).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -195,10 +196,7 @@ def _ran(one: GemmMeasurement) -> tuple[Tile, ...]:
 
 def _tiles(ran: Sequence[tuple[Tile, ...]], gpu: Gpu, dtype: str) -> tuple[Tile, ...]:
     """The tiles seen when most measurements name theirs, the architecture's otherwise."""
-    seen: dict[Tile, int] = {}
-    for tiles in ran:
-        for tile in tiles:
-            seen[tile] = seen.get(tile, 0) + 1
+    seen = Counter(tile for tiles in ran for tile in tiles)
     if sum(1 for tiles in ran if tiles) * 2 < len(ran):
         return architecture(gpu.compute_capability).named(dtype)
     common = sorted(

@@ -11,6 +11,7 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.sizes import Change, ChangedSizes
 from tracelens.step.activations import kept_of_trace
 from tracelens.step.whatif import what_if
+from tracelens.sums import summed
 
 #: Bytes a weight takes in training with Adam: in mixed precision 2 + 2 for weight and gradient and 12 for the
 #: fp32 copy and two moments (ZeRO, arXiv 1910.02054); in fp32 4 + 4 + 8.
@@ -197,8 +198,6 @@ def _activations(facts: StepFacts, sizes: ChangedSizes) -> tuple[float | None, s
 
 def _width(facts: StepFacts) -> int:
     """Bytes of an element of what most product time computes with."""
-    times: dict[str | None, float] = {}
-    for row in facts.gemms:
-        times[row.dtype] = times.get(row.dtype, 0.0) + row.time_ms_per_step
+    times = summed((row.dtype, row.time_ms_per_step) for row in facts.gemms)
     most = max(times, key=lambda dtype: times[dtype], default=None)
     return max(2, _WIDTH.get(most or "", 2))
