@@ -14,6 +14,7 @@ from tests.trace.tools import read, small_trace
 from tracelens.accounting.limits import picture_of
 from tracelens.analysis import analyze_trace
 from tracelens.numbers import ms
+from tracelens.render.limit import cards
 from tracelens.render.redact import redact
 from tracelens.render.verdict import _WAITED, verdict, with_verdict
 from tracelens.results import HostWait, Report
@@ -220,6 +221,6 @@ def test_what_holds_most_of_the_idle_time_is_named(
 
 def test_the_verdict_says_in_what_the_gpu_idles_and_hides_the_name(tmp_path: Path, said: Listener) -> None:
     report = with_verdict(with_gaps(tmp_path, ("user_annotation", "batch", 0.1, 0.9)))
-    said(report.summary.verdict, report.summary.verdict_to_try)
+    said(report.summary.verdict, report.summary.verdict_to_try, cards(report)[0].saw, cards(report)[0].todo)
     hidden = redact(report).summary
     assert "batch`" not in hidden.verdict + hidden.verdict_to_try

@@ -15,7 +15,7 @@ from tracelens.numbers import ms, ms_range
 from tracelens.render import verdict as words
 from tracelens.render.facts import model_line
 from tracelens.render.verdict import with_verdict
-from tracelens.results import Check, CommunicationRow, ComponentRow, Estimate, StepTime, UnprofiledSteps
+from tracelens.results import Check, CommunicationRow, ComponentRow, Estimate, Lack, StepTime, UnprofiledSteps
 from tracelens.results.advice import CheckState
 from tracelens.words import TO_TRY, Collective, Purpose
 
@@ -87,6 +87,14 @@ def test_shapes_come_first_where_nothing_else_is_worth_more() -> None:
     two = [replace(one, saving_ms=GAIN) for one in REPORT.findings[:2]]
     both = verdict(replace(picture(gain=GAIN), findings=two))[0]
     assert both.startswith("2 ") and ms(2.0) in both
+
+
+def test_where_little_could_be_judged_it_says_what_would_show_more(said: Listener) -> None:
+    checks = [Check(f"TL{at}", "made-up", "could_not_run" if at else "passed", "") for at in range(5)]
+    lacks = [Lack("cuda-graph", "", "", "record an eager step", "low", 0.9)]
+    seen = picture_of(replace(REPORT, checks=checks, findings=[], recording=lacks))
+    said(verdict(seen)[0])
+    assert lacks[0].remedy not in verdict(replace(seen, to_judge=""))[0]
 
 
 def test_a_bound_says_at_most(said: Listener) -> None:

@@ -52,6 +52,8 @@ _GRAPHS = 0.1
 _NAMES_WAITING = 0.25
 #: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
 _SENDING_FROM = 2**16
+#: Codes of what a recording lacks and rules need most.
+_HIDE = ("gpu-only", "no-shapes", "cuda-graph")
 #: Components whose kernels besides products only move bytes.
 _BYTES = frozenset({
     "embedding", "norm", "attention.rope", "attention.softmax", "mlp.activation", "residual", "dropout",
@@ -129,6 +131,7 @@ class StepPicture:
     graph_frac: float = 0.0  # of GPU time, in kernels that CUDA graphs launch
     cut: bool = False  # steps are marked, and none of them is whole
     served: bool = False  # by an engine whose batches are not marked
+    to_judge: str = ""  # what would show the shapes that the recording hides
 
     @property
     def trains(self) -> bool:
@@ -224,6 +227,7 @@ def picture_of(report: Report) -> StepPicture:
         gpu=report.gpu,
         cut=any(step.lacks is not None for step in report.steps),
         served=any(one.code == "no-batches" for one in report.recording),
+        to_judge=next((lack.remedy for lack in report.recording if lack.code in _HIDE), ""),
         components=report.components,
         gemms=report.gemms,
         communication=report.communication,

@@ -132,7 +132,10 @@ def _idle(report: Report) -> Card:
     ]
     if loads >= _LOADS or any(one.evidence["kind"] in ("data", "workers") for one in seen):
         todo.insert(0, loader)
-    if not found.asked and not seen and summary.idle_in is None:
+    if (within := summary.idle_in) is not None:
+        saw.append(f"For {f.ms(within.ms_per_step)} of it the CPU is in the {within.kind} `{within.op}`.")
+        todo.insert(0, f"{f.capital(remedies.shorten(f'`{within.op}`'))}.")
+    elif not found.asked and not seen:
         todo.insert(1, "Find the cause: tracelens analyze TRACE --waits.")
     if picture.launches_wait:
         todo.remove(fewer)

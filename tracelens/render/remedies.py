@@ -42,6 +42,11 @@ _FUSED = "torch.compile, which fuses elementwise kernels"
 _NAMED = 2
 
 
+def shorten(what: str) -> str:
+    """What to do about a part of the program that the GPU idles in."""
+    return f"shorten {what} or take it out of the step"
+
+
 def hides(row: CommunicationRow) -> list[str]:
     """What hides the communication of a row, a sentence or none."""
     said = _HIDES.get(row.purpose)

@@ -331,7 +331,8 @@ def _outside(out: _Out, report: Report) -> list[str]:
         said.append(_fitting(f"Other: {', '.join(parts)}", out.width, ", "))
     if covered.unattributed_frac >= _OUTSIDE and covered.unattributed:
         main = covered.unattributed[0]
-        said += [f"Unattributed: {main.reason}.", f"Fix: {main.remedy}."]
+        said.append(f"Unattributed: {main.reason}.")
+        said += [f"Fix: {main.remedy}."] if main.remedy not in report.summary.verdict_detail else []
     return said
 
 

@@ -21,7 +21,7 @@ from tracelens.accounting.limits import (
 from tracelens.numbers import capital, listed, ms, ms_range, pct
 from tracelens.render.costs import new_model
 from tracelens.render.groups import outside_parts
-from tracelens.render.remedies import FIND_CPU, FIND_RANK, LAUNCH_LESS, fusing
+from tracelens.render.remedies import FIND_CPU, FIND_RANK, LAUNCH_LESS, fusing, shorten
 from tracelens.render.step_times import SAME
 from tracelens.results import Coverage, Estimate, Finding, Report, Unattributed
 from tracelens.results.waiting import step_bound
@@ -200,8 +200,10 @@ def _both(seen: StepPicture, found: Limits) -> Verdict:
     )
 
 
-def _for_idle(seen: StepPicture, found: Limits) -> str:
+def _for_idle(seen: StepPicture, found: Limits, *, named: bool = False) -> str:
     """What to try, and the most it saves; batches and compilations are waited for whatever the launches.
+
+    What the CPU is in meanwhile has been ``named`` before.
 
     These waits are measured under the profiler: of idle time without it they are no known part.
     """
@@ -209,7 +211,7 @@ def _for_idle(seen: StepPicture, found: Limits) -> str:
     idle_ms = found.idle_ms if timed else seen.summary.idle_ms
     if seen.launches_wait and (within := seen.summary.idle_in) is not None:
         most_ms = min(within.ms_per_step, idle_ms)
-        return f"shorten `{within.op}` or take it out of the step, at most {ms(most_ms)}"
+        return f"{shorten('that' if named else f'`{within.op}`')}, at most {ms(most_ms)}"
     if seen.launches_wait or timed:
         return f"{FIND_CPU if seen.launches_wait else LAUNCH_LESS}, at most {ms(idle_ms)}"
     others = sum(one.evidence["wait_ms"] for one in seen.waits if one.evidence["kind"] not in _COPIES)
@@ -276,7 +278,7 @@ def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> Verdict:
             f"{TO_TRY} {fix}, at most {ms(min(wait_ms, idle_ms))} {per_step(seen.marked)}.",
             "",
         )
-    to_try = f"{TO_TRY} {_for_idle(seen, found)} per step."
+    to_try = f"{TO_TRY} {_for_idle(seen, found, named=True)} per step."
     within, doing = seen.summary.idle_in, "."
     if within is not None:
         doing = f"; for {ms(within.ms_per_step)} of {of} the CPU is in `{within.op}`."
@@ -429,7 +431,7 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
             if count == 1:
                 of = "in the GEMMs of"
             else:
-                more = f" What kernels besides GEMMs gain in another type is not counted.{more}"
+                more = f" What kernels besides GEMMs gain is not counted.{more}"
         waits = step_bound(seen.summary)
         how = "" if bound else ", predicted"
         if waits == "cpu" and any(one.counts == "kernels" for one in told):
@@ -458,7 +460,8 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
         return "No check could run on this trace."
     many = f"{passed} check{'' if passed == 1 else 's'} passed"
     if open_ > passed:
-        return f"Little could be judged: {open_} of {len(seen.checks)} checks could not run, {many}."
+        more = f". To judge more, {seen.to_judge}" if seen.to_judge else ""
+        return f"Little could be judged: {open_} of {len(seen.checks)} checks could not run, {many}{more}."
     rest = f", {open_} could not run" if open_ else ""
     return f"No change was found that saves time: {many}{rest}."
 
