@@ -303,12 +303,13 @@ def analyze_trace(
     step = step_of(report, gpu=hardware)
     others = other_rows(trace, links, attribution, calls, steps=times.count)
     facts = _facts(report, step, others)
+    inside, inside_ms = idle_in(trace, links, times)
     advice = advise(replace(facts, host_waits=host_waits(trace, links, times), padded=padded_batches(trace)))
     report = replace(
         report,
         findings=advice.findings,
         checks=advice.checks,
-        summary=replace(report.summary, idle_in=idle_in(trace, links, times) if times.marked else None),
+        summary=replace(report.summary, idle_in=inside, idle_in_ms=inside_ms),
         what_if=[scenario(step, text) for text in what_ifs],
         explorer=explore(step, advice.findings) if shape_search else Explorer(),
         shape_search=search_step(step, report.model, lacks=report.recording) if shape_search else None,

@@ -132,9 +132,9 @@ def _idle(report: Report) -> Card:
     ]
     if loads >= _LOADS or any(one.evidence["kind"] in ("data", "workers") for one in seen):
         todo.insert(0, loader)
-    if (within := summary.idle_in) is not None:
-        saw.append(f"For {f.ms(within.ms_per_step)} of it the CPU is in the {within.kind} `{within.op}`.")
-        todo.insert(0, f"{f.capital(remedies.shorten(f'`{within.op}`'))}.")
+    if summary.idle_in is not None:
+        saw.append(f"For {f.ms(summary.idle_in_ms)} of it the CPU is in `{summary.idle_in}`.")
+        todo.insert(0, f"{f.capital(remedies.SHORTEN.format(f'`{summary.idle_in}`'))}.")
     elif not found.asked and not seen:
         todo.insert(1, "Find the cause: tracelens analyze TRACE --waits.")
     if picture.launches_wait:

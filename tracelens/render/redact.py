@@ -31,7 +31,7 @@ KEY = "TRACELENS_REDACT_KEY"
 #: What a field of a result names.
 _FIELDS = {
     "kernel": "kernel", "kernels": "kernel", "names": "kernel", "path": "file", "file": "file", "op": "op",
-    "module": "module", "group": "group",
+    "idle_in": "op", "module": "module", "group": "group",
 }  # fmt: skip
 #: Where such a name can stand alone; elsewhere "mlp" is a component and no module.
 _NAMES = {*_FIELDS, "name", "pair", "slowest", "last"}

@@ -8,6 +8,7 @@ from tracelens.results import Check, CommunicationRow
 
 LAUNCH_LESS = 'CUDA graphs (torch.compile, mode="reduce-overhead")'
 FIND_CPU = "find what holds the CPU up"
+SHORTEN = "shorten {} or take it out of the step"
 FIND_RANK = "find the rank that the others wait for"
 #: What hides a collective behind compute, by what it serves. A framework's own setting stands where the
 #: purpose itself is known from that framework.
@@ -40,11 +41,6 @@ _FUSES = {
 _CHECKED = {"norm": "TL131", "attention.softmax": "TL117", "loss": "TL132", "optimizer": "TL129"}
 _FUSED = "torch.compile, which fuses elementwise kernels"
 _NAMED = 2
-
-
-def shorten(what: str) -> str:
-    """What to do about a part of the program that the GPU idles in."""
-    return f"shorten {what} or take it out of the step"
 
 
 def hides(row: CommunicationRow) -> list[str]:

@@ -21,7 +21,7 @@ from tracelens.accounting.limits import (
 from tracelens.numbers import capital, listed, ms, ms_range, pct
 from tracelens.render.costs import new_model
 from tracelens.render.groups import outside_parts
-from tracelens.render.remedies import FIND_CPU, FIND_RANK, LAUNCH_LESS, fusing, shorten
+from tracelens.render.remedies import FIND_CPU, FIND_RANK, LAUNCH_LESS, SHORTEN, fusing
 from tracelens.render.step_times import SAME
 from tracelens.results import Coverage, Estimate, Finding, Report, Unattributed
 from tracelens.results.waiting import step_bound
@@ -203,15 +203,14 @@ def _both(seen: StepPicture, found: Limits) -> Verdict:
 def _for_idle(seen: StepPicture, found: Limits, *, named: bool = False) -> str:
     """What to try, and the most it saves; batches and compilations are waited for whatever the launches.
 
-    What the CPU is in meanwhile has been ``named`` before.
-
-    These waits are measured under the profiler: of idle time without it they are no known part.
+    What the CPU is in meanwhile has been ``named`` before. These waits are measured under the profiler: of
+    idle time without it they are no known part.
     """
     timed = seen.summary.unprofiled.median_ms is not None
     idle_ms = found.idle_ms if timed else seen.summary.idle_ms
-    if seen.launches_wait and (within := seen.summary.idle_in) is not None:
-        most_ms = min(within.ms_per_step, idle_ms)
-        return f"{shorten('that' if named else f'`{within.op}`')}, at most {ms(most_ms)}"
+    if seen.launches_wait and seen.summary.idle_in_ms is not None:
+        most_ms = min(seen.summary.idle_in_ms, idle_ms)
+        return f"{SHORTEN.format('that' if named else f'`{seen.summary.idle_in}`')}, at most {ms(most_ms)}"
     if seen.launches_wait or timed:
         return f"{FIND_CPU if seen.launches_wait else LAUNCH_LESS}, at most {ms(idle_ms)}"
     others = sum(one.evidence["wait_ms"] for one in seen.waits if one.evidence["kind"] not in _COPIES)
@@ -279,9 +278,9 @@ def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> Verdict:
             "",
         )
     to_try = f"{TO_TRY} {_for_idle(seen, found, named=True)} per step."
-    within, doing = seen.summary.idle_in, "."
-    if within is not None:
-        doing = f"; for {ms(within.ms_per_step)} of {of} the CPU is in `{within.op}`."
+    doing = "."
+    if seen.summary.idle_in is not None:
+        doing = f"; for {ms(seen.summary.idle_in_ms)} of {of} the CPU is in `{seen.summary.idle_in}`."
     if found.idle_ms < _HOST * (without_ms or found.step_ms):
         more = _more(seen, alone=alone).removesuffix(".")
         return Verdict(f"The GPU is idle {part}{more}{doing}", to_try, "")

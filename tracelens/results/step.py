@@ -72,19 +72,6 @@ class UnprofiledSteps:
     times_ms: Annotated[list[float], says("of each of them, in order")] = field(default_factory=list)
 
 
-#: ``record_function``; an operator of PyTorch or of another library; a Python frame (with_stack=True).
-IdleKind = Literal["range", "operator", "function"]
-
-
-@dataclass(frozen=True, slots=True)
-class IdleIn:
-    """What the CPU is in for at least half of the time in which no GPU event runs."""
-
-    kind: IdleKind
-    op: Annotated[str, says("its name, of 60 letters at most")]
-    ms_per_step: Annotated[float, says("of the idle time")]
-
-
 @dataclass(frozen=True, slots=True)
 class Summary:
     step_ms: Annotated[StepTime, says("with the profiler running, which makes it longer")]
@@ -134,8 +121,9 @@ class Summary:
     ] = field(default_factory=dict)
     mfu_peak_tflops: Annotated[float | None, says("of all of them: 1 / sum(share / peak)")] = None
     idle_in: Annotated[
-        IdleIn | None, says("null: no range, operator or function holds so much, or no step is marked")
+        str | None, says("range, operator or function that the CPU is in for at least half of idle_ms")
     ] = None
+    idle_in_ms: Annotated[float | None, says("of idle_ms")] = None
 
 
 @dataclass(frozen=True, slots=True)
