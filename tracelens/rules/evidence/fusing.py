@@ -210,7 +210,7 @@ def _saw(facts: StepFacts, chain: Chain, cores: Sequence[CoreCalls]) -> str:
     if chain.maybe:
         text += (
             f" {plural(len(chain.maybe), 'row')} of copies or dropout around it,"
-            f" {ms(time_of(chain.maybe))}, perhaps go too."
+            f" {ms(time_of(chain.maybe))}, can go too."
         )
     return f"{text} One matrix of scores is {_matrix(cores)}."
 
