@@ -52,11 +52,11 @@ def _laid(parts: list[Part], places: Iterator[int]) -> Iterator[tuple[Row | None
         yield None, {"at": places_in[0], "last": places_in[-1], "name": part[0]}
 
 
-def _check(folder: Path, parts: list[Part]) -> None:
+def _check(folder: Path, parts: list[Part], *more: dict[str, Any]) -> None:
     laid = list(_laid(parts, count()))
     rows = [row for row, _ in laid if row is not None]
     frames = [found for row, found in laid if row is None]
-    events = written(rows)
+    events = [*written(rows), *more]
     for depth, found in enumerate(reversed(frames)):  # those around others come last
         margin = 8 - 7 * depth / len(frames)
         begin, dur = 10 + 100 * found["at"] - margin, 100 * (found["last"] - found["at"]) + 20 + 2 * margin
@@ -110,6 +110,17 @@ def test_behind_other_layers_only_products_of_data_embed(tmp_path: Path, product
     one: Part = ("Network_0", [_layer(1), _layer(2)])
     other: Part = ("Other_0", [_product(right, "Linear_71"), _layer(3), _layer(4)])
     _check(tmp_path, [one, other, *products * [_row(right, "aten::mm", number=-7)]])
+
+
+@pytest.mark.parametrize(("trained", "right"), [(6, "embedding"), (0, "unattributed")])
+def test_a_product_of_frozen_weights_takes_no_data(tmp_path: Path, trained: int, right: str) -> None:
+    """Only weights that are trained are turned back in the backward."""
+    one: Part = ("Network_0", [_layer(1), _layer(2)])
+    other: Part = ("Other_0", [_product(right, "Linear_71"), _layer(3), _layer(4)])
+    tie = {"Sequence number": 50, "Fwd thread id": 0}
+    turns = op("aten::t", ts=11 + 100 * trained, dur=1, **tie)
+    back = op("TBackward0", ts=5000, dur=5, **tie | {"Fwd thread id": 1})
+    _check(tmp_path, [one, other, _row(right, "aten::mm", number=-7)], turns, back)
 
 
 @pytest.mark.parametrize(("products", "right"), [(1, "unattributed"), (2, "logits")])

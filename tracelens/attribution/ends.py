@@ -30,6 +30,7 @@ _COPY = re.compile(r"aten::(copy_|_?to(_copy)?|contiguous|clone|_local_scalar_de
 _ASKS = re.compile(
     r"(aten|prims)::(eq|ne|lt|le|gt|ge|all|any|tri[lu]|where|masked_fill_?|(bitwise|logical)_\w+)"
 )
+_TURNS = "TBackward0"  # of a linear layer's weights
 _SEVERAL = 2  # layers of a network
 _FEW = 3  # modules of a kind in front; more are layers of another kind, as those of a graph network
 #: What pictures' backbones hand to several heads.
@@ -83,7 +84,7 @@ def ends(
     product = np.isin(rule, [RULE_CODE["linear"], RULE_CODE["convolution"]])
     # behind other layers, and of what has gradients, it can be a part of these: keys made ahead, scores
     linear = rule == RULE_CODE["linear"]  # a convolution's backward is one operator
-    multiplies, fed = linear[nodes] & ~own, _of_data(links, phases, linear)[nodes]
+    multiplies, fed = linear[nodes] & ~own, _of_data(trace, links, phases, linear)[nodes]
     front &= own | ~before | ~_like(top, multiplies) | _like(top, fed)
     head &= ~_like(top, fed)  # of data, behind layers: a table of what is asked for
     # several of a kind that others follow are stages, or make targets
@@ -107,14 +108,18 @@ def _ends_last(home: IntArray, when: Times, some: BoolArray) -> BoolArray:
     return found
 
 
-def _of_data(links: Links, phases: Phases, product: BoolArray) -> BoolArray:
-    """Per node: is it a product whose backward makes one, of its weights: what it takes has no gradient?"""
+def _of_data(trace: Trace, links: Links, phases: Phases, product: BoolArray) -> BoolArray:
+    """Per node: is it a product whose backward makes one, of its weights: what it takes has no gradient? Of
+    frozen weights it is that of what they take, and none is turned back for them."""
     tied = np.full(len(product), -1)
     tied[links.ops_at] = links.backward_to_forward
     back = product & phases.backward & (links.forest.outermost(product) == np.arange(len(product)))
     forward = look_up(tied, links.forest.nearest(tied >= 0)[back])
     found: BoolArray = product & (np.bincount(forward[forward >= 0], minlength=len(product)) == 1)
-    return found
+    turned = tied[trace.symbols.where(lambda text: text == _TURNS)[links.name]]
+    outer = links.forest.outermost(product)
+    trained = look_up(outer, links.forest.nearest(product)[turned[turned >= 0]])
+    return found & np.isin(outer, trained[trained >= 0]) if len(turned) else found
 
 
 def _attending(links: Links, paths: Paths, phases: Phases, rule: IntArray) -> NodeArray:
