@@ -196,15 +196,14 @@ def of_another_program(name: str) -> str:
 
 def no_gpu_event(name: str, events: int, fault: str | None) -> str:
     """Of a trace that cannot be analyzed; ``fault`` of one that is damaged."""
-    found = f"{name} holds no GPU event ({events:,} events of other kinds)"
     if fault is not None:
-        return f"{found} before the place where it breaks: {fault}; copy it again, or {RECORD_ONE}"
-    return f"{found}: {NO_GPU_RECORDED}"
+        return f"{name} holds no GPU event: {fault}; copy it again, or {RECORD_ONE}"
+    return f"{name} holds no GPU event ({events:,} events of other kinds): {NO_GPU_RECORDED}"
 
 
 def no_gpu_event_among(events: int, fault: str | None) -> str:
     """The same as a check of a trace; ``fault`` of one that is damaged."""
-    return f"no GPU event among {events:,} events{f', before it breaks: {fault}' if fault else ''}"
+    return f"no GPU event: {fault}" if fault else f"no GPU event among {events:,} events"
 
 
 def gpu_events(count: int, total_ms: float) -> str:
