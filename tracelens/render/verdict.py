@@ -436,8 +436,8 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
         if waits == "cpu" and any(one.counts == "kernels" for one in told):
             does = "takes" if count == 1 else "together take"
             return (
-                f"{changes} {does} {time} ({pct(time_ms / found.step_ms)}{how}) of GPU work off {step}, and the"
-                f" launches that are spared are not counted: {title}.{more}"
+                f"{changes} {does} {time} ({pct(time_ms / found.step_ms)}{how}) of GPU work off {step}, and"
+                f" the launches that are spared are not counted: {title}.{more}"
             )
         if waits == "cpu":  # a shorter kernel leaves a longer gap
             does = "shortens" if count == 1 else "together shorten"
