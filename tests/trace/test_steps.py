@@ -52,7 +52,9 @@ def test_ranges_that_hold_the_work_of_a_loop_are_its_steps(tmp_path: Path, names
         ("CustomAdam.step",),
         ("attention", "attention"),
         ("decoder_layer", "decoder_layer"),
+        ("## Call CompiledFxGraph fabc ##", "## Call CompiledFxGraph fabc ##"),  # one for all layers
         ("run 0", "run 1"),
+        ("nccl:all_reduce", "nccl:all_reduce"),
         ("model_inference",),
         ("timestep_embedding", "timestep_embedding"),
     ],

@@ -18,8 +18,11 @@ _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 _SERVED = re.compile(r"^(execute(_\d+)?_context_\d+\(|step\[\w+ bs=\d)")
 #: ``train_step``, ``training_step 3``, ``iteration_7``; no step of an optimizer (``CustomAdam.step``).
 _NAMED = re.compile(r"(?i)^(?!.*optim)(\w{1,60}[ _-])?(step|iter(ation)?)([ _.:#-]*\d+)?$")
-#: Any range that comes again with as many launches, ``model_inference``; no layer, and no part of one.
-_REPEATED = re.compile(r"(?i)^(?!.*(layer|block|stage|att|mlp|ffn|feed|expert|head|embed|norm|micro|optim)).")
+#: Any range that comes again with as many launches, ``model_inference``; no layer, no part of one, and no
+#: graph of torch.compile, unit of FSDP or collective, which can be a layer's.
+_REPEATED = re.compile(
+    r"(?i)^(?!.*(layer|block|stage|att|mlp|ffn|feed|expert|head|embed|norm|micro|optim|compiled|fsdp|sharded|nccl))."
+)
 _WITHIN = re.compile(r"\(.*?\)|\[.*?\]|\d+")
 _ALL = 0.95  # of the launches: what holds fewer is a part of a step
 _UPDATE = "Optimizer.step#"  # torch.optim: the end of a step, so a range before it is of a micro-batch
