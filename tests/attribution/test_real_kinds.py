@@ -165,6 +165,20 @@ def test_a_product_fused_with_its_activation_is_known_by_the_product_behind_it(t
     assert (model.layers.value, model.hidden.value, model.ffn.value) == (3, HIDDEN, FFN)
 
 
+@pytest.mark.parametrize("layers", [(0, 2), (0, 1, 2)])
+def test_heads_that_attend_as_one_longer_sequence_are_those_of_the_stream(
+    tmp_path: Path, layers: tuple[int, ...]
+) -> None:
+    """KellerJordan/modded-nanogpt since 2026: in some layers two heads are one of twice the tokens."""
+    rows = [*NANOGPT]
+    cores = [at for at, row in enumerate(rows) if row.right == "attention.core"]
+    for at in (cores[layer] for layer in layers):
+        rows[at] = replace(rows[at], dims=([2 * TOKENS, 3, 128],) * 3)
+    trace, links, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+    assert model_dims(found, find_calls(trace, links, found)).layers.value == 3
+
+
 def test_between_kernels_that_only_an_optimizer_runs_all_is_the_optimizer(tmp_path: Path) -> None:
     products = ([5, 768, 768],) * 3
     newton_schulz = [

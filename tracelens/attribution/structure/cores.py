@@ -38,6 +38,7 @@ from tracelens.attribution.structure.walk import routes
 
 _TO_ROOT = 3  # units from the mean of squares to the root of it, at most
 _NEAR = 256  # units between scores, softmax and values, at most: Longformer has 76
+_TAKEN = 64  # units from a core to the product that takes its output, less than this
 _POSITIONS = 2  # linear layers within the scores of an attention
 _COORDINATES = 4  # numbers that say how two positions lie to one another, at most
 _HEADS_WIDE = 4  # times as wide as what makes a number for each of them are all heads together, where untold
@@ -57,7 +58,20 @@ def find_cores(run: Run) -> list[Core]:
     among = [*_among(run, found)]
     others = {at for core in among for at in core.parts}
     found = [replace(c, parts={at: part for at, part in c.parts.items() if at not in others}) for c in found]
-    return in_one(run, sorted((*found, *among), key=lambda core: core.first))
+    return [_on_tokens(run, core) for core in in_one(run, sorted((*found, *among), key=lambda c: c.first))]
+
+
+def _on_tokens(run: Run, core: Core) -> Core:
+    """The core with the heads that a token has: several can attend as one whose sequence is as many times as
+    long (paired heads of KellerJordan/modded-nanogpt), which the product that takes the output tells."""
+    width, tokens = core.out_width, core.tokens
+    near = range(core.last + 1, min(core.last + _TAKEN, len(run)))
+    shapes = (s for at in near if (s := run.shape(at)) and s.batch == 1 and width and tokens)
+    taken = ((s.m, s.k) for s in shapes if s.m * s.k == (tokens or 0) * (width or 0))
+    rows, wide = next(taken, (tokens, width))
+    times = wide // width if width and wide and rows and tokens == rows * (wide // width) else 1
+    heads, kv_heads = (count and count * times for count in (core.heads, core.kv_heads))
+    return replace(core, tokens=rows, heads=heads, kv_heads=kv_heads) if times > 1 else core
 
 
 def _chooses(it: Match) -> bool:
