@@ -109,6 +109,8 @@ def test_what_counts_places_between_lookups_is_of_the_embeddings(tmp_path: Path)
         ("triton_poi_fused__to_copy__unsafe_index_put_add_mul_neg_new_zeros_4", "other"),
         ("triton_poi_fused__to_copy_add_arange_clamp_mul_sub_9", "other"),  # the rows that it takes
         ("triton_poi_fused__unsafe_index_add_gelu_mul_sub_3", None),
+        ("triton_poi_fused__to_copy__unsafe_index_put_mul_new_zeros_permute_view_4", None),  # of distances
+        ("triton_poi_fused__unsafe_index_put_floor_mul_new_zeros_permute_rsub_view_4", "other"),
         ("triton_poi_fused_add_clamp_7", None),
         ("triton_poi_fused_add_77", None),
         ("triton_tem_fused_mm_3", None),

@@ -13,6 +13,7 @@ from tracelens.gemm.inductor_ops import CAST, CONVOLUTION, LAYOUT
 _NORMS = frozenset({"norm", "norm_backward"})
 #: Of torch/_decomp/decompositions.py, upsample: rows and columns are taken, and weighed by how near they are.
 _BETWEEN_PIXELS = frozenset({"_unsafe_index", "_unsafe_index_put"})
+_TURNS = frozenset({"permute", "transpose"})
 _WEIGHED = frozenset({"add", "arange", "clamp", "div", "floor", "mul", "neg", "new_zeros", "rsub", "sub"})
 #: Only names that can mean one thing. Generic kernels (elementwise, reduce, GEMM) are not here.
 _KERNELS: tuple[tuple[str, ...], ...] = (
@@ -103,5 +104,7 @@ def listed(name: str) -> str | None:
     moves = LAYOUT | CAST
     bare = {*fused.ops} <= CONVOLUTION | moves | pools and not CONVOLUTION.isdisjoint(fused.ops)
     between = not _BETWEEN_PIXELS.isdisjoint(fused.ops) or {*fused.ops} >= {"arange", "clamp", "mul"}
+    # in one dimension a table of distances, which is turned over for its heads, is made longer
+    between &= "floor" in fused.ops or _TURNS.isdisjoint(fused.ops)
     bare |= between and {*fused.ops} <= _BETWEEN_PIXELS | _WEIGHED | moves
     return "other" if bare and not fused.unknown else None
