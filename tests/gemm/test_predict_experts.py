@@ -204,7 +204,26 @@ def test_triton_kernels_move_the_rows_of_other_gpus_experts_too(name: str) -> No
     assert (times(work_of(far), own) / far["time_us"]).median() < 0.6
 
 
-def test_only_triton_kernels_do() -> None:
+@pytest.mark.skipif(not (FOLDER / "moe.parquet").exists(), reason="the measured tables are not here")
+@pytest.mark.parametrize(("dtype", "without"), [("bf16", 0.85), ("fp8-block", 0.6), ("nvfp4", 0.75)])
+def test_blackwell_s_kernels_are_given_the_rows_of_other_gpus_experts_too(dtype: str, without: float) -> None:
+    """As above; and no row of the geometry whose experts they choose by groups is judged or fitted."""
+    rates = expert_rates(find_gpu(None, override="b200"), dtype)
+    assert isinstance(rates, ExpertRates) and 0.3 < rates.shares.foreign_frac < 0.8
+    table = layers("b200_sxm", dtype)
+    sizes = zip(table["hidden_size"], table["inter_size"], table["num_experts"], strict=True)
+    assert (DEEPSEEK.hidden, DEEPSEEK.inter, DEEPSEEK.experts) not in set(sizes)
+    table = table[table["judging"] & (table["num_tokens"] >= 512)].reset_index(drop=True)
+    table = table.assign(mid=times(work_of(table), rates))
+    assert uneven_error(table).median() <= 0.065
+    far = table[table["moe_ep_size"] >= 64]
+    own = replace(rates, shares=replace(rates.shares, foreign_frac=0.0))
+    assert len(far) > 300
+    assert abs((far["mid"] / far["time_us"]).median() - 1) <= 0.1
+    assert (times(work_of(far), own) / far["time_us"]).median() < without
+
+
+def test_kernels_that_are_given_their_own_rows_move_no_others() -> None:
     for dtype in ("bf16", "fp8", "fp8-block"):
         rates = expert_rates(H100, dtype)
         assert isinstance(rates, ExpertRates) and rates.shares.foreign_frac == 0

@@ -142,7 +142,8 @@ def _moved_us(work: ExpertWork, rates: ExpertRates, *, passes: float) -> Array:
     """Rows gathered and written for the experts, activated, and summed up per token.
 
     vLLM's Triton experts do so with every row, also those whose expert is on another GPU: such rows are
-    zeros (``write_zeros_to_output`` in vllm/model_executor/layers/fused_moe/fused_moe.py).
+    zeros (``write_zeros_to_output`` in vllm/model_executor/layers/fused_moe/fused_moe.py). TensorRT-LLM's of
+    Blackwell are given every token, too, and what they take grows with all rows.
     """
     size = rates.element_bytes
     foreign = np.maximum(work.tokens * work.top_k - work.rows, 0.0)
