@@ -52,6 +52,8 @@ class Decision:
 
 
 CORE = ("attention.scores", "attention.softmax", "attention.values")
+#: Roles of the elements of a path, outermost first.
+_Roles = tuple[str | None, ...]
 _FROM_OP = {
     "core": "attention.core",
     "loss": "loss",
@@ -77,7 +79,6 @@ _PLAIN_ROLE = {
     "mixer": "other",
     "stem": "other",
     "router": "moe.router",
-    "embedding": "embedding",
     "loss": "loss",
     "grad_clip": "grad_clip",
     "head_transform": "other",  # BERT's dense layer before the vocabulary
@@ -220,7 +221,7 @@ def _elsewhere(s: Situation, path: Path) -> Decision | None:
     return Decision("other", "annotation" if path.elements[-1].named else "module_stack")
 
 
-def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
+def _special_op(s: Situation, roles: _Roles) -> Decision | None:
     """Operators that say what they are wherever they stand."""
     if s.outer == "fused_logits_loss":
         return _fused_head(s)
@@ -263,10 +264,9 @@ def _in_product(path: Path | None) -> bool:
     return path is not None and any(_PRODUCT.match(element.text) for element in path.elements)
 
 
-def _of_role(
-    s: Situation, role: str, outer: tuple[str | None, ...], inner: tuple[str | None, ...] = ()
-) -> str | None:
+def _of_role(s: Situation, role: str, outer: _Roles, inner: _Roles) -> str | None:
     is_linear = s.inner == "linear" or s.inner == "bmm"
+    product = is_linear or is_of_product(s.path)
     if not s.experts and role in ("router", "experts", "shared", "moe"):
         return None  # one word proves no mixture
     if role == "shared":
@@ -284,37 +284,21 @@ def _of_role(
     if role == "gate":
         return _of_gate(s, outer)
     if role in _LINEAR_ROLE:
-        if s.outer in _ACTIVATIONS:
-            if role == "logits":
-                return None if inner else "logits"
-            return "mlp.activation" if _LINEAR_ROLE[role].startswith("mlp.") else None
-        if role == "logits" and "attention" in outer:
-            return None  # the output head of an attention block is no vocabulary
-        if role == "attention_output" and "mlp" in outer and "attention" not in outer:
-            return "mlp.down"  # T5 calls it wo there too
-        if _LINEAR_ROLE[role].startswith("mlp.") and "attention" in outer and "mlp" not in outer:
-            return "attention.other"  # a gate on the output of the core
-        return _LINEAR_ROLE[role]
+        return _of_linear_role(s, role, outer, inner)
     if role == "intermediate":
-        product = is_linear or is_of_product(s.path)
         return "mlp.up" if product and s.outer not in _ACTIVATIONS else "mlp.activation"
     if role == "bert_output":
         return _of_output(is_linear, outer)
     if role == "attention":
-        return _in_attention(s, is_linear or is_of_product(s.path))
+        return _in_attention(s, product)
     if (
         role in ("mlp", "loss")
         and s.path is not None
         and any(map(is_block, s.path.elements[len(outer) + 1 :]))
     ):
         return None  # a network of layers that is called one
-    if role == "mlp" and outer[-1:] == ("embedding",):
-        return "embedding"
-    if role == "mlp" and "attention" in outer and s.after_core is False:
-        return "attention.other"  # makes what queries are scaled with, or a bias of places
     if role == "mlp":
-        mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
-        return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear or is_of_product(s.path))
+        return _of_mlp(s, outer, inner, product)
     if role == "activation":
         own = s.path.elements[: len(outer) + 1] if s.path else ()
         gates = any(x.role == "activation" and _GATED_MLP.search(x.text) for x in own)
@@ -326,19 +310,48 @@ def _of_role(
         return "attention.other" if element_role(s.path.elements[-1].text) == "attention" else None
     if role in ("residual", "loss") and inner:
         return None  # the layer whose result it adds; a model that a loss runs
-    if role == "embedding" and "attention" in outer:
+    if role == "embedding":
+        return _of_embedding(s, outer, inner, is_linear)
+    return _PLAIN_ROLE.get(role)
+
+
+def _of_linear_role(s: Situation, role: str, outer: _Roles, inner: _Roles) -> str | None:
+    if s.outer in _ACTIVATIONS:
+        if role == "logits":
+            return None if inner else "logits"
+        return "mlp.activation" if _LINEAR_ROLE[role].startswith("mlp.") else None
+    if role == "logits" and "attention" in outer:
+        return None  # the output head of an attention block is no vocabulary
+    if role == "attention_output" and "mlp" in outer and "attention" not in outer:
+        return "mlp.down"  # T5 calls it wo there too
+    if _LINEAR_ROLE[role].startswith("mlp.") and "attention" in outer and "mlp" not in outer:
+        return "attention.other"  # a gate on the output of the core
+    return _LINEAR_ROLE[role]
+
+
+def _of_mlp(s: Situation, outer: _Roles, inner: _Roles, product: bool) -> str | None:
+    if outer[-1:] == ("embedding",):
+        return "embedding"
+    if "attention" in outer and s.after_core is False:
+        return "attention.other"  # makes what queries are scaled with, or a bias of places
+    mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
+    return _among_experts(s, "moe") if mixture else _in_mlp(s, product)
+
+
+def _of_embedding(s: Situation, outer: _Roles, inner: _Roles, is_linear: bool) -> str | None:
+    if "attention" in outer:
         return "attention.other"  # of positions, to one another
-    if role == "embedding" and (s.vocabulary == "logits" or (is_linear and s.vocabulary == "weight")):
+    if s.vocabulary == "logits" or (is_linear and s.vocabulary == "weight"):
         return "logits"  # the table, read the other way (MPT)
-    if role == "embedding" and "layer" in inner:
+    if "layer" in inner:
         # the blocks of a backbone that makes patches, or layers that embed columns of a table; where a whole
         # encoder embeds, a sum can be of its stream (transformers models/pe_audio_video)
         beside = s.beside_convolution and s.residual is False
         return "other" if beside or s.outer == "convolution" else None
-    return _PLAIN_ROLE.get(role)
+    return "embedding"
 
 
-def _of_activation(s: Situation, outer: tuple[str | None, ...]) -> str | None:
+def _of_activation(s: Situation, outer: _Roles) -> str | None:
     """By the block around it that says something; directly in a module of no known kind it can be any."""
     around = [role for role in outer if role != "activation"]
     if not {"head_transform", "logits"}.isdisjoint(around) and "layer" not in around:
@@ -377,14 +390,14 @@ def _of_state_space(s: Situation) -> str:
     return "ssm.conv" if s.outer == "convolution" else "ssm.scan"
 
 
-def _of_gate(s: Situation, outer: tuple[str | None, ...]) -> str | None:
+def _of_gate(s: Situation, outer: _Roles) -> str | None:
     """``gate`` routes tokens in a model with experts, and is half of a gated MLP in one without."""
     if s.experts:
         return "moe.router"
     return "mlp.gate" if "mlp" in outer else None
 
 
-def _of_output(is_linear: bool, outer: tuple[str | None, ...]) -> str | None:
+def _of_output(is_linear: bool, outer: _Roles) -> str | None:
     """``BertOutput`` in a layer closes the MLP, ``output`` in attention that; at the top it is the head."""
     if "attention" in outer:
         return "attention.output"
