@@ -11,7 +11,7 @@ import re
 from benchmarks.hub.truth import Place
 from benchmarks.libraries.clones_truth import _ACT, _ANY, _MASK, _ROUTES, _SENDS
 from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row, feed_forwards, row_of, settled
-from benchmarks.libraries.truth import _NORMS, _in_attention
+from benchmarks.libraries.truth import _NORMS, unlisted
 
 _PRODUCT = "linear|conv1d"
 _HEAD = "logits other"
@@ -304,10 +304,5 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "norm other"
     if (function in _NORMS or _PLAIN.fullmatch(own)) and not place.names[-1].endswith(("q_norm", "k_norm")):
         return "norm"
-    if found := row_of(_ROWS, place, function, equal=equal, weighed=weighted):
-        return found
-    if function == "embedding":
-        return "embedding"
-    if place.within(_ATTENTION) >= 0:
-        return _in_attention(function, seen=place.seen, weighted=weighted)
-    return "residual" if equal else ""
+    found = row_of(_ROWS, place, function, equal=equal, weighed=weighted)
+    return found or unlisted(place, function, _ATTENTION, weighted=weighted, equal=equal)

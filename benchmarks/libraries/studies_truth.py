@@ -16,7 +16,7 @@ from benchmarks.libraries import recipes_truth
 from benchmarks.libraries.clones_truth import _ACT, _ANY, _MASK, _ROUTES, _SENDS, _STOCHASTIC
 from benchmarks.libraries.more_truth import _AROUND, _CONDITION, _IN, Row, feed_forwards, row_of, settled
 from benchmarks.libraries.repos_truth import _ROTATES, _SCALE
-from benchmarks.libraries.truth import _NORMS, _in_attention
+from benchmarks.libraries.truth import _NORMS, unlisted
 
 _PRODUCT = "linear|addmm|mm|conv[123]d"
 _MATMUL = "matmul|__matmul__|bmm|einsum"
@@ -289,10 +289,5 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "norm other"
     if function in _NORMS or _PLAIN.fullmatch(own):
         return "norm"
-    if found := row_of(_ROWS, place, function, equal=equal, weighed=weighed):
-        return found
-    if function == "embedding":
-        return "embedding"
-    if place.within(_ATTENTION) >= 0:
-        return _in_attention(function, seen=place.seen, weighted=weighted)
-    return "residual" if equal else ""
+    found = row_of(_ROWS, place, function, equal=equal, weighed=weighed)
+    return found or unlisted(place, function, _ATTENTION, weighted=weighted, equal=equal)

@@ -238,6 +238,15 @@ def _in_attention(function: str, *, seen: str, weighted: bool) -> str:
     return "attention.* norm" if function == "normalize" else "attention.*"
 
 
+def unlisted(place: Place, function: str, attends: re.Pattern[str], *, weighted: bool, equal: bool) -> str:
+    """The truth of what no row names: tables, what a module that attends does beside its products, sums."""
+    if function == "embedding":
+        return "embedding"
+    if place.within(attends) >= 0:
+        return _in_attention(function, seen=place.seen, weighted=weighted)
+    return "residual" if equal else ""
+
+
 def _in_mixture(place: Place, function: str, *, weighted: bool) -> str:
     if place.names[-1] == "gate":
         return "moe.router"
