@@ -197,11 +197,6 @@ class Page:
             "Page.javascriptDialogOpening",
         )
 
-    def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """Save a PNG of the page."""
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
-        path.write_bytes(decode(data))
-
     def picture(self, left: float, top: float, width: float, height: float) -> bytes:
         """Return a PNG of this part of the page, wherever it is scrolled to."""
         clip = {"x": left, "y": top, "width": width, "height": height, "scale": 1}

@@ -35,6 +35,12 @@ def _report(name: str) -> Report:
     return sample_report.full() if name == "full" else analyzed(TRACES[name]).report
 
 
+def _drawn(name: str, frame: Frame) -> Roofline:
+    report = _report(name)
+    drawn = roofline(report, report.gemms, frame=frame)
+    return drawn or pytest.skip("no roofline of this trace")
+
+
 def _box(words: str, x: float, y: float, anchor: str, frame: Frame) -> Box:
     width = 0.9 * frame.character * len(words)  # a font a tenth wider than it is counted for is rare
     left = x - {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * width
@@ -48,10 +54,7 @@ def _meet(one: Box, other: Box) -> bool:
 @pytest.mark.parametrize("frame", [WIDE, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("name", ["full", *TRACES])
 def test_names_are_free_of_each_other_and_of_points(name: str, frame: Frame) -> None:
-    report = _report(name)
-    drawn = roofline(report, report.gemms, frame=frame)
-    if drawn is None:
-        pytest.skip("no roofline of this trace")
+    drawn = _drawn(name, frame)
     bounds = [_box(one.label, one.label_x, one.label_y, "end", frame) for one in drawn.roofs]
     names = [_box(p.label, p.label_x, p.label_y, p.anchor, frame) for p in drawn.points if p.label]
     assert bounds and names
@@ -98,10 +101,7 @@ def _others(point: Point, drawn: Roofline) -> list[Point]:
 def test_a_name_is_nearer_to_its_own_mark_than_to_any_other_or_a_line_leads_there(
     name: str, frame: Frame
 ) -> None:
-    report = _report(name)
-    drawn = roofline(report, report.gemms, frame=frame)
-    if drawn is None:
-        pytest.skip("no roofline of this trace")
+    drawn = _drawn(name, frame)
     for point in drawn.points:
         box = _box(point.label, point.label_x, point.label_y, point.anchor, frame)
         others = _others(point, drawn)
@@ -125,10 +125,7 @@ def test_a_name_is_nearer_to_its_own_mark_than_to_any_other_or_a_line_leads_ther
 @pytest.mark.parametrize("frame", [WIDE, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("name", ["full", *TRACES])
 def test_the_largest_and_the_fastest_have_a_name(name: str, frame: Frame) -> None:
-    report = _report(name)
-    drawn = roofline(report, report.gemms, frame=frame)
-    if drawn is None:
-        pytest.skip("no roofline of this trace")
+    drawn = _drawn(name, frame)
     largest, fastest = max(drawn.points, key=lambda p: p.r), min(drawn.points, key=lambda p: p.y)
     for wanted in (largest, fastest):
         there = [p.label for p in drawn.points if p not in _others(wanted, drawn)]

@@ -221,22 +221,8 @@ def flash_attention(rec: Recorder, q: Value, k: Value, v: Value) -> Value:
 
         def backward(grads: Grads) -> Grads:
             grad = only(grads)
-            saved = (
-                grad,
-                q,
-                k,
-                v,
-                out,
-                lse,
-                None,
-                None,
-                sequence_length,
-                sequence_length,
-                0.0,
-                True,
-                None,
-                None,
-            )
+            lengths = (sequence_length, sequence_length)
+            saved = (grad, q, k, v, out, lse, None, None, *lengths, 0.0, True, None, None)
             with rec.op("aten::_scaled_dot_product_flash_attention_backward", (*saved, None)):
                 gradient_rows = [plain_transpose(rec, x, 1, 2) for x in (grad, q, k, v, out)]
                 with rec.op("aten::_flash_attention_backward", (*gradient_rows, lse, *saved[6:], None)):

@@ -18,8 +18,8 @@ from torch.fx import Graph
 
 from tests.kept import kept
 from tests.synthetic import gpu
-from tests.synthetic.layout import as_dicts, document, header, in_file_order
-from tests.synthetic.spec import Event, ModelSpec, Options, Synthetic
+from tests.synthetic.layout import header, in_file_order
+from tests.synthetic.spec import ModelSpec, Options, Synthetic
 from tests.synthetic.values import BF16, F32, Argument, Value, tensor
 from tests.zoo import parts
 from tests.zoo.compiled_graphs import annotated_part, capture
@@ -30,7 +30,7 @@ from tests.zoo.compiled_truth import CompiledTruth
 from tests.zoo.dims import Attention, Build, Checkpoint, Dims
 from tests.zoo.families import FAMILIES
 from tests.zoo.layouts import LAYOUTS, Layout
-from tests.zoo.recording import recipe
+from tests.zoo.recording import InFile, recipe
 from tests.zoo.shipped import shipped
 
 _NS = "at::native::(anonymous namespace)::"
@@ -57,7 +57,7 @@ class CompiledOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledZoo:
+class CompiledZoo(InFile):
     """A recording of compiled training steps. ``truth`` is by start time."""
 
     family: str
@@ -68,18 +68,6 @@ class CompiledZoo:
     @property
     def truth(self) -> list[CompiledTruth]:
         return [row for row in self.synthetic.truth if isinstance(row, CompiledTruth)]
-
-    @property
-    def records(self) -> list[Event]:
-        return self.synthetic.records
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        return as_dicts(self.records)
-
-    def text(self) -> str:
-        """The whole file."""
-        return document(self.synthetic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,6 @@ class Inputs:
     def bytes(self, i: int) -> int:
         return self.elements(i) * SIZES.get(self.types[i], 0)
 
-    def row_major(self, i: int) -> bool:
-        expected = 1
-        for size, stride in zip(reversed(self.sizes[i]), reversed(self.strides[i]), strict=True):
-            if size != 1 and stride != expected:
-                return False
-            expected *= size
-        return True
-
     @property
     def tensors(self) -> list[int]:
         """Positions of the inputs that are tensors with dimensions."""

@@ -60,19 +60,11 @@ class Program:
     dims: Dims
 
 
-@dataclass(frozen=True, slots=True)
-class Zoo:
-    """A recording. ``truth`` is by start time; of a CUDA graph all kernels share one correlation."""
+class InFile:
+    """What the file of a recording holds."""
 
-    family: str
-    options: ZooOptions
-    dims: Dims
-    program: Program
+    __slots__ = ()
     synthetic: Synthetic
-
-    @property
-    def truth(self) -> list[Truth]:
-        return self.synthetic.truth
 
     @property
     def records(self) -> list[Event]:
@@ -85,6 +77,21 @@ class Zoo:
     def text(self) -> str:
         """The whole file."""
         return document(self.synthetic)
+
+
+@dataclass(frozen=True, slots=True)
+class Zoo(InFile):
+    """A recording. ``truth`` is by start time; of a CUDA graph all kernels share one correlation."""
+
+    family: str
+    options: ZooOptions
+    dims: Dims
+    program: Program
+    synthetic: Synthetic
+
+    @property
+    def truth(self) -> list[Truth]:
+        return self.synthetic.truth
 
 
 def program_of(family: str, options: ZooOptions) -> Program:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
 from tracelens.render.facts import cut_words, per_step
+from tracelens.render.step_times import SAME
 from tracelens.results import Estimate, Report
 from tracelens.results.waiting import mean_ms
 
 _LEAST = "≥ "  # before a figure of what was recognised, where more can be there
-_SAME = 0.03  # step times that differ by less are taken for the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _busy(report: Report) -> Number:
 def _apart(report: Report) -> bool:
     """Do the mean and the median of the steps differ? One long step moves the mean and not the median."""
     mean = mean_ms(report.summary)
-    return abs(mean - report.summary.step_ms.median) > _SAME * mean
+    return abs(mean - report.summary.step_ms.median) > SAME * mean
 
 
 def _stake(report: Report) -> Number:
