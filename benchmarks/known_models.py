@@ -24,15 +24,8 @@ from tracelens.suggestions import suggest
 
 MODELS = Path(__file__).parents[1] / "tests" / "advice" / "known_models.csv"
 GPUS = (
-    "a100-sxm-40gb",
-    "a100-sxm-80gb",
-    "h100-sxm",
-    "h200",
-    "b200",
-    "l40s",
-    "rtx-4090",
-    "rtx-pro-6000-server",
-)
+    "a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "h200", "b200", "l40s", "rtx-4090", "rtx-pro-6000-server",
+)  # fmt: skip
 #: Where what odd sizes cost was measured (the paper's sweeps on A100; public traces and sweeps on H100).
 ALIGNMENT_KNOWN = ("a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "h200")
 _GIVEN = ("name", "model_type", "experts", "top_k", "tie_word_embeddings")

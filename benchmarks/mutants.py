@@ -53,15 +53,8 @@ ROOMS = {
     "comparison": ["tests/compare"],
 }
 _COPIED = (
-    "tracelens",
-    "tests",
-    "templates",
-    "docs",
-    "sample_traces",
-    "benchmarks",
-    "pyproject.toml",
-    "README.md",
-)
+    "tracelens", "tests", "templates", "docs", "sample_traces", "benchmarks", "pyproject.toml", "README.md",
+)  # fmt: skip
 _HANGS_S = 600
 #: Files that are run before the others are imported, which takes longer than most of their tests.
 _FIRST = 6

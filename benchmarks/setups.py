@@ -31,15 +31,9 @@ from tests.zoo.program import Op
 from tests.zoo.training import Training
 
 SETUPS = (
-    "checkpointed",
-    "reentrant",
-    "adapters",
-    "few-adapters",
-    "checkpointed-adapters",
-    "eager",
-    "autocast",
+    "checkpointed", "reentrant", "adapters", "few-adapters", "checkpointed-adapters", "eager", "autocast",
     "trained",
-)
+)  # fmt: skip
 _RECORDER = "benchmarks.hub.recording"
 _ADAPTER = "lora_"
 _BASE = "base_layer"  # of huggingface/peft src/peft/tuners/lora/layer.py

@@ -24,21 +24,9 @@ from typing import TYPE_CHECKING, Any
 from tracelens.version import __version__
 
 __all__ = [
-    "Analysis",
-    "InputError",
-    "TracelensError",
-    "UsageError",
-    "__version__",
-    "analyze",
-    "capture",
-    "compare",
-    "compare_folders",
-    "doctor",
-    "experts",
-    "gemm",
-    "load",
-    "suggest",
-]
+    "Analysis", "InputError", "TracelensError", "UsageError", "__version__", "analyze", "capture", "compare",
+    "compare_folders", "doctor", "experts", "gemm", "load", "suggest",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from tracelens.api import ShownAnalysis as Analysis

@@ -38,38 +38,15 @@ Phase = Literal["forward", "backward", "recompute", "optimizer", "other"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 COMPONENTS = (
-    "embedding",
-    "norm",
-    "attention.qkv",
-    "attention.rope",
-    "attention.scores",
-    "attention.softmax",
-    "attention.values",
-    "attention.core",
-    "attention.output",
-    "attention.other",
-    "mlp.up",
-    "mlp.gate",
-    "mlp.activation",
-    "mlp.down",
-    "mlp.other",
-    "moe.router",
-    "moe.experts",
-    "moe.dispatch",
-    "ssm.projection",
-    "ssm.conv",
-    "ssm.scan",
-    "residual",
-    "dropout",
-    "logits",
-    "loss",
-    "optimizer",
-    "grad_clip",
-    "communication",
-    "memory",
-    "other",
-    "unattributed",
-)
+    "embedding", "norm",
+    "attention.qkv", "attention.rope", "attention.scores", "attention.softmax", "attention.values",
+    "attention.core", "attention.output", "attention.other",
+    "mlp.up", "mlp.gate", "mlp.activation", "mlp.down", "mlp.other",
+    "moe.router", "moe.experts", "moe.dispatch",
+    "ssm.projection", "ssm.conv", "ssm.scan",
+    "residual", "dropout", "logits", "loss", "optimizer", "grad_clip",
+    "communication", "memory", "other", "unattributed",
+)  # fmt: skip
 
 #: Components that are told together, in the order data flows through a step.
 GROUPED: dict[str, tuple[str, ...]] = {
@@ -120,19 +97,9 @@ ROLES: tuple[Role, ...] = get_args(Role)
 #: What a communication kernel does, in PyTorch's words. ``packing``: a kernel or copy that lays data out for
 #: a collective; ``other``: communication whose name and operator do not say what it does.
 Collective = Literal[
-    "all_reduce",
-    "reduce_scatter",
-    "all_gather",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "send/recv",
-    "barrier",
-    "packing",
-    "other",
-]
+    "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter",
+    "send/recv", "barrier", "packing", "other",
+]  # fmt: skip
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 #: What communication serves.

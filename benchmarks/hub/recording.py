@@ -45,16 +45,8 @@ _SAMPLES = torch.library.Library("aten", "IMPL", "Meta")
 #: Numbers that only a device could tell.
 _ANY_VALUE = {"__int__": 1, "__index__": 1, "__float__": 1.0, "equal": False, "__contains__": False}
 _LOOKS = (
-    "size",
-    "dim",
-    "numel",
-    "stride",
-    "is_contiguous",
-    "__get__",
-    "__len__",
-    "data_ptr",
-    "is_floating_point",
-)
+    "size", "dim", "numel", "stride", "is_contiguous", "__get__", "__len__", "data_ptr", "is_floating_point",
+)  # fmt: skip
 
 
 def _sample(x: Tensor, grid: Tensor, mode: int, padding: int, corners: bool) -> Tensor:

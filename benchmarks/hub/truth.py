@@ -125,17 +125,8 @@ _LOGITS = re.compile(
 )
 
 _LINEAR = (
-    "linear",
-    "addmm",
-    "matmul",
-    "bmm",
-    "baddbmm",
-    "einsum",
-    "__matmul__",
-    "__rmatmul__",
-    "mm",
-    "conv1d",
-)
+    "linear", "addmm", "matmul", "bmm", "baddbmm", "einsum", "__matmul__", "__rmatmul__", "mm", "conv1d",
+)  # fmt: skip
 _GROUPED = ("_grouped_mm", "grouped_mm")
 _MOVES = (
     "sort", "argsort", "index_select", "gather", "scatter", "scatter_add", "index_add", "index_add_", "where",

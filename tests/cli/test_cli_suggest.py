@@ -154,18 +154,8 @@ def test_a_good_shape_that_does_not_fit(said: Listener) -> None:
 
 def test_small_counts_read_as_one_says_them() -> None:
     tiny = [
-        "--hidden",
-        "64",
-        "--heads",
-        "2",
-        "--layers",
-        "2",
-        "--vocab",
-        "256",
-        "--gpu",
-        "rtx-4090",
-        "--step",
-    ]
+        "--hidden", "64", "--heads", "2", "--layers", "2", "--vocab", "256", "--gpu", "rtx-4090", "--step",
+    ]  # fmt: skip
     words = " ".join(_run(*tiny).output.split())
     assert "0.115 million weights" in words and "one GPU is assumed" in words
 

@@ -67,15 +67,8 @@ def test_every_family_of_models_has_its_three_roles() -> None:
 def test_the_sweeps_of_the_paper_are_there() -> None:
     of = Counter(case.sweep for case in [*gemms(), *curves()])
     letters = (
-        "a_square",
-        "b_wave",
-        "c_alignment",
-        "d_batch",
-        "e_batch_m",
-        "f_scores",
-        "f_values",
-        "g_linear",
-    )
+        "a_square", "b_wave", "c_alignment", "d_batch", "e_batch_m", "f_scores", "f_values", "g_linear",
+    )  # fmt: skip
     for sweep in (*(f"paper_{letter}" for letter in letters), "paper_h_vocabulary", "swiglu"):
         assert of[sweep] >= 50, (sweep, of[sweep])
     wave = {case.n for case in curves() if (case.m, case.k) == (2304, 4096)}

@@ -68,22 +68,11 @@ NAMES = {
 
 #: Real names of other parts: a prefix in common with a row must not be enough.
 OTHERS = [
-    "NVIDIA GeForce RTX 3060 Ti",
-    "NVIDIA GeForce RTX 4090 D",
-    "NVIDIA GeForce RTX 3080 Ti",
-    "NVIDIA GeForce RTX 5090 Laptop GPU",
-    "NVIDIA H20-3e",
-    "NVIDIA A10G-24Q",
-    "NVIDIA RTX A6000-48Q",
-    "Tesla V100-SXM3-32GB",
-    "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
-    "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
-    "NVIDIA H200 NVL",
-    "NVIDIA H800 PCIe",
-    "NVIDIA L40G",
-    "NVIDIA RTX A4500",
-    "Quadro GP100",
-]
+    "NVIDIA GeForce RTX 3060 Ti", "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 3080 Ti",
+    "NVIDIA GeForce RTX 5090 Laptop GPU", "NVIDIA H20-3e", "NVIDIA A10G-24Q", "NVIDIA RTX A6000-48Q",
+    "Tesla V100-SXM3-32GB", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+    "NVIDIA H200 NVL", "NVIDIA H800 PCIe", "NVIDIA L40G", "NVIDIA RTX A4500", "Quadro GP100",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "key"), NAMES.items())
@@ -269,23 +258,14 @@ junk = st.recursive(
 )
 
 
+PROPERTIES = (
+    "name", "numSms", "totalGlobalMem", "clockRate", "computeMajor", "computeMinor", "major", "minor",
+)  # fmt: skip
+
+
 @given(
     st.none() | st.text(),
-    st.dictionaries(
-        st.sampled_from(
-            [
-                "name",
-                "numSms",
-                "totalGlobalMem",
-                "clockRate",
-                "computeMajor",
-                "computeMinor",
-                "major",
-                "minor",
-            ]
-        ),
-        junk,
-    ),
+    st.dictionaries(st.sampled_from(PROPERTIES), junk),
 )
 def test_hostile_properties_never_raise(name: str | None, properties: dict[str, object]) -> None:
     gpu = find_gpu(name, properties=properties)

@@ -331,10 +331,11 @@ def test_parts_are_found_in_an_installed_package_and_in_a_checkout(tmp_path: Pat
     package = Path(tracelens.__file__).parent
     source = package / "templates" if (package / "templates").is_dir() else package.parent / "templates"
     code = "from tracelens.render.templates import part; print(len(part('report.css')))"
+    rooms = ("render", "results")
+    alone = ("__init__.py", "words.py", "errors.py", "numbers.py", "sums.py", "version.py")
     for place in ("installed/tracelens/templates", "checkout/templates"):
         root = tmp_path / place.split("/")[0]
-        items = "__init__.py render results words.py errors.py numbers.py sums.py version.py"
-        for item in items.split():
+        for item in (*rooms, *alone):
             target = root / "tracelens" / item
             target.parent.mkdir(parents=True, exist_ok=True)
             copy = shutil.copytree if (package / item).is_dir() else shutil.copy

@@ -8,12 +8,5 @@ from tracelens.attribution.result import Attribution, Loan
 from tracelens.attribution.twins import orphans
 
 __all__ = [
-    "Attribution",
-    "Calls",
-    "Loan",
-    "attribute",
-    "find_calls",
-    "lent_kernels",
-    "open_functions",
-    "orphans",
-]
+    "Attribution", "Calls", "Loan", "attribute", "find_calls", "lent_kernels", "open_functions", "orphans",
+]  # fmt: skip

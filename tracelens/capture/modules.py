@@ -17,14 +17,9 @@ from tracelens.capture.compiled import Compiled
 #: What wrappers add to a name: DDP, torch.compile, FSDP1, activation checkpointing.
 WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _WRAPPING = (
-    "DistributedDataParallel",
-    "DataParallel",
-    "FullyShardedDataParallel",
-    "OptimizedModule",
-    "CheckpointWrapper",
-    "OffloadWrapper",
-    "DeepSpeedEngine",
-)
+    "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule",
+    "CheckpointWrapper", "OffloadWrapper", "DeepSpeedEngine",
+)  # fmt: skip
 
 
 class Registry:

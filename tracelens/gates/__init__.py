@@ -5,13 +5,13 @@ each gate whether it passed. Knows nothing of how that is shown.
 """
 
 from tracelens.gates.expression import Gate, parse_gate
-from tracelens.gates.judge import STATES, Judged, State, judge_comparison, judge_job, judge_report
-from tracelens.gates.metrics import Metric, Range, Reading, Remark
+from tracelens.gates.judge import Judged, judge_comparison, judge_job, judge_report
+from tracelens.gates.metrics import Metric, Range, Remark
 from tracelens.gates.of_comparison import COMPARISON_METRICS
 from tracelens.gates.of_job import JOB_METRICS
 from tracelens.gates.of_report import REPORT_METRICS
 
 __all__ = [
-    "COMPARISON_METRICS", "JOB_METRICS", "REPORT_METRICS", "STATES", "Gate", "Judged", "Metric", "Range",
-    "Reading", "Remark", "State", "judge_comparison", "judge_job", "judge_report", "parse_gate",
+    "COMPARISON_METRICS", "JOB_METRICS", "REPORT_METRICS", "Gate", "Judged", "Metric", "Range", "Remark",
+    "judge_comparison", "judge_job", "judge_report", "parse_gate",
 ]  # fmt: skip

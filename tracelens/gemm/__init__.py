@@ -11,12 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from tracelens.gemm.attention_shapes import ATTENTION_OPS, AttentionShape
-from tracelens.gemm.bounds import (
-    AttentionBounds,
-    ShapeBounds,
-    bound_attention,
-    bound_shape,
-)
+from tracelens.gemm.bounds import ShapeBounds, bound_attention, bound_shape
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.efficiency import (
     alignment_bytes,
@@ -46,48 +41,13 @@ from tracelens.gemm.padding import Neighbour, may_pad, padded_from
 from tracelens.gemm.shapes import GEMM_OPS, WRAPPERS, GemmShape, Shape, is_gemm_op, shape_of
 
 __all__ = [
-    "ATTENTION_OPS",
-    "GEMM_OPS",
-    "WRAPPERS",
-    "AlignmentLadder",
-    "AttentionBounds",
-    "AttentionShape",
-    "GemmShape",
-    "KernelName",
-    "KernelNames",
-    "LadderStep",
-    "Neighbour",
-    "Shape",
-    "ShapeBounds",
-    "alignment_bytes",
-    "alignment_ladder",
-    "bound",
-    "bound_attention",
-    "bound_shape",
-    "bytes_moved",
-    "bytes_per_element",
-    "flops",
-    "model_flops",
-    "intensity",
-    "is_gemm_op",
-    "kernel_names",
-    "leading_dimensions",
-    "math_dtype",
-    "may_pad",
-    "padded_from",
-    "parse_kernel_name",
-    "resident_ctas",
-    "row_fields",
-    "shape_of",
-    "shows_sizes",
-    "split_k_factor",
-    "tensor_core_state",
-    "tile_eff",
-    "tiles",
-    "usable_sms",
-    "wave_eff",
-    "waves",
-]
+    "ATTENTION_OPS", "GEMM_OPS", "WRAPPERS", "AlignmentLadder", "AttentionShape", "GemmShape", "KernelName",
+    "KernelNames", "LadderStep", "Neighbour", "Shape", "ShapeBounds", "alignment_bytes", "alignment_ladder",
+    "bound", "bound_attention", "bound_shape", "bytes_moved", "bytes_per_element", "flops", "model_flops",
+    "intensity", "is_gemm_op", "kernel_names", "leading_dimensions", "math_dtype", "may_pad", "padded_from",
+    "parse_kernel_name", "resident_ctas", "row_fields", "shape_of", "shows_sizes", "split_k_factor",
+    "tensor_core_state", "tile_eff", "tiles", "usable_sms", "wave_eff", "waves",
+]  # fmt: skip
 
 
 class _GemmRoom(ModuleType):

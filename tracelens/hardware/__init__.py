@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from tracelens.hardware.gpu import Gpu, find_gpu, list_gpus
-from tracelens.hardware.table import TableCell
 
-__all__ = ["TableCell", "Gpu", "find_gpu", "list_gpus"]
+__all__ = ["Gpu", "find_gpu", "list_gpus"]

@@ -101,16 +101,9 @@ def collective_cells(row: JobCollective) -> list[str]:
 
 
 COLLECTIVE_HEADS = [
-    "Collective",
-    "Size",
-    "Calls",
-    "Skew: median, p95",
-    "Last",
-    "Waiting",
-    "Sending a call",
-    "In one node",
+    "Collective", "Size", "Calls", "Skew: median, p95", "Last", "Waiting", "Sending a call", "In one node",
     "Bus",
-]
+]  # fmt: skip
 COLLECTIVE_NOTE = (
     "Calls and waiting are of one rank, per step; skew is of clear calls, sending of one call."
     " In one node: what NCCL takes for it on as many of these GPUs in one node, as published for 1 MB to"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tracelens.rules.advise import advise
 from tracelens.rules.catalog import RULES
-from tracelens.rules.engine.facts import Advice, Outcome, StepFacts
-from tracelens.rules.engine.rule import Rule
+from tracelens.rules.engine.facts import Advice, StepFacts
 from tracelens.rules.pages import explain
 
-__all__ = ["RULES", "Advice", "Outcome", "Rule", "StepFacts", "advise", "explain"]
+__all__ = ["RULES", "Advice", "StepFacts", "advise", "explain"]

@@ -6,21 +6,9 @@ from tracelens.trace.links import Links, link
 from tracelens.trace.nesting import distinct_rows, look_up
 from tracelens.trace.processes import launched_by_several
 from tracelens.trace.reader import read_trace
-from tracelens.trace.steps import Steps
-from tracelens.trace.tables import Damage, Trace
+from tracelens.trace.tables import Trace
 
 __all__ = [
-    "AddedOp",
-    "Damage",
-    "Links",
-    "Steps",
-    "Trace",
-    "distinct_rows",
-    "innermost_ops",
-    "launched_by_several",
-    "link",
-    "look_up",
-    "one_device",
-    "read_trace",
-    "with_ops",
-]
+    "AddedOp", "Links", "Trace", "distinct_rows", "innermost_ops", "launched_by_several", "link", "look_up",
+    "one_device", "read_trace", "with_ops",
+]  # fmt: skip

@@ -39,15 +39,8 @@ STEP_LAYERS = 4
 #: The stand-in's products have to be those of the trace, by their time.
 _SAME_PRODUCTS = 0.9
 _LAYER_SIZES = (
-    "hidden",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "ffn",
-    "sequence",
-    "micro_batch",
-    "tensor_parallel",
-)
+    "hidden", "heads", "kv_heads", "head_dim", "ffn", "sequence", "micro_batch", "tensor_parallel",
+)  # fmt: skip
 #: What GPUs say to each other changes with them, and one GPU does not measure it.
 _RANKS = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
 _LOGITS_SIZES = ("hidden", "vocab", "sequence", "micro_batch", "tensor_parallel")
