@@ -2,64 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from benchmarks.libraries import (
-    clones,
-    clones_truth,
-    field_practices,
-    further_posts,
-    further_practices,
-    further_recipes,
-    further_studies,
-    further_workloads,
-    makers,
-    makers_truth,
-    more,
-    more_truth,
-    originals,
-    originals_truth,
-    owns,
-    owns_truth,
-    posts,
-    posts_truth,
-    practices,
-    practices_truth,
-    recipes,
-    recipes_truth,
-    repos,
-    repos_truth,
-    senses,
-    senses_truth,
-    studies,
-    studies_truth,
-    texts,
-    texts_truth,
-    trainers,
-    trainers_truth,
-    workloads,
-    workloads_truth,
-)
+_NAMES = (
+    "more", "originals", "texts", "senses", "clones", "repos", "trainers", "recipes", "further_recipes",
+    "workloads", "further_workloads", "posts", "further_posts", "studies", "further_studies", "practices",
+    "further_practices", "field_practices", "owns", "makers",
+)  # fmt: skip
 
-LISTS: tuple[tuple[Any, Any], ...] = (
-    (more, more_truth),
-    (originals, originals_truth),
-    (texts, texts_truth),
-    (senses, senses_truth),
-    (clones, clones_truth),
-    (repos, repos_truth),
-    (trainers, trainers_truth),
-    (recipes, recipes_truth),
-    (further_recipes, recipes_truth),
-    (workloads, workloads_truth),
-    (further_workloads, workloads_truth),
-    (posts, posts_truth),
-    (further_posts, posts_truth),
-    (studies, studies_truth),
-    (further_studies, studies_truth),
-    (practices, practices_truth),
-    (further_practices, practices_truth),
-    (field_practices, practices_truth),
-    (owns, owns_truth),
-    (makers, makers_truth),
-)
+
+def _module(name: str) -> Any:
+    return import_module(f"benchmarks.libraries.{name}")
+
+
+#: A list that goes on with another one (``further_posts``) has its truth where that has.
+LISTS = tuple((_module(name), _module(f"{name.split('_')[-1]}_truth")) for name in _NAMES)
