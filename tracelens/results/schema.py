@@ -9,7 +9,6 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +96,6 @@ def _held(hint: Any) -> Iterator[type[Any]]:
 def schema_text(name: str = "report") -> str:
     """Return a schema as the package publishes it."""
     return msgspec.json.format(msgspec.json.encode(json_schema(name)), indent=2).decode() + "\n"
-
-
-def published_schema(name: str = "report") -> str:
-    """Return the text of a schema file in the package."""
-    return (resources.files("tracelens") / "schema" / f"{name}.schema.json").read_text(encoding="utf-8")
 
 
 def write_schemas(folder: str | Path | None = None) -> None:
