@@ -185,13 +185,15 @@ def _steps(r: _Recording) -> Iterator[Lack]:
 def _warm_up(r: _Recording) -> Iterator[Lack]:
     """Compilation, allocation, or a step that is not like the others."""
     steps, texts = r.links.steps, r.trace.symbols
-    length = (steps.end_ns - steps.start_ns)[r.steps].astype(float)
+    step, length = r.links.kernel_step, (steps.end_ns - steps.start_ns)[r.steps].astype(float)
+    own = np.bincount(step[step >= 0], r.trace.kernels.dur_ns[step >= 0], len(steps.index))[r.steps]
+    takes = np.maximum(length, own)  # where the CPU runs ahead, the GPU's work is what a step takes
     compiling = texts.where(lambda text: text.endswith("(dynamo_timed)"))
     compiles = bool(compiling[r.trace.ranges.name].any() or compiling[r.trace.ops.name].any())
     long_step: tuple[int, float] | None = None
-    if steps.marked and len(length) > 2 and length.max() > _SLOW * np.median(length) > 0:
-        slowest = int(np.argmax(length))
-        found = steps.index[r.steps[slowest]], float(length[slowest] / np.median(length))
+    if steps.marked and len(takes) > 2 and takes.max() > _SLOW * np.median(takes) > 0:
+        slowest = int(np.argmax(takes))
+        found = steps.index[r.steps[slowest]], float(takes[slowest] / np.median(takes))
         if slowest == 0:
             long_step = found
         else:
