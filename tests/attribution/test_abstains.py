@@ -77,6 +77,9 @@ ROWS = [
 PATCHES = [Row("embedding", "aten::conv2d", "conv_kernel"), *_work("embedding", "copy_")]
 PLAIN_NORM = Row("norm", "aten::layer_norm", "vectorized_layer_norm_kernel")
 SCORED = [_linear("moe.router"), *_work("moe.router", "sigmoid", "topk"), *_work("moe.dispatch", "index")]
+MAP_MLP = Row("mlp.up mlp.down other", "aten::conv2d", "conv_kernel")
+SENDS = _product("moe.dispatch")
+EXPERT = [_linear("moe.experts"), *_work("moe.experts moe.dispatch", "gelu"), _linear("moe.experts")]
 LINEAR_MAP = Row("attention.qkv attention.output", "aten::conv2d", "conv_kernel")
 MAP_TAPS = Row("other", "aten::conv2d", "conv_kernel")
 #: Without shapes.
@@ -204,6 +207,14 @@ BARE = {
         *PATCHES, *_work("embedding", "cat"), PLAIN_NORM,
         *_work("", "copy_"), *2 * [MAP_TAPS], *_work("", "add"), *3 * [*ATTENDS, *PLAIN], *HEAD,
     ],
+    "products that send tokens to experts and back (ST-MoE)": [
+        *WORDS,
+        *3 * [*ATTENDS, *NORMS, *CHOSEN, SENDS, *2 * EXPERT, SENDS, *ADDED],
+        *HEAD,
+    ],
+    "an MLP on a map (CvT)": [
+        *PATCHES, *3 * [*ATTENDS, *NORMS, MAP_MLP, *_work("mlp.activation", "gelu"), MAP_MLP, *ADDED], *HEAD,
+    ],
     "a head behind no attention that is known (RetNet)": [
         *WORDS,
         *3 * RECURS,
@@ -257,6 +268,7 @@ ONE_HEAD = [
     mm("attention.output", TOKENS, WIDTH, 64),
     ADD,
 ]
+POWER = _row("attention.rope attention.other", "pow", [LENGTH, 32])
 WIDER, FEW = [BATCH, LENGTH, 2 * WIDTH], [BATCH, 1, WIDTH]
 GLOBAL = [  # one token attends to all of another stream, whose block is its own
     mm("", TOKENS, 2 * WIDTH, 2 * WIDTH), _row("", "gelu", WIDER), _row("", "add", WIDER, WIDER),
@@ -301,6 +313,9 @@ SHAPED = {
         *ONE_HEAD,
     ],
     "a block of a wider stream ahead of what attends to it (ProteinBERT)": 3 * GLOBAL,
+    "a scale of places by a power (RetNet)": [
+        *2 * [NORM, *3 * [OWN], *TURNS, POWER, SHAPED_CORE, OUTPUT, ADD, *MLP, ADD],
+    ],
     "a norm of the last result that is written in a way of its own": [
         *LAYERS, _row("", "sub", STREAM, STREAM), _row("", "div", STREAM, STREAM), CLASSES,
         _row("loss", "cross_entropy_loss", [TOKENS, 91], [TOKENS]),

@@ -112,6 +112,12 @@ def test_behind_other_layers_only_products_of_data_embed(tmp_path: Path, product
     _check(tmp_path, [one, other, *products * [_row(right, "aten::mm", number=-7)]])
 
 
+def test_three_layers_in_a_row_outside_all_layers_are_no_mlp_by_their_class(tmp_path: Path) -> None:
+    """saahiluppal/catr: the head is a module of the class MLP."""
+    rows = [_product("unattributed", f"Linear_{at}") for at in range(80, 83)]
+    _check(tmp_path, [("Network_0", [_layer(1), _layer(2)]), ("MLP_0", rows)])
+
+
 @pytest.mark.parametrize(("trained", "right"), [(6, "embedding"), (0, "unattributed")])
 def test_a_product_of_frozen_weights_takes_no_data(tmp_path: Path, trained: int, right: str) -> None:
     """Only weights that are trained are turned back in the backward."""

@@ -267,8 +267,8 @@ class _Placed(OnStream):
         return not self.run.kinds[at].tensors and made is not None and made.name in _ASKS
 
     def _squares(self) -> bool:
-        """Is more of a written normalization here than a mean, which what is logged can be?"""
-        return any(self.run.kinds[at].name in _NORM_STEPS - {"mean"} for at in self.gap)
+        """Is more of a written normalization here than a mean, which what is logged can be, or a power?"""
+        return len({self.run.kinds[at].name for at in self.gap} & _NORM_STEPS) > 1
 
     def _adds_bias(self, at: int) -> bool:
         """Does it add no more than a row to what the product right before gave, which it is then part of?"""

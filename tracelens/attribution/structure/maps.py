@@ -143,14 +143,17 @@ def _beside_cores(run: Run) -> Iterator[int]:
                     break
                 if kind.name == "conv1d" and not kind.tensors:
                     yield at
-    places = [at for at, kind in enumerate(run.kinds) if kind.name == "conv1d" and not kind.tensors]
-    for at, behind in pairwise(places):  # an MLP, whose result is added
-        between = [kind for kind in run.kinds[at + 1 : behind] if kind.what not in ("copy", "dropout")]
-        ends = (p for p in range(behind + 1, len(run)) if run.kinds[p].what not in ("copy", "dropout"))
-        end = next(ends, at)
-        added = run.kinds[end].what == "add" and not counts_batches(run, end)
-        if [kind.what for kind in between] == ["activation"] and added:
-            yield from (at, behind)
+    yield from (at for at in _in_mlps(run) if run.kinds[at].name == "conv1d")
+
+
+def _in_mlps(run: Run) -> Iterator[int]:
+    """Without shapes: two convolutions with an activation between, and the sum that takes the result."""
+    places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution" and not kind.tensors]
+    for at in places:
+        work = [p for p in range(at + 1, len(run)) if run.kinds[p].what not in ("copy", "dropout")][:3]
+        added = [run.kinds[p].what for p in work] == ["activation", "convolution", "add"]
+        if added and not counts_batches(run, work[-1]):
+            yield from (at, *work)
 
 
 def label_maps(run: Run, hidden: int | None) -> None:
@@ -309,7 +312,7 @@ def _between_convolutions(run: Run) -> Iterator[int]:
     not where they can be linear layers, nor where a cosine says what turns or has positions."""
     if next(_beside_cores(run), None) is not None:
         return
-    ends = {*_PRODUCTS, "softmax", "embedding", "dropout", "cos"}
+    ends, mlps = {*_PRODUCTS, "softmax", "embedding", "dropout", "cos"}, {*_in_mlps(run)}
     places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution" and not kind.tensors]
     for at, behind in pairwise([*places, len(run)]):
         between = range(at + 1, behind)
@@ -319,7 +322,8 @@ def _between_convolutions(run: Run) -> Iterator[int]:
             first = next(bare, at)
             between = range(first, first + 1) if run.kinds[first].what == "activation" else range(0)
         beside = {p + way for p in between if run.kinds[p].name == "layer_norm" for way in (-1, 1)}
-        yield from (p for p in between if p not in beside or run.kinds[p].what != "copy")  # of tokens
+        beside = {p for p in beside if run.kinds[p].what == "copy"}  # of tokens
+        yield from (p for p in between if p not in beside | mlps)
 
 
 def _of_sequences(run: Run) -> Iterator[int]:

@@ -19,6 +19,7 @@ ONE_ADAPTER = 2  # products
 _QUERY_PRODUCTS = 2  # between two norms: q; q_b and kv_a of latent attention
 _PAIR = 2  # around an activation
 _EXPERT_PRODUCTS = 2  # behind a choice: up and down
+_MOST_EXPERTS = 3  # gate, up and down
 EXPERTS = "moe.experts"
 QUERIES = "attention.qkv"
 _IN_PAIR = frozenset({"gemm", "activation", "copy", "add", "dropout"})  # of two linear layers in a row
@@ -242,6 +243,8 @@ def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
     dense = mlp_of(run.kinds, rest, _activations(run, rest)) if added else None
     # what no weight is multiplied with is no expert's
     named = [*dense] if dense is not None else [EXPERTS] * len(rest)
+    if len(rest) > _MOST_EXPERTS and run.kinds[rest[0]].what == run.kinds[rest[-1]].what == "bmm":
+        named = ["", *named[1:-1], ""]  # they can send tokens there and back (arXiv 2006.16668)
     return [EXPERTS] * len(shared) + ["moe.router"] * len(routers) + named
 
 
