@@ -23,12 +23,15 @@ WAVES = 6  # units between a step of a table of sines and the sine or the cosine
 def label_tables(run: Run) -> None:
     """Name what makes, ahead of all attention, what nothing but rotations take; fills ``run.labels``."""
     turns = {at for at, label in run.labels.items() if label.component == "attention.rope"}
+    taken = {t for at in turns for t in run.kinds[at].tensors if prod(t) > 1}
     for at in range(run.cores[0].first - 1 if run.cores else -1, -1, -1):
         made = run.kinds[at].tensors[-1:] if run.kinds[at].what == "fused" and at not in run.labels else ()
-        takes = {p for p, kind in enumerate(run.kinds) if p != at and {*made} & {*kind.tensors}}
-        if takes and takes <= turns and prod(made[0]) > 1:
-            run.labels[at] = Label("attention.rope", evidence="local")
-            turns.add(at)
+        if not taken.isdisjoint(made):
+            takes = {p for p, kind in enumerate(run.kinds) if p != at and made[0] in kind.tensors}
+            if takes <= turns:
+                run.labels[at] = Label("attention.rope", evidence="local")
+                turns.add(at)
+                taken |= {t for t in run.kinds[at].tensors if prod(t) > 1}
 
 
 class Places(Interval):
