@@ -7,7 +7,6 @@ import pytest
 from tests.attribution.test_compiled_gradients import _fused, _gemm
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.backward_cores import find_backward_cores
-from tracelens.attribution.structure.beside_cores import label_of_scores
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
@@ -78,19 +77,6 @@ def test_half_the_heads_of_twice_the_tokens_are_no_second_model() -> None:
         "attention.core",
         OUTPUT,
     ]
-
-
-@pytest.mark.parametrize(("batch", "found"), [(16, ["attention.other"] * 3), (15, [""] * 3)])
-def test_batched_products_as_large_as_scores_are_of_their_attention(batch: int, found: list[str]) -> None:
-    """What they weigh of another stream, behind the layer's products, and its gradients (LiLT)."""
-    softmax = _fused("per_fused__softmax", (16, 32, 48), (16, 32, 48))
-    forward = _run("forward", _unfused(16, 32, 48, 8), softmax, _unfused(16, 32, 8, 48), _gemm(128, 32, 32))
-    forward.kinds.append(_unfused(batch, 32, 4, 48))
-    forward.units.append(4)
-    backward = _run("backward", _unfused(batch, 48, 4, 32), _unfused(batch, 32, 48, 4))
-    label_of_scores([forward, backward])
-    made = [(forward, 4), (backward, 0), (backward, 1)]
-    assert [run.labels[at].component if at in run.labels else "" for run, at in made] == found
 
 
 def _both_ways(samples: int) -> list[Kind]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 
 from tracelens.attribution.structure.ahead import key_rows
-from tracelens.attribution.structure.runs import Core, Label, Run
+from tracelens.attribution.structure.runs import Core, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS
 
 _BLOCKS = ("gemm", "bmm", "core", "norm", "loss")
@@ -101,16 +100,3 @@ def with_bias(run: Run, core: Core) -> Core:
         elif kind.what == "softmax" and parts:
             parts |= dict.fromkeys(range(max(parts) + 1, at + 1), "attention.softmax")
     return replace(core, parts=parts | core.parts)
-
-
-def label_of_scores(runs: Sequence[Run]) -> None:
-    """Name the batched products of no name on as many rows and columns as scores have, in as many batches: of
-    what else they weigh, and its gradients; fills ``run.labels``."""
-    scores = [run.shape(core.first) for run in runs for core in run.cores if core.first != core.last]
-    sizes = {(s.batch, frozenset((s.m, s.n))) for s in scores if s is not None and s.batch > 1}
-    for run in runs if sizes else ():
-        for at in run.products():
-            shape = run.shape(at) if run.kinds[at].what == "bmm" and at not in run.labels else None
-            pairs = ((shape.m, shape.n), (shape.m, shape.k), (shape.n, shape.k)) if shape is not None else ()
-            if shape is not None and not sizes.isdisjoint((shape.batch, frozenset(pair)) for pair in pairs):
-                run.labels[at] = Label("attention.other", evidence="local")

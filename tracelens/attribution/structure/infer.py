@@ -19,7 +19,6 @@ from tracelens.attribution.structure.attention_on_maps import (
 )
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.backward_cores import find_backward_cores
-from tracelens.attribution.structure.beside_cores import label_of_scores
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.conditions import (
     label_brought,
@@ -217,7 +216,6 @@ def _beside_models(found: Recorded, hidden: int | None) -> None:
     for run, forward in found.with_forward:
         label_late(run, forward)
         label_maps_back(run, forward, {width for width in (hidden_size([forward]), hidden) if width})
-    label_of_scores(found.distinct)
     label_repeats(found.units, found.distinct)
     for run in found.distinct:
         for core in run.cores:  # product, softmax, product is attention in any model
