@@ -77,7 +77,7 @@ def layers(gpu: str, dtype: str) -> pd.DataFrame:
     rows = rows[
         (rows["gpu"] == gpu) & (rows["device"] == GPUS[gpu][0]) & (rows["moe_dtype"] == DTYPES[dtype])
     ]
-    grouped = (rows[_KEY[:4]] == _GROUPED).all(axis=1)
+    grouped = (rows[_KEY[:4]] == list(_GROUPED)).all(axis=1)
     rows = rows[~(grouped & rows["kernel_source"].str.contains("flashinfer_trtllm"))]
     kernels = rows["kernel_source"]
     tuned = kernels.str.contains(_TUNED) & ~kernels.str.contains("triton")

@@ -333,7 +333,7 @@ def _of_mlp(s: Situation, outer: _Roles, inner: _Roles, product: bool) -> str | 
     if outer[-1:] == ("embedding",):
         return "embedding"
     in_row = s.inner in ("linear", "bmm") and s.order_in_mlp is not None and not s.order_in_mlp[1]
-    if in_row and "layer" not in outer:
+    if in_row and s.transformer and "layer" not in outer:
         return None  # three layers in a row outside all layers: a head's, as likely
     if "attention" in outer and s.after_core is False:
         return "attention.other"  # makes what queries are scaled with, or a bias of places
