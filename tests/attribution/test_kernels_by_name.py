@@ -113,6 +113,8 @@ def test_component_of_a_kernel(name: str, component: str | None) -> None:
         ("attention.core", "fmhaSm100aKernel_QkvBfloat16OBfloat16H128PagedKvCausalVarSeqQ128Kv128"),
         ("attention.core", "void flashinfer::BatchPrefillWithPagedKVCacheKernel<1>(int)"),
         ("attention.core", "kernel_unified_attention_2d"),
+        ("attention.core", "_ZN7ck_tile6kentryILi2ENS_38FmhaBatchPrefillWithPagedKVCacheKernelIiEEEEvT0_"),
+        ("norm", "_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdIiEEEEvT0_"),
         (
             "attention.core",
             "void flash::flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, 64>>(int)",

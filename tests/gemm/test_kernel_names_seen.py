@@ -35,6 +35,7 @@ LABELS = (
     (r"fmha_cutlass[FB]_", "attention", "mem_efficient"),
     (r"^fmhaSm1\d\d", "attention", "trtllm_fmha"),
     (r"^cudnn_generated_\w*sdpa", "attention", "cudnn_sdpa"),
+    (r"^_fwd_kernel_aligned", "attention", "triton_attention"),
     (r"splitKreduce", "gemm_helper", "splitk_reduce"),
     (r"reduce_1Block_kernel.*Gemv", "gemm_helper", "cublas_dot"),
     (r"dot_kernel.*cublasDot", "gemm", "cublas_dot"),

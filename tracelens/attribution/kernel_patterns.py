@@ -19,11 +19,6 @@ KERNELS: tuple[Row, ...] = (
         "NVIDIA/FasterTransformer src/fastertransformer/kernels/layernorm_kernels.cu; RMS: alibaba/rtp-llm",
     ),
     (
-        "attention.core",
-        r"\bmasked_multihead_attention_kernel",
-        "NVIDIA/FasterTransformer kernels/decoder_masked_multihead_attention/; TensorRT-LLM shares the name",
-    ),
-    (
         "attention.other",
         r"\b(add_fusedQKV_bias_transpose|transpose_4d_batch_major_[kv]_cache)",
         "NVIDIA/FasterTransformer src/fastertransformer/kernels/unfused_attention_kernels.cu",
@@ -83,19 +78,6 @@ KERNELS: tuple[Row, ...] = (
     ),
     ("moe.dispatch", r"\bget_dispatch_layout\b", "deepseek-ai/DeepEP csrc/kernels/layout.cu"),
     (
-        "attention.core",
-        r"\b_fwd_kernel_aligned|\b_fwd_(grouped_)?kernel_stage[12]|\bmerge_attn_states_kernel",
-        (
-            "pytorch-labs/segment-anything-fast flash_4.py; sgl-project/sglang layers/attention/triton_ops/; "
-            "vllm-project/vllm csrc/attention/merge_attn_states.cu"
-        ),
-    ),
-    (
-        "attention.core",
-        r"[Ff]lash_?[Mm][Ll][Aa]|mla_(decode|prefill|fwd|splitkv)|(decode|fwd|splitkv|sparse)_mla",
-        "deepseek-ai/FlashMLA csrc/; vllm-project/vllm csrc/attention/mla/",
-    ),
-    (
         "attention.other",
         r"\b(reshape_and_cache|concat_and_cache_|set_mla_kv_buffer|store_kvcache)",
         "vllm-project/vllm csrc/cache_kernels.cu; sgl-project/sglang python/sglang/srt/mem_cache/",
@@ -132,41 +114,6 @@ KERNELS: tuple[Row, ...] = (
         "communication",
         r"\bk?userbuffers_\w+",
         "NVIDIA/TransformerEngine common/comm_gemm_overlap/userbuffers/userbuffers.cu",
-    ),
-    (
-        "attention.core",
-        r"fmhaSm\d+\w*Kernel|cutlass::fmha::kernel",
-        "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/trtllmGenKernels/fmha; NVIDIA/cutlass examples/77",
-    ),
-    (
-        "attention.core",
-        r"Batch(Prefill|Decode)With(Paged|Ragged)KVCache\w*Kernel|Single(Prefill|Decode)WithKVCacheKernel",
-        "flashinfer-ai/flashinfer include/flashinfer/attention/prefill.cuh, decode.cuh",
-    ),
-    (
-        "attention.core",
-        r"\bpaged_attention_v[12]_kernel|\bkernel_unified_attention_[23]d|^reduce_segments$",
-        "vllm-project/vllm csrc/attention/, vllm/attention/ops/triton_unified_attention.py",
-    ),
-    (
-        "attention.core",
-        r"\bflashinfer::(\w{1,30}::){0,2}(PrefillWithKVCacheKernel|BatchMLAPage\w{0,40}Kernel)",
-        "flashinfer-ai/flashinfer include/flashinfer/attention/: hopper/prefill_sm90.cuh, mla_hopper.cuh",
-    ),
-    (
-        "attention.core",
-        r"cudnn_generated_\w{0,60}sdpa",
-        "NVIDIA/cudnn-frontend open-source SDPA (issue 377): fort_native and oss kernels",
-    ),
-    (
-        "attention.core",
-        r"\bqk_int8?_sv_f(8|16)_attn_kernel",
-        "thu-ml/SageAttention csrc/qattn/qk_int_sv_f16_cuda_sm80.cu, qk_int_sv_f8_cuda_sm89.cuh, ..._sm90.cu",
-    ),
-    (
-        "attention.core",
-        r"^sage_fwd(_mxfp4)?\b",
-        "ROCm/aiter aiter/ops/triton/_triton_kernels/attention/fav3_sage_attention.py, ..._mxfp4.py",
     ),
     (
         "attention.other",
@@ -305,7 +252,6 @@ FUNCTIONS: tuple[tuple[str, ...], ...] = (
         r"fused_beta_sigmoid_(fwd|bwd)_kernel|(pre_process|merge)_(fwd|bwd)_\w*kernel\w*",
     ),
     # ROCm/aotriton tritonsrc/: PyTorch's flash attention on AMD
-    ("attention.core", r"attn_fwd|bwd_kernel_(dk_dv|dq|fuse)|bwd_preprocess(_varlen)?"),
     # NVIDIA/TransformerEngine transformer_engine/common/: normalization/, fused_rope/fused_rope.cu,
     # fused_softmax/ (apex csrc/megatron/ has the same), util/vectorized_pointwise.h,
     # triton/cross_entropy.py, fused_router/, permutation/permutation.cu, triton/permutation.py

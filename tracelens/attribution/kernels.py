@@ -7,6 +7,7 @@ from functools import cache
 
 from tracelens.attribution.kernel_patterns import FUNCTIONS, KERNELS
 from tracelens.attribution.patterns import patterns_of
+from tracelens.gemm import parse_kernel_name
 from tracelens.gemm.inductor import CLONE, SIGNATURE, parse_fused
 from tracelens.gemm.inductor_ops import CAST, CONVOLUTION, LAYOUT
 
@@ -18,14 +19,10 @@ _WEIGHED = frozenset({"add", "arange", "clamp", "div", "floor", "mul", "neg", "n
 #: Only names that can mean one thing. Generic kernels (elementwise, reduce, GEMM) are not here.
 _KERNELS: tuple[tuple[str, ...], ...] = (
     ("communication", "^nccl", "ncclDevKernel", "ncclKernel", "^void nvshmem", "deep_ep::"),
-    (
-        "attention.core",
-        "flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)|flash::|flash_attention|flashattn",
-        "fmha_(cutlass|v2|fwd|bwd)|fmha(Fwd|Bwd)?_",
-    ),
+    ("attention.core", "flash_(fwd|bwd)|flash::|flash_attention|flashattn|fmha(Fwd|Bwd)?_"),
     (
         "norm",
-        "layer_norm|LayerNorm|layernorm|RMSNorm|rms_norm|rmsnorm",
+        "layer_norm|LayerNorm|[Ll]ayernorm|RMSNorm|rms_norm|[Rr]msnorm",
         "cuComputeGradGammaBeta|GammaBetaBackward|RowwiseMoments",
     ),
     (
@@ -56,6 +53,7 @@ _OPTIMIZER_FUNCTOR = re.compile(
 )
 #: TE common/util/vectorized_pointwise.h: the function pointer among the template arguments tells
 _UNARY_ACTIVATION = re.compile(r"(?s)\A(?>.*?\bunary_(grad_)?kernel<).*?\bd?(q?gelu|s?relu|silu)\b")
+_ATTENTION = ("attention", "attention_helper")
 _FUNCTION = re.compile(r"(?<!\w)(\w++)(?=[<(]|$)")
 _TRITON_SUFFIX = re.compile(rf"{SIGNATURE}{CLONE}$")
 
@@ -70,6 +68,8 @@ def kernel_component(name: str) -> str | None:
     Triton kernels of torch.compile are left out: their names list what was fused, in no order.
     """
     if not name.startswith("triton_"):
+        if (parsed := parse_kernel_name(name)) is not None and parsed.kind in _ATTENTION:
+            return "attention.core"
         for component, pattern in _COMPILED_KERNELS:
             if pattern.search(name):
                 return component

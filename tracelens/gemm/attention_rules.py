@@ -109,13 +109,43 @@ ATTENTION_RULES: tuple[NameRule, ...] = (
     # NVIDIA/cutlass, examples/77_blackwell_fmha and 88_hopper_fmha, as FBGEMM and vLLM build them.
     rule("attention", "cutlass_fmha", r"cutlass\w{0,40}::fmha::kernel::\w{0,99}Fmha", _stated),
     rule("attention", "trtllm_fmha", r"^fmhaSm\d+\w*Kernel|^fmha_v2_\w+", _stated),
-    rule("attention", "flashinfer", r"flashinfer::\w{0,99}(?:Prefill|Decode)With", _stated),
+    # flashinfer-ai/flashinfer include/flashinfer/attention/: prefill.cuh, decode.cuh, hopper/, mla*.cuh
+    rule(
+        "attention",
+        "flashinfer",
+        r"flashinfer::(?:\w{1,30}::){0,2}(?:\w{0,40}(?:Prefill|Decode)With|BatchMLAPage)|\b(?:Batch|Single)(?:Prefill|Decode)With",
+        _stated,
+    ),
+    # deepseek-ai/FlashMLA csrc/; vllm-project/vllm csrc/attention/mla/
+    rule(
+        "attention",
+        "flash_mla",
+        r"[Ff]lash_?[Mm][Ll][Aa]|mla_(?:decode|prefill|fwd|splitkv)|(?:decode|fwd|splitkv|sparse)_mla",
+        _stated,
+    ),
+    rule("attention", "vllm", r"\bpaged_attention_v[12]_kernel", _stated),  # csrc/attention/
+    # thu-ml/SageAttention csrc/qattn/; ROCm/aiter aiter/ops/triton/_triton_kernels/attention/fav3_sage*.py
+    rule("attention", "sage", r"\bqk_int8?_sv_f(?:8|16)_attn_kernel|^sage_fwd(?:_mxfp4)?\b", _stated),
+    # NVIDIA/FasterTransformer kernels/decoder_masked_multihead_attention/; TensorRT-LLM shares the name
+    rule("attention", "masked_multihead", r"\bmasked_multihead_attention_kernel", _stated),
     rule("attention", "flex", r"^triton_(?:tem_fused\w*_)?flex_(?:attention|decoding)", _stated),
-    rule("attention_helper", "triton_attention", r"^_attn_bwd_preprocess\b", _stated),
-    rule("attention", "triton_attention", r"^_attn_(?:fwd|bwd)\b", _stated),  # the Triton tutorial's
+    # The Triton tutorial's; vllm-project/vllm vllm/attention/ops/, csrc/attention/merge_attn_states.cu;
+    # sgl-project/sglang layers/attention/triton_ops/; pytorch-labs/segment-anything-fast flash_4.py
+    rule(
+        "attention_helper",
+        "triton_attention",
+        r"^_attn_bwd_preprocess\b|\b_fwd_kernel_stage2|^reduce_segments$|\bmerge_attn_states_kernel",
+        _stated,
+    ),
+    rule(
+        "attention",
+        "triton_attention",
+        r"^_attn_(?:fwd|bwd)\b|\b_fwd_(?:kernel_aligned|(?:grouped_)?kernel_stage1)|\bkernel_unified_attention_[23]d",
+        _stated,
+    ),
     rule("attention", "fmha", r"^fmha_(?:fprop|dgrad)_\w+", _fmha),
     rule("attention_helper", "aotriton", r"^bwd_preprocess", _stated),
     rule("attention", "aotriton", r"^(?:attn_fwd|bwd_kernel_(?:dk_dv|dq|fuse))\b", _stated),
     rule("attention", "aiter", r"^aiter::fmha_(?:fwd|bwd)", _stated),
-    rule("attention", "ck_fmha", r"\bck_tile::\w{0,99}Fmha(?:Fwd|Bwd)\w{0,99}Kernel", _stated),
+    rule("attention", "ck_fmha", r"\bck_tile::\w{0,99}Fmha(?:Fwd|Bwd|Batch)\w{0,99}Kernel", _stated),
 )
