@@ -210,7 +210,7 @@ def _step(config: Configuration, **training: Any) -> WholeStep:
 
 def test_a_whole_step_is_less_sure_than_a_decoder_s(tmp_path: Path, said: Listener) -> None:
     """Nobody published one to fit: the basis says so, and no range is narrower than a decoder's."""
-    decoder = _step(read(tmp_path, {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 24}
+    decoder = _step(read(tmp_path, {"model_type": "gpt2", "n_embd": 3072, "n_head": 24, "n_layer": 24}
                          | {"vocab_size": 32128, "n_positions": 512}), gpus=8)  # fmt: skip
     for table in (T5_BASE, BART_LARGE, WHISPER_LARGE):
         found = _step(read(tmp_path, table), gpus=8)

@@ -176,8 +176,8 @@ def test_kernels_run_at_the_pace_of_published_steps() -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "attention", "error"),
-    [("a100-sxm-40gb", 1.91, 0.12), ("a6000", 1.91, 0.3), ("l40s", 1.91, 0.3), ("v100-sxm", 1.91, 0.3),
-     ("h100-sxm", 3.53, 0.16), ("h200", 3.53, 0.3), ("b200", 1.0, 0.3), ("rtx-5090", 1.0, 0.3)],
+    [("a100-sxm-40gb", 1.91, 0.12), ("a6000", 1.91, 0.32), ("l40s", 1.91, 0.32), ("v100-sxm", 1.91, 0.32),
+     ("h100-sxm", 3.53, 0.17), ("h200", 3.53, 0.32), ("b200", 1.0, 0.32), ("rtx-5090", 1.0, 0.32)],
 )  # fmt: skip
 def test_a_gpu_without_a_fitted_step_has_the_pace_of_its_generation(
     gpu: str, attention: float, error: float
@@ -233,7 +233,7 @@ def test_the_cpu_launches_every_kernel_of_plain_pytorch(checkpoint: Any, in_laye
     found = step(Training(1, checkpoint=checkpoint), micro_batch=1, sequence=64)
     launches = L * in_layer + 3 + 4 * 5
     busy = sum(part.time_ms.mid for part in found.parts if part.name != "waiting for the CPU")
-    gaps = [max(0.0, launches * us / 1e3 - busy) for us in (7, 15, 40)]
+    gaps = [max(0.0, launches * us / 1e3 - busy) for us in (7, 15, 150)]
     assert span(found, "waiting for the CPU") == pytest.approx(tuple(gaps)) and gaps[1] > 0
 
 
