@@ -310,14 +310,6 @@ def test_kernels_without_any_launch_in_the_file_are_work_all_the_same(tmp_path: 
     assert _report(tmp_path, events).left_out == []
 
 
-def test_an_old_report_says_in_words_whether_a_step_is_marked(tmp_path: Path) -> None:
-    report = _report(tmp_path, [e for e in _events() if not e["name"].startswith("ProfilerStep")])
-    assert not report.summary.steps_marked
-    old = json.loads(to_json(report))
-    del old["summary"]["steps_marked"]
-    assert not from_json(json.dumps(old).encode()).summary.steps_marked
-
-
 def test_the_empty_last_step_of_a_real_trace_is_in_no_mean(tmp_path: Path) -> None:
     report = _report(tmp_path, _real(next(iter(SHARED.glob("d10_*")), SHARED / "none")))
     assert _left_out(report) == [(15, "no_gpu_work")]

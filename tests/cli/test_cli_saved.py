@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,18 +49,6 @@ def test_gates_and_json_are_those_of_the_trace(report: Path, tmp_path: Path) -> 
     assert done.returncode == 1 and "shape_waste>5%" in done.stderr
     again, first = (json.loads(path.read_bytes()) for path in (tmp_path / "again.json", report))
     assert again == first and list(again["gpu"]["peak_tflops"]) == list(first["gpu"]["peak_tflops"])
-
-
-def test_a_report_of_before_there_were_parts_of_a_transformer_is_read(report: Path, tmp_path: Path) -> None:
-    raw = json.loads(report.read_bytes())
-    new = {"gemm_frac_is_bound", "communication_is_bound", "mfu_is_bound", "other_frac", "opaque_frac"}
-    raw["schema_version"] = "1.0"
-    raw["model"]["transformer"] = raw["model"].pop("found") == "whole"
-    for part in ("summary", "coverage"):
-        raw[part] = {name: value for name, value in raw[part].items() if name not in new}
-    old = tmp_path / "old.json"
-    old.write_text(json.dumps(raw))
-    assert Analysis.load(old).report == replace(Analysis.load(report).report, schema_version="1.0")
 
 
 def test_what_if_and_price_need_no_trace(report: Path, tmp_path: Path) -> None:

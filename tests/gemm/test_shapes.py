@@ -20,7 +20,6 @@ from tracelens.gemm import (
     flops,
     shape_of,
 )
-from tracelens.results.earlier import attention_noted
 
 BF16, FP32, E4M3, E5M2 = "c10::BFloat16", "float", "c10::Float8_e4m3fn", "c10::Float8_e5m2"
 
@@ -334,7 +333,7 @@ def test_a_tensor_added_to_the_scores(mask: list[int], strides: list[int] | None
     shape = shape_of("aten::_efficient_attention_forward", [S, S, S, mask], [BF16] * 4, inputs, [])
     assert isinstance(shape, AttentionShape) and shape.mask == found
     assert shape.describe() == "b=8 h=12 s=1024 d=64" + (f" {found}" if found else "")
-    assert shape.dims.mask == found and shape.dims == attention_noted(shape.describe())
+    assert shape.dims.mask == found and shape.dims.heads_of_all == (12, 12, 64)
 
 
 @pytest.mark.parametrize(("window", "query_len"), [((256, 0), 1024), ((100, 30), 1024), ((100, 0), 64)])

@@ -12,7 +12,6 @@ import pytest
 from tests.render import sample_report
 from tracelens.errors import InputError
 from tracelens.results.json import from_json, to_json
-from tracelens.results.row_sizes import AttentionDims, Groups
 from tracelens.results.schema import json_schema
 
 VARIANTS = sorted(sample_report.VARIANTS)
@@ -66,15 +65,3 @@ def test_what_is_not_a_report_gets_one_clear_line(data: bytes, says: str) -> Non
     with pytest.raises(InputError, match=says) as caught:
         from_json(data)
     assert "\n" not in str(caught.value)
-
-
-def test_sizes_of_schema_1_0_are_read_from_its_notes() -> None:
-    raw = json.loads(to_json(sample_report.full())) | {"schema_version": "1.0"}
-    for row in raw["gemms"]:
-        del row["attention"], row["groups"]
-    grouped = next(row for row in raw["gemms"] if row["kind"] == "gemm")
-    grouped["shape_note"] = "8 groups, m is their total"
-    report = from_json(json.dumps(raw).encode())
-    assert [row.groups for row in report.gemms if row.groups] == [Groups("m", 8)]
-    (sizes,) = {row.attention for row in report.gemms if row.kind == "attention"}
-    assert sizes == AttentionDims(1, 32, 32, 2048, 2048, 80)

@@ -11,23 +11,14 @@ from tracelens.errors import InputError, brief
 from tracelens.results import SCHEMA_VERSION, Report
 from tracelens.results.comparison import Comparison
 from tracelens.results.diagnosis import Diagnosis
-from tracelens.results.earlier import upgraded
 from tracelens.results.folders import FolderComparison
 from tracelens.results.suggestions import Suggestions
-from tracelens.results.waiting import busy_frac, saving_of, step_bound
 from tracelens.version import __version__
-
-
-class _HeadSummary(msgspec.Struct):
-    step_source: str = ""
-    steps_marked: bool | None = None
-    step_bound: str | None = None
 
 
 class _ReportHead(msgspec.Struct):
     schema_version: str
     tool_version: str
-    summary: _HeadSummary = msgspec.field(default_factory=_HeadSummary)
 
 
 def to_json(report: Report, *, indent: int | None = 2, compact: bool = False) -> bytes:
@@ -113,20 +104,6 @@ def from_json(data: bytes) -> Report:
             " again, or use that version"
         )
     try:
-        if head.schema_version == "1.0":
-            report = msgspec.convert(upgraded(msgspec.json.decode(data)), type=Report)
-        else:
-            report = msgspec.json.decode(data, type=Report)
+        return msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"report does not follow schema {SCHEMA_VERSION}: {brief(error, 300)}") from error
-    summary = report.summary
-    if head.summary.steps_marked is None:
-        # Before there was such a field, the words said whether a step is marked.
-        marked = not head.summary.step_source.startswith("whole trace")
-        summary = dataclasses.replace(summary, steps_marked=marked)
-    findings = report.findings
-    if head.summary.step_bound is None:
-        of = saving_of(busy_frac(summary))
-        summary = dataclasses.replace(summary, step_bound=step_bound(summary), saving_of=of)
-        findings = [dataclasses.replace(one, saving_of=of) for one in findings]
-    return dataclasses.replace(report, summary=summary, findings=findings)
