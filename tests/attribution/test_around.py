@@ -121,6 +121,15 @@ def test_the_first_product_behind_a_core_that_another_takes_is_the_output(tmp_pa
     _reads(tmp_path, time, RECURRENT, ATTENTION, MLP, RECURRENT, RECURRENT, time, MLP)
 
 
+def test_what_is_normed_is_scaled_and_what_a_block_gives_is_weighed(tmp_path: Path) -> None:
+    """DiT (arXiv 2212.09748): a linear layer makes the scales; in PixArt (2310.00426) another attention takes
+    the weighed sum as it is."""
+    makes, weighed = [_row("", "silu"), mm("other", 64, 64, 64)], [_row("", "mul"), ADD]
+    attention = [*makes, NORM, QUERIES, CORE, OUTPUT, *weighed, *2 * [OWN], CORE, OUTPUT, ADD]
+    mlp = [*makes, NORM, _row("", "mul"), UP, GELU, DOWN, *weighed, *makes]
+    _reads(tmp_path, attention, mlp, RECURRENT, attention, mlp, RECURRENT, RECURRENT, mlp, attention)
+
+
 def test_queries_of_layers_without_a_norm_ahead_take_the_sum_of_an_mlp(tmp_path: Path) -> None:
     """transformers models/olmo_hybrid: attention norms its queries and what it gives."""
     norms = [_row("norm", name) for name in ("copy_", "pow", "mean", "add", "rsqrt", "mul", "mul", "copy_")]

@@ -24,6 +24,8 @@ _TO_SUM = 8  # units from the last product of a block to the sum with the stream
 _TO_STREAM = ("elementwise", "bmm")  # a batched GEMM mixes several streams (arXiv 2409.19606)
 _TO_BEND = 3  # units from a gate's product to what bends it, at most
 _HANDS_ON = ("copy", "dropout", "helper")
+_VIEWS = VIEWS | CUTS | {"squeeze", "unsqueeze"}
+_WEIGHS = ("mul", "mul_")
 _SCORES = ("softmax", "activation", "elementwise", "add")  # of experts, before some are chosen
 _INDEXER = ("attention.other", "attention.scores")
 _HELPS = Kind("helper", "")
@@ -131,13 +133,18 @@ class _Around:
 
     def _closes_block(self, at: int, taken_by: int) -> bool:
         """Is it a sum of a product's result with the stream, which the product given takes as it is?"""
-        before = self._before(at)
+        before = self._unweighed(at)
         sums = self.kinds[at].what == "add" and self._behind(at) == taken_by
         return sums and before >= 0 and self.kinds[before].what == "gemm"
 
     def _before(self, at: int) -> int:
         """The last unit before that does more than hand on; -1 where none is."""
         return next((p for p in range(at - 1, -1, -1) if not self._passes(p)), -1)
+
+    def _unweighed(self, at: int) -> int:
+        """The same, ahead of what only weighs it."""
+        before = self._before(at)
+        return self._before(before) if before >= 0 and self.kinds[before].name in _WEIGHS else before
 
     def _behind(self, at: int) -> int:
         """The next unit that does more than hand on; itself where none is."""
@@ -152,7 +159,8 @@ class _Around:
                 # a compiler puts two models side by side
                 straight = not gates and self._before(at) == core.last and not self.compiled
                 taken = self.kinds[self._behind(at)].what == "gemm" and not self._before_core(at)
-                if self._summed(at) or (straight and taken) or self._is_gated(gates, at):
+                added = self._added(at) is not None
+                if self._summed(at) or (straight and (taken or added)) or self._is_gated(gates, at):
                     return dict.fromkeys(gates, "attention.other") | {at: "attention.output"}
                 gates.append(at)
             elif at in self.normed if gates else at not in self.normed and self.kinds[at].what == "add":
@@ -192,14 +200,15 @@ class _Around:
         taken = behind != sums and (behind in self.normed or what == "add")
         return taken or (self._adds_normed(sums) and what == "gemm")
 
-    def _added(self, at: int) -> bool:
-        """Is the product's result added to something as it is?"""
-        behind = self._behind(at)
-        return self.kinds[behind].what == "add" and behind not in self.normed
+    def _added(self, at: int) -> int | None:
+        """The sum right behind the product, of its result as it is, or weighed first (arXiv 2212.09748)."""
+        sums = self._behind(at)
+        sums = self._behind(sums) if self.kinds[sums].name in _WEIGHS else sums
+        return sums if self.kinds[sums].what == "add" and sums not in self.normed else None
 
     def _takes_stream(self, at: int) -> bool:
-        """Does the product take what was normalized right before, or a sum with that?"""
-        before = self._before(at)
+        """Does the product take what was normalized right before, also scaled, or a sum with that?"""
+        before = self._unweighed(at)
         return before in self.normed or (before >= 0 and self._adds_normed(before))
 
     def _router(self, at: int) -> dict[int, str]:
@@ -221,7 +230,10 @@ class _Around:
             # the last ahead of a loss can be a head with its bias
             ends = (kind.what for kind in self.kinds[block[-1] + 1 :] if kind.what in _ENDS)
             inner = next(ends, "") != "loss"
-            if not (self._summed(block[-1]) or (plain and inner and self._added(block[-1]))):
+            added = self._added(block[-1]) if plain and inner else None
+            if added is not None and self._before(added) != block[-1]:  # or of another stream's (Gemma 3n)
+                added = None if self.kinds[self._behind(added)].what == "gemm" else added
+            if added is None and not self._summed(block[-1]):
                 continue
             alone = all(self.kinds[at].what in _INSIDE and at not in self.normed for at in others)
             bends = [at for at in others if activates(self.kinds[at])]
@@ -233,4 +245,4 @@ class _Around:
 
     def _passes(self, at: int) -> bool:
         kind = self.kinds[at]
-        return at not in self.normed and (kind.what in _HANDS_ON or kind.name in VIEWS | CUTS)
+        return at not in self.normed and (kind.what in _HANDS_ON or kind.name in _VIEWS)
