@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise, takewhile
 from math import prod
 
-from tracelens.attribution.structure.norms import adds
+from tracelens.attribution.structure.norms import adds, adds_number
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import counts_batches
@@ -99,33 +99,49 @@ def _beside(run: Run, first: int, last: int) -> Iterator[int]:
             continue
         for at in near:
             behind = run.kinds[at - 1].what == "convolution"
-            if not (adds(run.kinds[at]) or counts_batches(run, at) or (behind and _is_bias(run.kinds[at]))):
+            bias = behind and run.kinds[at].tensors and _is_bias(run.kinds[at])
+            if not (_sums(run, at) or counts_batches(run, at) or bias):
                 yield at
 
 
 def _between(run: Run, first: int) -> Iterator[int]:
     """What bends or lays out between the convolutions of one tap that take one map right before the core:
-    queries, keys, values and their gate."""
-    given: Dims = ()
+    queries, keys, values and their gate. Without shapes: between those that nothing but batch norms and a
+    gate's sigmoid stands between."""
+    given: Dims | None = None
     near: list[int] = []
     for at in range(first - 1, -1, -1):
         kind = run.kinds[at]
         if kind.what == "convolution":
             taken = next(iter(kind.tensors), ())
-            if not _is_pointwise(run, at) or (given and taken != given):
+            if (taken and not _is_pointwise(run, at)) or (given is not None and taken != given):
                 return
             given = taken
             yield from near
             near = []
-        elif kind.what in (*_ATTENDS, "gemm", "picture", "loss") or adds(kind):
+        elif kind.what in (*_ATTENDS, "gemm", "picture", "loss") or _sums(run, at) or _begins(kind):
             return
-        elif given and (kind.what in ("activation", "elementwise") or _moves(kind)):
+        elif given is not None and (kind.what in ("activation", "elementwise") or _moves(kind)):
             near.append(at)
+
+
+def _begins(kind: Kind) -> bool:
+    """Without shapes: does it stand before what makes queries, and not between?"""
+    bends = kind.what == "activation" and not kind.name.startswith("sigmoid")
+    return not kind.tensors and (bends or (kind.what == "norm" and kind.name != "batch_norm"))
+
+
+def _sums(run: Run, at: int) -> bool:
+    """Is it a sum of two maps?"""
+    kind = run.kinds[at]
+    bare = kind.what == "add" and not kind.tensors and not adds_number(kind)
+    return adds(kind) or (bare and not counts_batches(run, at))
 
 
 def _of_maps(kind: Kind) -> bool:
     """Convolves, or normalizes the channels of a map."""
-    return kind.what in ("convolution", "norm") and any(len(t) > 3 for t in kind.tensors)
+    bare = not kind.tensors and (kind.what == "convolution" or kind.name == "batch_norm")
+    return bare or (kind.what in ("convolution", "norm") and any(len(t) > 3 for t in kind.tensors))
 
 
 def _ends(kind: Kind) -> bool:

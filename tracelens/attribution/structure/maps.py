@@ -27,6 +27,7 @@ _OTHER = Label("other", evidence="local")
 _SIDE = 4  # rows of a map, at least
 _MODULE = 8  # units between two convolutions of one module, at most, views not counted
 _MASKED = 64  # units from a map to the masks that are made of it, at most
+_HANDS_ON = ("copy", "norm", "helper")
 _BESIDE = 2  # norms, poolings and convolutions of each channel that attention on maps holds on a side
 _INSIDE = {f"attention.{part}" for part in ("qkv", "scores", "softmax", "values", "core")}
 _TO_DROP = 3  # units from what is drawn by chance to the product with it
@@ -270,7 +271,8 @@ def _sum_behind(run: Run, at: int) -> int | None:
         p for p in range(at + 1, len(run)) if run.kinds[p].what not in between and run.kinds[p] != counts
     )
     behind = next(aside, at)
-    return behind if adds(run.kinds[behind]) else None
+    bare = run.kinds[behind].what == "add" and not run.kinds[behind].tensors
+    return behind if bare or adds(run.kinds[behind]) else None
 
 
 def _adds_by_channel(run: Run, at: int) -> bool:
@@ -318,9 +320,10 @@ def _between_convolutions(run: Run) -> Iterator[int]:
         between = range(at + 1, behind)
         steps = {step for place in between for step in (run.kinds[place].what, run.kinds[place].name)}
         if behind == len(run) or ends & steps:
-            bare = (place for place in between if run.kinds[place].what not in ("copy", "norm", "helper"))
+            kinds = ((place, run.kinds[place]) for place in between)
+            bare = (p for p, kind in kinds if kind.what not in _HANDS_ON and kind.name not in VIEWS | CUTS)
             first = next(bare, at)
-            between = range(first, first + 1) if run.kinds[first].what == "activation" else range(0)
+            between = range(at + 1, first + 1) if run.kinds[first].what == "activation" else range(0)
         beside = {p + way for p in between if run.kinds[p].name == "layer_norm" for way in (-1, 1)}
         beside = {p for p in beside if run.kinds[p].what == "copy"}  # of tokens
         yield from (p for p in between if p not in beside | mlps)
