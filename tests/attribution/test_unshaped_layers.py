@@ -80,6 +80,8 @@ def _affine(right: str = "norm") -> list[Row]:
 BEFORE_SCAN = [*3 * [_linear("ssm.projection")], Row("ssm.conv", "aten::conv1d", "conv_depthwise")]
 DECAYS = [_linear("ssm.projection"), *_work("ssm.scan", "add", "exp", "mul", "sigmoid")]
 SCANS = [*BEFORE_SCAN, *DECAYS, *_work("ssm.scan", "cumsum", "exp", "mul"), _linear("ssm.projection")]
+CONVOLVED = Row("other", "aten::conv2d", "cudnn_fprop")
+CORE_OF_MAP = [CONVOLVED, CORE, *_work("attention.other", "copy_"), CONVOLVED, *_work("residual", "add")]
 #: Several streams, mixed by a batched GEMM before the block's result is added to each (arXiv 2409.19606).
 STREAMS = [Row("unattributed", "aten::bmm", "sgemm"), *_work("residual unattributed", "add")]
 SCALED = _work("residual unattributed", "tanh", "mul")
@@ -156,6 +158,18 @@ CASES = {
         *WORDS,
         *4 * [*ATTENTION[:-1], *SCALED, *ADDED, *NORM, *GATED, *SCALED, *ADDED],
         *HEAD,
+    ],
+    "what is given is projected, and the head has several layers (LayoutLM, wav2vec 2.0)": [
+        *[_linear("embedding"), *4 * LAYER, *NORM],
+        *2 * [_linear("other"), *_work("other", "tanh")],
+        *HEAD,
+    ],
+    "convolutions make queries, keys and values (MobileNetV4, arXiv 2404.10518)": [
+        *3 * [*2 * [CONVOLVED, *_work("attention.other", "copy_")], *CORE_OF_MAP],
+    ],
+    "positions that are convolved, and cut to their length (wav2vec 2.0, arXiv 2006.11477)": [
+        *[_linear("embedding"), Row("other embedding", "aten::conv1d", "cudnn_fprop")],
+        *[*_work("other", "slice", "gelu"), *_work("embedding unattributed", "add"), *4 * LAYER],
     ],
     "streams that are mixed": [
         *WORDS,

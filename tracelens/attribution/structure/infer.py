@@ -36,6 +36,7 @@ from tracelens.attribution.structure.layers import number_layers
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout, until_cut
 from tracelens.attribution.structure.local import (
     clipping,
+    label_ahead_of_head,
     label_between_layers,
     label_fed,
     label_heads,
@@ -269,6 +270,7 @@ def _without_shapes(found: Recorded, run: Run) -> None:
         if run.phase == "forward":
             label_around(run)
         label_heads(run, kernels)
+        label_ahead_of_head(run)
     label_between(run, hidden or 0, None)
     behind = [core.first for core in run.cores if core.backward]
     heads = [at for at, label in run.labels.items() if label.component == "logits"]

@@ -49,7 +49,8 @@ from tracelens.attribution.structure.part_grammars import (
 from tracelens.attribution.structure.returns import OPEN
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
 from tracelens.attribution.structure.units import CLIPS, CUTS, VIEWS, Dims, Kind, Units
-from tracelens.attribution.structure.walk import FEW, chooses, embeds, lays_out_core, loses
+from tracelens.attribution.structure.walk import FEW, activates, chooses, embeds, lays_out_core, loses
+from tracelens.gemm.inductor_ops import NONLINEAR
 
 _BETWEEN_LAYERS = (["mlp.down", "attention.qkv"], ["attention.output", "attention.qkv"])
 _DRAWS = ("rand", "rand_like", "uniform_")
@@ -57,6 +58,7 @@ _COMPARES = ("ge", "gt", "lt", "le")
 _MASKED = 64  # units behind what is drawn to what it drops, at most: a module in between
 _OF_CLASSES = ("log_softmax", "nll_loss", "cross_entropy", "CrossEntropy")  # what such losses begin with
 _IN_HEAD = ("activation", "norm", "dropout", "copy")  # between a head's two layers
+_AHEAD_OF_HEAD = (*_IN_HEAD, "elementwise", "add")
 _ONES = ("fill_", "ones_like")
 _SHARES = ("div", "mul", "add")
 _READ_AT_PLACES = (DEFORMABLE, DEFORMABLE_ALONE)
@@ -268,6 +270,23 @@ def label_heads(run: Run, keys: Mapping[int, object]) -> None:
             if at in run.labels or keys[at] != keys[before] or not beside:
                 break
             run.labels[at] = Label("logits")
+
+
+def label_ahead_of_head(run: Run) -> None:
+    """Without shapes: name the linear layers between the last of the model and its head ``other``, where each
+    is bent, and nothing but norms is beside; fills ``run.labels``."""
+    stop = next((at for at in range(run.cores[-1].last, len(run)) if loses(run, at)), len(run))
+    products = run.products(run.cores[-1].last + 1, stop)
+    ends = [at for at in products if run.labels.get(at, OPEN).component == "mlp.down"]
+    rest = [at for at in products if ends and at > ends[-1]]
+    heads, normed = rest[-1:], written_norms(run)
+    gaps = [range(at + 1, behind) for at, behind in pairwise(rest)]
+    plain = all(run.kinds[p].what in _AHEAD_OF_HEAD for gap in gaps for p in gap if p not in normed)
+    bent = all(
+        any(activates(k) or k.name in NONLINEAR for k in run.kinds[gap.start : gap.stop]) for gap in gaps
+    )
+    if plain and bent and all(run.labels.get(at, OPEN).component == "logits" for at in heads):
+        run.labels |= dict.fromkeys(rest[:-1], Label("other")) | run.labels
 
 
 def label_sampled(run: Run) -> None:

@@ -73,8 +73,6 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     pictures = any(map(_convolves, run.kinds[rest[-1] : stop])) if rest else False
     if rest and not pictures and (alone or (len(rest) == len(pattern_last) + 1 and ends)):
         run.labels[rest[-1]] = Label("logits")
-        if transformed:
-            run.labels.update(dict.fromkeys(middle, Label("other")))  # before the vocabulary
     _label_adapters(run, [ahead, *between, rest])
 
 
@@ -97,6 +95,16 @@ def _label_ahead(run: Run, ahead: list[int], pattern: Pattern) -> None:
     run.labels |= {at: Label(component, 0) for at, component in pairs if component}
     if len(ahead) > len(queries) + 1:  # more than what makes the stream: layers that are not read
         run.joints.add(0)
+    rest = [at for at in ahead if at not in run.labels]
+    if len(rest) == 1 and _makes_stream(run, *rest):
+        run.labels[rest[0]] = Label("embedding")
+
+
+def _makes_stream(run: Run, at: int) -> bool:
+    """Is it the run's first product, of what is given or looked up, which nothing bends?"""
+    behind = next((kind for kind in run.kinds[at + 1 :] if kind.what != "copy"), None)
+    plain = behind is not None and not activates(behind)
+    return plain and run.kinds[at].what == "gemm" and at == run.products()[0]
 
 
 def _label_without_attention(
