@@ -1,4 +1,4 @@
-"""What modules of no telling name run in front of the layers of their network, and behind them."""
+"""What modules of no telling name run in front of the layers of their network, in them and behind them."""
 
 from __future__ import annotations
 
@@ -85,6 +85,36 @@ def test_what_stands_in_front_of_layers_embeds_and_what_stands_behind_is_the_hea
     score: Part = ("Score_0", [_row("loss", "aten::pow")])
     network: Part = ("Network_0", [*front, *masks, _layer(1), between, _layer(2), head])
     _check(tmp_path, [network, score])
+
+
+@pytest.mark.parametrize(("rows", "right"), [(64, "attention.output"), (512, "attention.other")])
+def test_rows_of_two_streams_have_an_output_each(tmp_path: Path, rows: int, right: str) -> None:
+    """FluxAttnProcessor of huggingface/diffusers: to_out of the picture's rows, to_add_out of the text's. Of
+    the same rows one product is a gate or an adapter, as likely."""
+    core: Part = _row("attention.softmax", "aten::_softmax")
+
+    def layer(at: int) -> Part:
+        outputs: list[Part] = [
+            (f"Linear_{at + i}", [_row(right, "aten::mm", [m, 256], [256, 256])])
+            for i, m in enumerate((512, rows))
+        ]
+        return f"Layer_{at}", [(f"Attention_{at}", [core, *outputs])]
+
+    _check(tmp_path, [("Network_0", [layer(10), layer(20)])])
+
+
+def test_attention_without_a_softmax_has_its_sums_between_queries_and_output(tmp_path: Path) -> None:
+    """Linear attention, as lucidrains/performer-pytorch: (k^T v), then q with it."""
+    sums = [_row("attention.other", "aten::bmm", [32, 64, 128], [32, 128, 64])] * 2
+    attention: Part = (
+        "Attention_0",
+        [
+            *(_product("attention.qkv", f"Linear_{at}") for at in range(3)),
+            *sums,
+            _product("attention.output"),
+        ],
+    )
+    _check(tmp_path, [("Network_0", [("Layer_0", [attention]), _layer(1), _layer(2)])])
 
 
 def test_what_shifts_and_masks_a_stream_in_a_layer_is_no_part_of_it(tmp_path: Path) -> None:

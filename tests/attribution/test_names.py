@@ -450,6 +450,29 @@ def test_a_layer_called_attention_bends_by_a_function() -> None:
     assert _roles("A_Attention", *held, bending="A_Attention")[0] == "layer"
 
 
+@pytest.mark.parametrize(
+    ("inside", "layers", "role"),
+    [
+        ("Linear GELU Dropout Linear", 2, "mlp"),
+        ("Linear GELU Dropout Linear", 1, None),  # of a head, as likely
+        ("SiLU Linear Linear", 2, None),  # of a modulation in two steps (whlzy/FiT)
+        ("Linear ReLU Linear Sigmoid", 2, None),  # of channels that are gated
+    ],
+)
+def test_a_row_of_modules_beside_every_attention_can_be_an_mlp(
+    inside: str, layers: int, role: str | None
+) -> None:
+    """lucidrains/gateloop-transformer, FeedForward: a function that returns a Sequential."""
+    held = [(), ("Attention",), ("Sequential",), *(("Sequential", name) for name in inside.split())]
+    around = [-1, 0, 0, *[2] * (len(held) - 3)]
+    names = [("Net", *name) for name in (held[0], *held[1:] * layers)]
+    outers = [-1]
+    for at in range(layers):
+        outers += [2 + at * (len(held) - 1) if outer else 0 for outer in around[1:]]
+    paths = [Path(tuple(Element(x, element_role(x), None, False) for x in name), "") for name in names]
+    assert _by_what_they_hold(paths, outers, set(), set())[2].roles()[-1] == role
+
+
 def test_a_mixture_with_an_mlp_beside_it_is_a_layer() -> None:
     """st_moe_pytorch.py, SparseMoEBlock: an Expert before and behind, and the mixture itself."""
     mixture = ("MoEBlock", "MoEBlock.MoE", "MoEBlock.MoE.Experts")

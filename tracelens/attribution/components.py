@@ -209,6 +209,8 @@ def _in_path(s: Situation, path: Path) -> Decision | None:
             beside = role == "attention" and component == "attention.qkv" and "Sequential" in rows
             if beside or (role == "mlp" and _is_custom(s, component)):
                 evidence = "structure"  # queries, or a network for what is added to the scores (Swin V2)
+            if role == "mlp" and element_role(path.elements[at].text) is None:
+                evidence = "local"  # by what it holds: whatever shapes and order say is surer
             both = ("mlp.up", "mlp.gate") if role == "gate_up" else ()
             return Decision(component, evidence, both)
     return None
@@ -344,7 +346,8 @@ def _of_mlp(s: Situation, outer: _Roles, inner: _Roles, product: bool) -> str | 
 def _of_embedding(s: Situation, outer: _Roles, inner: _Roles, is_linear: bool) -> str | None:
     if "attention" in outer:
         return "attention.other"  # of positions, to one another
-    if s.vocabulary == "logits" or (is_linear and s.vocabulary == "weight"):
+    tied = is_linear and s.vocabulary == "weight" and not is_of_product(s.path)
+    if s.vocabulary == "logits" or tied:
         return "logits"  # the table, read the other way (MPT)
     if "layer" in inner:
         # the blocks of a backbone that makes patches, or layers that embed columns of a table; where a whole

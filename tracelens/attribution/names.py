@@ -240,6 +240,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "^wpe$",
         "tok_emb",
         "pos_emb",
+        r"pos(ition(al)?)?_?enc(od(er|ing)s?)?$",  # of sines, in torch's own tutorial of the transformer
         "pos(ition)?_?bias$",  # DynamicPositionBias of lucidrains/x-transformers: of scores, in attention
         "patch_?merging",
         "multi_?modal_?projector$|aligner$",

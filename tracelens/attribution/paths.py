@@ -197,8 +197,10 @@ def _by_what_they_hold(
     layers = _layers_of_attention(paths, outers, products, bends)
     blocks = dict.fromkeys(layers, "layer") | _around_mlps(paths, outers, choosing)
     blocks |= {at: "moe" for at, path in enumerate(paths) if at in routing and _last_role(path) == "mlp"}
+    blocks |= dict.fromkeys(_nameless_mlps(paths, outers), "mlp")
     normed = {outer for path, outer in zip(paths, outers, strict=True) if _last_role(path) == "norm"}
     around = {outer for outer, inside in _holders(paths, outers) if inside in ("attention", "mlp")}
+    around |= {outers[at] for at, role in blocks.items() if role == "mlp"}
     networks = _holding_blocks(paths, outers)
     tables = {outer for outer, inside in _holders(paths, outers) if inside == "embedding"}
     found: list[Path] = []
@@ -278,6 +280,26 @@ def _layers_of_attention(
     several = Counter(around[at] for at, count in makes.items() if at >= 0 and count > 1)
     mlps |= {at for at, count in several.items() if count > 1}
     return (attends & mlps) - {-1} | layers
+
+
+def _nameless_mlps(paths: list[Path], outers: list[int]) -> Iterator[int]:
+    """Modules of no telling name, outside all blocks, that hold two products with an activation between them
+    and nothing else that works, and of whose kind there is one or more for each block of attention:
+    ``Sequential(Linear, GELU, Dropout, Linear)`` in every layer."""
+    kinds = [tuple(element.text for element in path.elements) for path in paths]
+    alike = Counter(kinds)
+    held: dict[int, list[str]] = {}
+    for path, outer in zip(paths, outers, strict=True):
+        product = _PRODUCT.fullmatch(path.elements[-1].text)
+        held.setdefault(outer, []).append("product" if product else _last_role(path))
+    attention = {kind for kind, path in zip(kinds, paths, strict=True) if _last_role(path) == "attention"}
+    blocks = {alike[kind] for kind in attention} - {1}
+    for at, inside in held.items():
+        parts = [part for part in inside if part not in ("dropout", "norm")]
+        if at >= 0 and parts == ["product", "activation", "product"]:
+            nameless = _last_role(paths[at]) == "" and {*paths[at].roles()} <= {None, "layer", "norm"}
+            if nameless and any(alike[kinds[at]] % count == 0 for count in blocks):
+                yield at
 
 
 def _around_mlps(paths: list[Path], outers: list[int], choosing: set[int]) -> dict[int, str]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.names import RULE_CODE
+from tracelens.gemm import GemmShape, shape_of
 from tracelens.trace import Links, Trace
 
 IntArray = npt.NDArray[np.int32]
@@ -86,6 +87,15 @@ def _adds_activations(dims: list[Any] | None) -> int:
     return isinstance(a, list) and a == b and len(a) >= 2 and _is_shape(a, len(a))
 
 
+def product_sizes(trace: Trace, links: Links, node: int) -> tuple[int, ...]:
+    """Rows, and the width of the weight to and from, of the product that an operator is; () unknown."""
+    row = node - links.ops_at.start
+    given = trace.details.inputs(int(trace.ops.inputs[row]))
+    name = trace.symbols[int(trace.ops.name[row])]
+    shape = shape_of(name, given.dims or [], given.types, given.strides, given.concrete)
+    return (shape.m, shape.n, shape.k) if isinstance(shape, GemmShape) else ()
+
+
 def of_mixture(trace: Trace, links: Links, rule: IntArray) -> IntArray:
     """Per node: 1 for an index that takes the matrices that a batched product multiplies with, one for each
     token; 2 for a linear layer as wide as what ``topk`` chooses from; 3 for what copies the rows that such a
@@ -124,6 +134,16 @@ def of_mixture(trace: Trace, links: Links, rule: IntArray) -> IntArray:
     found = _told(trace, links, named("dispatch"), weights) + _told(trace, links, named("linear"), choice)
     moves = trace.symbols.where(lambda text: text in _ON_ROUTED)[links.name] & links.is_op
     return found + _told(trace, links, moves, routed)
+
+
+def batched_products(trace: Trace, links: Links, rule: IntArray) -> BoolArray:
+    """Per node: is it several products in one, of no one weight?"""
+    return _told(trace, links, rule == RULE_CODE["bmm"], _is_batched) > 0
+
+
+def _is_batched(dims: list[Any] | None) -> int:
+    first = dims[0] if dims else None
+    return int(isinstance(first, list) and len(first) == 3 and first[0] > 1)
 
 
 def convolved_by_channel(trace: Trace, links: Links, rule: IntArray) -> IntArray:

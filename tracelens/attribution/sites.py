@@ -16,7 +16,14 @@ from tracelens.attribution.components import Decision, Situation, decide, is_of_
 from tracelens.attribution.ends import ENDS
 from tracelens.attribution.names import OP_RULES, RULE_CODE, op_rule
 from tracelens.attribution.paths import Element, Paths
-from tracelens.attribution.site_sizes import convolved_by_channel, of_mixture, on_vocabulary, residual_sums
+from tracelens.attribution.site_sizes import (
+    batched_products,
+    convolved_by_channel,
+    of_mixture,
+    on_vocabulary,
+    product_sizes,
+    residual_sums,
+)
 from tracelens.attribution.written import as_written
 from tracelens.trace import Links, Trace, distinct_rows
 
@@ -81,7 +88,8 @@ def decide_sites(
     transformer = transformer or _makes_queries_keys_and_values(paths, rule, outermost)
 
     after_core = _after_core(links, paths, rule, innermost)
-    linears_after = _linears_after(paths, rule, outermost, after_core)
+    after_core = np.where(after_core < 0, _around_sums(trace, links, paths, rule, innermost), after_core)
+    linears_after = _linears_after(trace, links, paths, rule, outermost, after_core)
     by_channel = convolved_by_channel(trace, links, rule)
     position, count, before_activation, after_activation = _in_mlp(
         links, paths, np.where(by_channel == 1, -1, rule), outermost
@@ -233,11 +241,37 @@ def _after_core(links: Links, paths: Paths, rule: IntArray, innermost: IntArray)
     return out
 
 
-def _linears_after(paths: Paths, rule: IntArray, outermost: IntArray, after_core: IntArray) -> IntArray:
-    """Per node: how many linear layers its attention block has behind the core."""
+def _around_sums(trace: Trace, links: Links, paths: Paths, rule: IntArray, innermost: IntArray) -> IntArray:
+    """Per linear layer of an attention block without a softmax, of linear attention (arXiv 2006.16236): 1
+    behind all its products of activations, 0 in front of them; -1 elsewhere."""
+    out = np.full(len(rule), -1, np.int32)
+    sums = np.flatnonzero(batched_products(trace, links, rule) & (paths.attention >= 0))
+    first, last = np.full(len(rule) + 1, np.iinfo(np.int64).max), np.zeros(len(rule) + 1, np.int64)
+    np.minimum.at(first, paths.attention[sums], links.ts_ns[sums])
+    np.maximum.at(last, paths.attention[sums], links.ts_ns[sums])
+    linear = np.where(innermost >= 0, rule[innermost], -1) == RULE_CODE["linear"]
+    nodes = np.flatnonzero(linear & (first < last)[paths.attention])
+    block, when = paths.attention[nodes], links.ts_ns[nodes]
+    out[nodes[when < first[block]]] = 0
+    out[nodes[when > last[block]]] = 1
+    return out
+
+
+def _linears_after(
+    trace: Trace, links: Links, paths: Paths, rule: IntArray, outermost: IntArray, after_core: IntArray
+) -> IntArray:
+    """Per node: how many linear layers its attention block has behind the core. Of weights of one size the
+    rows of each stream have one (to_out and to_add_out of huggingface/diffusers): those are one layer."""
     own = np.arange(len(rule))
     linear = (rule == RULE_CODE["linear"]) & (outermost == own) & (after_core == 1) & (paths.attention >= 0)
-    count = np.bincount(paths.attention[linear], minlength=len(rule)).astype(np.int32)
+    nodes = np.flatnonzero(linear)
+    count = np.bincount(paths.attention[nodes], minlength=len(rule)).astype(np.int32)
+    sizes: dict[int, list[tuple[int, ...]]] = {}
+    for node in nodes[count[paths.attention[nodes]] > 1].tolist():
+        sizes.setdefault(int(paths.attention[node]), []).append(product_sizes(trace, links, node))
+    for block, found in sizes.items():
+        if all(found) and len({one[1:] for one in found}) == 1 and len({*found}) == len(found):
+            count[block] = 1
     return np.where(paths.attention >= 0, count[paths.attention], 0).astype(np.int32)
 
 
