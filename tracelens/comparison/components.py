@@ -25,7 +25,7 @@ def compare_components(
         if key in changed:
             why, new_work = words.OTHER_GEMMS, True
         elif differ(a.kernels, b.kernels):
-            why, new_work = _fewer_or_more(a.kernels, b.kernels), True
+            why, new_work = _other_kernels(a.kernels, b.kernels), True
         told = beyond(diff, frac, noise=noise, gpu_ms=gpu_ms, other_work=new_work)
         if key[0] == "communication" and not new_work and told is not False:
             told, why = None, words.WAIT
@@ -38,7 +38,7 @@ def compare_components(
     return sorted(rows, key=lambda row: -abs(row.diff_ms))
 
 
-def _fewer_or_more(before: float, after: float) -> str:
+def _other_kernels(before: float, after: float) -> str:
     if not before or not after:
         return words.ONLY_AFTER if after else words.ONLY_BEFORE
-    return words.more_or_fewer(after > before, after / before - 1)
+    return words.kernels(after / before - 1)

@@ -11,7 +11,7 @@ from tracelens.results.comparison import StepState
 #: What communication holds beside its own time.
 WAIT = "holds the wait for the slowest rank, which one rank's trace does not show"
 SAME_KERNELS = "same number of kernels, same GEMM shapes"
-OTHER_GEMMS = "its GEMMs changed"
+OTHER_GEMMS = "GEMMs changed"
 TOO_FEW_GEMMS = "too few GEMMs did the same work on both sides"
 ONLY_BEFORE, ONLY_AFTER = "only before", "only after"
 SHAPE_KNOWN, SHAPE_UNKNOWN = "shape known", f"shape {f.UNKNOWN}"
@@ -172,9 +172,9 @@ def different_versions(before: str, after: str) -> str:
     return f"analyzed by different versions: {before} and {after}"
 
 
-def more_or_fewer(more: bool, frac: float) -> str:
-    """Another number of kernels."""
-    return f"{'more' if more else 'fewer'} kernels ({signed_pct(frac)})"
+def kernels(frac: float) -> str:
+    """Another number of kernels: beside a time it is no reason, for fewer kernels can take longer."""
+    return f"number of kernels {signed_pct(frac)}"
 
 
 def as_all_gemms(frac: float) -> str:

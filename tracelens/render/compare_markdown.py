@@ -68,7 +68,7 @@ def _movers(found: Found, shown: ComparisonView) -> list[str]:
          words.share(row), row.why]
         for row in rows[:_ROWS]
     ]  # fmt: skip
-    return table(["component and phase", "before, ms", "after, ms", "difference", "", "because"], cells)
+    return table(["component and phase", "before, ms", "after, ms", "difference", "", "work"], cells)
 
 
 def _gemms(rows: Sequence[GemmChange]) -> list[str]:

@@ -107,7 +107,7 @@ def _movers(out: Out, found: Found, shown: ComparisonView) -> None:
     rows = [row for row in words.movers(found) if not words.is_move(found, row)]
     of = f"  ms of GPU time {found.per_step}" + (", medians" if shown.of else "")
     out.line(out.text("Largest movers", "bold") + out.text(of, "dim"))
-    heads = [("", "l"), ("before", "r"), ("after", "r"), ("diff", "r"), ("", "r"), ("because", "fold")]
+    heads = [("", "l"), ("before", "r"), ("after", "r"), ("diff", "r"), ("", "r"), ("work", "fold")]
     cells = [
         [
             out.text(f"  {row.component} {row.phase}", limit=32),

@@ -34,7 +34,8 @@ class ComparisonView:
 
 def view(found: Found) -> ComparisonView:
     """Collect it."""
-    parts = ", ".join(f"{one.name} {arrow_ms(one.before_ms, one.after_ms)}" for one in found.parts)
+    some = [one for one in found.parts if one.before_ms or one.after_ms]
+    parts = ", ".join(f"{one.name} {arrow_ms(one.before_ms, one.after_ms)}" for one in some)
     shares = shares_line(found)
     if isinstance(found, Comparison):
         return ComparisonView(
