@@ -12,6 +12,7 @@ from tracelens.gemm.predict.derivation import evaluate
 from tracelens.gemm.predict.rates import no_units
 from tracelens.gemm.spelling import parse_dtype
 from tracelens.hardware import find_gpu, list_gpus
+from tracelens.hardware.default import default_gpu
 
 H100 = find_gpu(None, override="h100-sxm")
 MEASURED = [
@@ -21,6 +22,11 @@ MEASURED = [
     ("b200", "nvfp4"),
     ("l40s", "fp8"),
 ]
+
+
+def test_without_a_gpu_it_is_the_commands() -> None:
+    assert tracelens.gemm(4096, 4096, 4096).gpu == default_gpu()[0].name
+    assert tracelens.experts(8192, 4096, 14336, experts=8, top_k=2).gpu == default_gpu()[0].name
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), MEASURED)

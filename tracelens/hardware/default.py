@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tracelens.hardware import words
 from tracelens.hardware.gpu import Gpu, find_gpu, list_gpus
 from tracelens.hardware.measurements import user_file
@@ -18,6 +20,16 @@ def default_gpu() -> tuple[Gpu, str]:
     if measured:
         return find_gpu(None, override=max(measured)[1]), words.MEASURED_LAST
     return find_gpu(None, override=_FALLBACK), words.ASSUMED
+
+
+def named_gpu(name: str | None) -> Gpu:
+    """The GPU with this key, without one the default; for what is called in a loop."""
+    return default_gpu()[0] if name is None else _named(name)
+
+
+@lru_cache(maxsize=64)
+def _named(name: str) -> Gpu:
+    return find_gpu(None, override=name)
 
 
 def measured_gpus() -> set[str]:

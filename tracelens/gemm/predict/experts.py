@@ -14,7 +14,8 @@ from tracelens.gemm.predict.experts_cost import TILE_M, TILE_N, ExpertWork, Grou
 from tracelens.gemm.predict.experts_load import Load, expert_load
 from tracelens.gemm.predict.experts_rates import ExpertRates, expert_rates
 from tracelens.gemm.predict.words import experts as words
-from tracelens.hardware import Gpu, find_gpu
+from tracelens.hardware import Gpu
+from tracelens.hardware.default import named_gpu
 from tracelens.results import Estimate
 from tracelens.results.experts import ExpertLayer, ExpertsPrediction, GroupedTile
 from tracelens.words import Direction
@@ -93,7 +94,7 @@ def experts_time(
     *,
     experts: int,
     top_k: int,
-    gpu: str,
+    gpu: str | None = None,
     ep: int = 1,
     tp: int = 1,
     dtype: str = "bf16",
@@ -101,8 +102,8 @@ def experts_time(
 ) -> ExpertsPrediction:
     """Time of one layer of experts with a gate (SwiGLU), forward: ``tracelens.experts`` from Python.
 
-    ``gpu`` is a key of ``tracelens gemm --gpu list``, or "h100", "a100" for the usual part; the rest as in
-    ``predict_experts``, whose value this is. Raises ``UsageError`` for a GPU that is not in the table.
+    ``gpu`` as in ``tracelens.gemm``, the rest as in ``predict_experts``, whose value this is. Raises
+    ``UsageError`` for a GPU that is not in the table.
 
     >>> import tracelens
     >>> one = tracelens.experts(8192, 4096, 14336, experts=8, top_k=2, gpu="h100", load="power-law:1.2")
@@ -110,12 +111,7 @@ def experts_time(
     ('h100-sxm', True)
     """
     layer = ExpertLayer(hidden, inter, experts, top_k, ep=ep, tp=tp)
-    return predict_experts(layer, tokens, gpu=_gpu(gpu), dtype=dtype, load=load)
-
-
-@lru_cache(maxsize=64)
-def _gpu(name: str) -> Gpu:
-    return find_gpu(None, override=name)
+    return predict_experts(layer, tokens, gpu=named_gpu(gpu), dtype=dtype, load=load)
 
 
 def exponent_of(load: str) -> float | None:
