@@ -41,6 +41,12 @@ def test_a_lower_clock_in_some_steps_is_found_again(slower: float) -> None:
     assert not found.lost_ns[step < 4].any()
 
 
+def test_kernels_whose_durations_are_damaged_have_no_pace() -> None:
+    found, _, _ = steps_of(np.where(np.arange(STEPS) >= 4, 0.0, 1.0)[:, None])
+    assert not found.slow.any()
+    assert not np.isfinite(steps_of(np.zeros((STEPS, 1)))[0].pace).any()
+
+
 def test_a_drift_is_found_from_three_percent_on() -> None:
     found, dur, step = steps_of((1 + 0.02 * np.arange(STEPS))[:, None], noise=0.002)
     assert found.slow.tolist() == [False, False, True, True, True, True]

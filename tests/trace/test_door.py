@@ -71,12 +71,13 @@ def test_what_was_left_out_is_said(tmp_path: Path) -> None:
         launch(1, ts=2),
         kernel("k\x00", ts=20, dur=LONGEST_NS / 1000 + 1, correlation=1, grid=[0, 1, 1]),
         kernel("l", ts=30, dur=5),
+        kernel("m", ts=40, dur=-5),
     ]
     trace = read(tmp_path, document(events, odd=math.nan, distributedInfo={"rank": 2**70}))
-    assert trace.kernels.dur_ns.tolist() == [0, 5000]
+    assert trace.kernels.dur_ns.tolist() == [0, 5000, 0]
     report = tracelens.analyze(tmp_path / "trace.json").report
     (said,) = [one for one in report.trace.warnings if "left out" in one]
-    for part in ("durations over 13 days (1)", "shapes that cannot be (1)", "control"):
+    for part in ("over 13 days (1)", "durations below 0 (1)", "shapes that cannot be (1)", "control"):
         assert part in said
     assert report.trace.rank is None
 

@@ -73,7 +73,8 @@ def step_paces(dur_ns: IntArray, alike: IntArray, step: IntArray, judged: BoolAr
     weight = np.bincount(at_shape, weights=dur_ns[rows], minlength=len(shapes)).astype(np.float64)
     several = np.isfinite(cells).sum(axis=1) > 1  # a shape of one step compares with nothing
     whole = np.where(several, _medians(dur_ns[rows], at_shape, len(shapes)), np.nan)
-    rough = _quantiles(cells / whole[:, None], weight, 0.5)
+    rough = _quantiles(cells / np.where(whole > 0, whole, np.nan)[:, None], weight, 0.5)
+    rough[rough == 0] = np.nan  # kernels of damaged durations have no pace
     if not np.isfinite(rough).any():
         return StepPaces(steps, rough, np.zeros(len(steps), np.bool_), np.zeros(len(dur_ns)), (0.0, 0.0))
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -163,14 +163,14 @@ class ChunkDecoder:
         )
 
     def _times(self, starts: Iterable[Any], durations: Iterable[Any]) -> Column:
-        """Start and duration in ns, as two rows; a duration below 0 (clocks were corrected) is 0."""
+        """Start and duration in ns, as two rows; a duration below 0 or without end is 0, and counted."""
         values = [*starts, *durations]
         exact = isinstance(values[0], Raw)
         times = (exact_ns(values) if exact else float_ns(values, integers=self._integers)).reshape(2, -1)
-        np.maximum(times[1], 0, out=times[1])
-        if times[1].max(initial=0) > LONGEST_NS:
-            self._dropped["duration"] += int((times[1] > LONGEST_NS).sum())
-            times[1][times[1] > LONGEST_NS] = 0
+        for kind, wrong in (("negative", times[1] < 0), ("duration", times[1] > LONGEST_NS)):
+            if wrong.any():
+                self._dropped[kind] += int(wrong.sum())
+                times[1][wrong] = 0
         return times
 
     def _span(self, events: list[Any]) -> dict[str, Column]:

@@ -103,18 +103,19 @@ _ARGUMENTS = {field.encode_name: field for field in msgspec.structs.fields(Args)
 def coerce_event(value: Any) -> ExactEvent | None:
     """Build an event from any decoded JSON value, dropping the fields that make no sense.
 
-    None when it is no object. An unreadable start is left empty, an unreadable duration is 0.
+    None when it is no object. The start is left empty where start or duration cannot be read.
     """
     if not isinstance(value, dict):
         return None
+    dur = _time(value["dur"]) if value.get("dur") is not None else Raw(b"0")
     event = ExactEvent(
         ph=_text(value.get("ph")),
         cat=_text(value.get("cat")),
         name=_text(value.get("name")),
         pid=_label(value.get("pid")),
         tid=_label(value.get("tid")),
-        ts=_time(value.get("ts")),
-        dur=_time(value.get("dur")) or Raw(b"0"),
+        ts=_time(value.get("ts")) if dur else Raw(b""),
+        dur=dur or Raw(b"0"),
         id=_label(value.get("id", -1)),
     )
     arguments = value.get("args")

@@ -58,7 +58,7 @@ def damaged_place(at: int, length: int, reason: DamageKind, entries: int) -> str
         "incomplete": "an event that is not complete",
         "no_time": f"{entries} entr{'y' if entries == 1 else 'ies'} without a readable time",
     }[reason]
-    return f"byte {at:,} ({length:,} bytes: {what})"
+    return f"{what} ({length:,} bytes from byte {at:,})"
 
 
 def damaged(places: Sequence[str], more: int) -> str:
@@ -81,6 +81,7 @@ def mended(dropped: Mapping[str, int], longest: int) -> str:
         "shape": "shapes that cannot be",
         "launch": "launch sizes that cannot be",
         "duration": "durations over 13 days",
+        "negative": "durations below 0",
         "metadata": "metadata nested too deep",
     }
     parts = ", ".join(f"{kinds[kind]} ({count:,})" for kind, count in dropped.items())
