@@ -65,7 +65,8 @@ def lines(report: Report) -> list[str]:
         *first, last = (f"{share.title} {f.ms(share.ms)} ({f.pct(share.frac)})" for share in told)
         whole, part = f.ms(sum(share.ms for share in told)), found.overlap_frac
         hidden = "" if part is None else f"; {f.pct(part)} of communication is hidden"
-        of = f"a step's {whole} on average" if report.summary.steps_marked else f"the {whole} recorded"
+        mean = ", a step's mean," if report.summary.steps_marked else ""
+        of = f"the {whole} from the first GPU event to the last{mean}"
         said = [f"Of {of} the GPU {', '.join(first)} and {last}{hidden}."]
     if found.path:
         named = ", ".join(
