@@ -25,8 +25,6 @@ def ended(kind: str, numbers: range, folder: Path) -> set[str]:
     """What these cases ended in; one that must not be fails the test."""
     if kind == "ask":
         pytest.importorskip("mcp", reason="the extra mcp is not installed")
-    if kind == "runs":
-        pytest.importorskip("duckdb", reason="the extra history is not installed")
     found = set()
     for number in numbers:
         data = make(number, kind=kind)[1]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -58,7 +59,6 @@ def stored(store: Path, jobs: list[Job]) -> None:
 
 
 def test_a_regression_is_named_with_its_part_and_noise_is_not(job: Job, tmp_path: Path) -> None:
-    pytest.importorskip("duckdb", reason="the extra history is not installed")
     noise = [scaled(job, step=factor) for factor in (1.0, 1.03, 0.98, 1.01)]
     stored(tmp_path / "calm", [*noise, scaled(job, step=1.04)])
     calm = history(tmp_path / "calm")
@@ -74,7 +74,6 @@ def test_a_regression_is_named_with_its_part_and_noise_is_not(job: Job, tmp_path
 
 
 def test_a_slow_drift_is_named_with_its_slope_and_noise_is_not(job: Job, tmp_path: Path) -> None:
-    pytest.importorskip("duckdb", reason="the extra history is not installed")
     each = 0.01 * job.step_ms
     stored(tmp_path, [scaled(job, idle_ms=at * each, step=1 + 0.001 * (at % 2)) for at in range(7)])
     step, idle = sorted(history(tmp_path).trends, key=lambda one: one.figure, reverse=True)
@@ -89,7 +88,6 @@ def test_a_slow_drift_is_named_with_its_slope_and_noise_is_not(job: Job, tmp_pat
 
 
 def test_few_runs_that_lie_close_by_chance_make_no_noise_a_move(job: Job, tmp_path: Path) -> None:
-    pytest.importorskip("duckdb", reason="the extra history is not installed")
     stored(tmp_path, [scaled(job, step=factor) for factor in (1.0, 1.05, 1.001, 1.03)])
     assert history(tmp_path).moved == []
 
@@ -114,7 +112,6 @@ def test_the_order_of_runs_is_judged_by_every_order_that_there_is() -> None:
 
 
 def test_other_jobs_and_too_few_runs_say_nothing(job: Job, tmp_path: Path) -> None:
-    pytest.importorskip("duckdb", reason="the extra history is not installed")
     fewer = msgspec.structs.replace(job, ranks=job.ranks[:3])
     stored(tmp_path, [fewer, fewer, fewer, job, job, scaled(job, idle_ms=job.step_ms)])
     found = history(tmp_path)
@@ -122,7 +119,6 @@ def test_other_jobs_and_too_few_runs_say_nothing(job: Job, tmp_path: Path) -> No
 
 
 def test_another_model_on_the_same_gpus_is_another_job(job: Job, tmp_path: Path) -> None:
-    pytest.importorskip("duckdb", reason="the extra history is not installed")
     assert job.model is not None
     known = msgspec.structs.replace(
         job, model=replace(job.model, hidden=Known(1280, ""), layers=Known(12, ""))
@@ -141,7 +137,6 @@ def test_another_model_on_the_same_gpus_is_another_job(job: Job, tmp_path: Path)
 def test_what_is_no_measured_step_is_called_so_and_not_compared_with_one(
     job: Job, tmp_path: Path, other: dict[str, bool], said: Listener
 ) -> None:
-    pytest.importorskip("duckdb", reason="the extra history is not installed")
     measured = msgspec.structs.replace(job, generated=False)
     stored(tmp_path, [measured] * 3 + [msgspec.structs.replace(measured, **other)])
     assert history(tmp_path).earlier == 0
@@ -158,7 +153,6 @@ def shown(store: Path, *, width: int) -> str:
 def test_no_figure_and_no_name_is_cut_where_the_terminal_is_narrow(
     job: Job, tmp_path: Path, width: int
 ) -> None:
-    pytest.importorskip("duckdb", reason="the extra history is not installed")
     name = "nightly-" + "x" * 60
     record(scaled(job, step=1234.567), tmp_path, run=name, when=START)
     out = io.StringIO()
@@ -199,7 +193,6 @@ def test_a_run_is_kept_once_and_under_a_name_for_a_file(job: Job, tmp_path: Path
 
 
 def test_the_command_adds_and_shows(tmp_path: Path) -> None:
-    pytest.importorskip("duckdb", reason="the extra history is not installed")
     (tmp_path / "traces").mkdir()
     Simulation(small()).write(tmp_path / "traces")
     store, traces = str(tmp_path / "runs"), str(tmp_path / "traces" / "rank*.json")
@@ -216,8 +209,6 @@ def test_the_command_adds_and_shows(tmp_path: Path) -> None:
 def test_a_run_without_its_figures_is_refused_and_a_part_it_lacks_is_unknown(
     job: Job, tmp_path: Path, ms: float | None
 ) -> None:
-    pytest.importorskip("duckdb", reason="the extra history is not installed")
-    pq = pytest.importorskip("pyarrow.parquet")
     table = pq.read_table(record(job, tmp_path, run="a", when=START))
     names, times = table["figure"].to_pylist(), table["ms"].to_pylist()
 

@@ -18,12 +18,10 @@ from tracelens.errors import UsageError
 def history(store: str, ranks: tuple[str, ...], run: str | None, json: str | None) -> None:
     """Show the runs of a job in the folder STORE, and what moved in the last one beyond noise.
 
-    RANKS, the traces or summaries of one more run, are added first. Needs the extra history (DuckDB).
+    RANKS, the traces or summaries of one more run, are added first.
     """
-    from tracelens.job.history import check_installed
     from tracelens.job.history import history as read
 
-    check_installed()
     if run is not None and not ranks:
         raise UsageError("--run names a run that is added: give its traces or summaries after the folder")
     if ranks:

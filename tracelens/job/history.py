@@ -1,22 +1,19 @@
-"""Runs of a job over time: each as a small Parquet file in a folder, asked by DuckDB."""
+"""Runs of a job over time: each as a small Parquet file in a folder."""
 
 from __future__ import annotations
 
-import glob
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
-from statistics import median
-from typing import Any
+from statistics import median, stdev
 
 import msgspec
 
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.comparison.steps import LEVEL
-from tracelens.errors import InputError, UsageError
+from tracelens.errors import InputError, UsageError, brief
 from tracelens.files import check_place, write_bytes
 from tracelens.job.noise import half_interval
 from tracelens.job.trend import MOST_RUNS, slope
@@ -139,35 +136,52 @@ def history(store: Path) -> History:
     """The runs of a store, and what moved in the last one against the median of earlier runs of its job.
 
     A figure has moved by more than 2 % of the usual step and by more than the earlier runs' noise.
-    Raises InputError where DuckDB is not installed, or the folder holds no run.
+    Raises InputError where the folder holds no run, or a file that is none.
     """
-    files = sorted(glob.glob(f"{glob.escape(str(store))}/*.parquet"))
+    files = sorted(store.glob("*.parquet"))
     if not files:
         raise InputError(f"{store} holds no run: give the traces or summaries of one after it")
-    rows = _asked(_RUNS, files)
-    runs: dict[str, RecordedRun] = {}
-    for run, recorded, job, figure, ms in rows:
-        if not isinstance(ms, int | float) or not isfinite(ms) or None in (run, recorded, job, figure):
-            raise InputError(f"the store holds a file that is no run: {figure} of {run} is {ms}")
-        runs.setdefault(run, RecordedRun(run, recorded, job, {})).figures[figure] = ms
-    for one in runs.values():
-        if "step" not in one.figures:
-            raise InputError(f"run {one.run} of the store has no time of its step: take its file out")
-    last = list(runs.values())[-1]
-    earlier = [one for one in runs.values() if one.job == last.job and one is not last]
+    runs = sorted((one for file in files for one in _read(file)), key=lambda one: (one.recorded_at, one.run))
+    last = runs[-1]
+    earlier = [one for one in runs if one.job == last.job and one is not last]
     if len(earlier) < LEAST_RUNS:
-        return History(list(runs.values()), [], len(earlier))
-    trends = _trends([*earlier, last])
-    usual_step = median(one.figures["step"] for one in earlier)
-    moved = [
-        Moved(figure, ms, usual, noise, many)
-        for figure, ms, usual, deviation, many in _asked(_AGAINST_EARLIER, files)
-        if many >= LEAST_RUNS and abs(ms - usual) > PRACTICAL * usual_step
-        for noise in [half_interval(deviation, many, _SURE_OF_STEP if figure == "step" else _SURE)]
-        if abs(ms - usual) > noise
-    ]
+        return History(runs, [], len(earlier))
+    least = PRACTICAL * median(one.figures["step"] for one in earlier)
+    moved = [one for figure in last.figures if (one := _moved(figure, last, earlier, least))]
     moved.sort(key=lambda one: -abs(one.ms - one.usual_ms))
-    return History(list(runs.values()), moved, len(earlier), trends)
+    return History(runs, moved, len(earlier), _trends([*earlier, last]))
+
+
+def _read(path: Path) -> list[RecordedRun]:
+    """The runs of a file: one, as ``record`` writes it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    runs: dict[str, RecordedRun] = {}
+    try:
+        rows = pq.read_table(path).select(["run", "recorded_at", "job", "figure", "ms"]).to_pylist()
+        for row in rows:
+            ms = row.pop("ms")
+            if not isinstance(ms, int | float) or not isfinite(ms):
+                raise ValueError(f"{row['figure']} of {row['run']} is {ms}")
+            one = msgspec.convert({**row, "figures": {}}, RecordedRun)
+            runs.setdefault(one.run, one).figures[row["figure"]] = ms
+        for one in runs.values():
+            if "step" not in one.figures:
+                raise ValueError(f"run {one.run} has no time of its step")
+    except (pa.ArrowException, OSError, LookupError, ValueError, msgspec.ValidationError) as error:
+        raise InputError(f"the store holds a file that is no run, {path.name}: {brief(error, 200)}") from None
+    return list(runs.values())
+
+
+def _moved(figure: str, last: RecordedRun, earlier: Sequence[RecordedRun], least: float) -> Moved | None:
+    """How a figure of the last run differs from earlier ones; None where it is within their noise."""
+    values = [one.figures[figure] for one in earlier if figure in one.figures]
+    if len(values) < LEAST_RUNS:
+        return None
+    ms, usual = last.figures[figure], median(values)
+    noise = half_interval(stdev(values), len(values), _SURE_OF_STEP if figure == "step" else _SURE)
+    return Moved(figure, ms, usual, noise, len(values)) if abs(ms - usual) > max(least, noise) else None
 
 
 def _trends(runs: Sequence[RecordedRun]) -> list[Trend]:
@@ -181,37 +195,3 @@ def _trends(runs: Sequence[RecordedRun]) -> list[Trend]:
         if each is not None and abs(each) * (len(values) - 1) > least:
             found.append(Trend(figure, each, values[0], values[-1], len(values)))
     return sorted(found, key=lambda one: -abs(one.ms_per_run))
-
-
-_RUNS = """
-SELECT run, recorded_at, job, figure, ms FROM read_parquet($files) ORDER BY recorded_at, run
-"""
-_AGAINST_EARLIER = """
-WITH figures AS (SELECT * FROM read_parquet($files)),
-last AS (SELECT DISTINCT run, job, recorded_at FROM figures ORDER BY recorded_at DESC, run DESC LIMIT 1),
-earlier AS (
-    SELECT figure, median(figures.ms) AS usual, stddev_samp(figures.ms) AS deviation, count(*) AS many
-    FROM figures JOIN last ON figures.job = last.job AND figures.run <> last.run
-    GROUP BY figure
-)
-SELECT figures.figure, figures.ms, earlier.usual, earlier.deviation, earlier.many
-FROM figures JOIN last ON figures.run = last.run JOIN earlier ON figures.figure = earlier.figure
-"""
-
-
-def check_installed() -> None:
-    """Raise InputError where DuckDB is not installed."""
-    if find_spec("duckdb") is None:
-        raise InputError('a history needs pip install "tracelens-gpu[history]"')
-
-
-def _asked(query: str, files: Sequence[str]) -> list[tuple[Any, ...]]:
-    check_installed()
-    import duckdb
-
-    try:
-        with duckdb.connect() as database:
-            found: list[tuple[Any, ...]] = database.execute(query, {"files": list(files)}).fetchall()
-            return found
-    except (duckdb.Error, UnicodeDecodeError) as error:  # text in a damaged file need be no UTF-8
-        raise InputError(f"the store holds a file that is no run: {str(error).splitlines()[0]}") from None
