@@ -83,6 +83,17 @@ def test_work_queued_before_the_recording_is_no_part_of_the_first_step(tmp_path:
     assert (times.busy_ns / 1000).tolist() == [100, 100]
 
 
+def test_the_first_step_waits_for_work_that_is_not_in_the_file(tmp_path: Path) -> None:
+    """A copy on a stream blocks the CPU for 5 ms, and nothing that was recorded runs."""
+    early, copy = _kernel(1, 11, 12, 1), event("gpu_memcpy", "Memcpy HtoD", ts=5020, dur=1, args={})
+    early[1]["args"]["stream"] = 23
+    copy["args"] = {"correlation": 2, "device": 0, "stream": 7}
+    call = launch(2, ts=20) | {"name": "hipMemcpyWithStream", "dur": 5002}
+    times = _times(tmp_path, [_step(1, 10, 5090), *early, call, copy, *_kernel(3, 5030, 5031, 69)])
+    assert times.start_ns.tolist() == [5_020_000]
+    assert times.busy_ns.tolist() == [70_000]
+
+
 def test_a_kernel_without_a_launch_amid_the_steps_stays_in_one(tmp_path: Path) -> None:
     times = _times(
         tmp_path,

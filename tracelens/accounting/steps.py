@@ -20,6 +20,7 @@ from tracelens.trace.spans import covered
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+_QUEUED_NS = 1_000_000  # behind its launch, an event of an idle GPU begins within microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def step_times(
     whichever is later; the last step, and one behind which numbers are missing, ends with its host range or
     its last kernel, whichever is later.
     Queued before the first step is what belongs to none and runs on a stream before any step's work does:
-    a stream runs in the order of its launches.
+    a stream runs in the order of its launches; what of it is not in the file is seen by what waits for it.
 
     ``wanted`` keeps the steps whose ProfilerStep number is in [first, last]; what is no whole step
     (``not_whole``) is left out, unless nothing else is there.
@@ -127,6 +128,7 @@ def _marked(trace: Trace, links: Links, attribution: Attribution) -> _Cut:
     owner[before] = -1
     done = np.full(len(steps.index) + 1, np.iinfo(np.int64).min)
     np.maximum.at(done, owner + 1, end)  # done[i + 1]: end of step i's work; done[0]: of what came before
+    done[0] = max(int(done[0]), _not_recorded(trace, links))
     done = np.maximum.accumulate(done)
     start = np.maximum(steps.start_ns, done[:-1])
     own = steps.end_ns.copy()  # where the next number is not there, what was done until it was in no step
@@ -190,6 +192,26 @@ def _before_own(trace: Trace, outside: BoolArray) -> BoolArray:
     np.minimum.at(first, stream[own], kernels.ts_ns[own])
     first[first == never] = first.min()
     return np.asarray(kernels.ts_ns < first[stream])
+
+
+def _not_recorded(trace: Trace, links: Links) -> int:
+    """When the GPU is done with what was queued before the recording began and is not in the file.
+
+    The first event of a stream begins long after its launch (a copy: after its call, which can block until
+    then), and nothing that was recorded runs meanwhile. The first call of all also starts CUDA.
+    """
+    kernels, launches, until = trace.kernels, trace.launches, np.iinfo(np.int64).min
+    order = np.argsort(kernels.ts_ns, kind="stable")
+    _, firsts = np.unique(np.stack([kernels.device, kernels.stream])[:, order], axis=1, return_index=True)
+    firsts = order[firsts][links.kernel_launch[order[firsts]] >= 0]
+    for event, row in zip(firsts.tolist(), links.kernel_launch[firsts].tolist(), strict=True):
+        called, begins = launches.ts_ns[row], kernels.ts_ns[event]
+        since = called if "Memcpy" in trace.symbols[launches.name[row]] else called + launches.dur_ns[row]
+        runs = (kernels.ts_ns < begins) & (kernels.ts_ns + kernels.dur_ns > since)
+        early = launches.ts_ns.min() < called < links.steps.end_ns[0]
+        if early and begins - since > _QUEUED_NS and not runs.any():
+            until = max(until, int(begins))
+    return int(until)
 
 
 def _spread(ms: npt.NDArray[np.float64]) -> StepTime:
