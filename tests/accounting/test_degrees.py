@@ -150,8 +150,9 @@ def test_a_vocabulary_whose_logits_are_gathered_is_a_part_of_one(
     gather = message(
         "all_gather", group="3", group_size=group_size, purpose="unknown", bytes_per_call=2.0 * elements
     )
-    found = with_degrees(dims, {}, [gather]).vocab
-    assert (found.value, found.per_rank, found.whole) == (25136, whole is not None, whole)
+    found = with_degrees(dims, {}, [gather])
+    assert (found.vocab.value, found.vocab.per_rank) == (25136, whole is not None)
+    assert (found.vocab.whole, found.heads.per_rank) == (whole, whole is not None)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,11 @@ SIGNATURES = {
 HEADS_FIRST = ("_scaled_dot_product_", "scaled_dot_product_attention", "_cudnn_")
 #: A Python function, which has no schema: below.
 FUNCTION = "FusedAttnFunc"
-OPS = sorted(ATTENTION_OPS - {FUNCTION, f"{FUNCTION}Backward"} | {"aten::scaled_dot_product_attention"})
+#: vllm-project/vllm vllm/model_executor/layers/attention/attention.py: no argument says what it masks.
+SERVED = "vllm::unified_attention_with_output"
+OPS = sorted(
+    ATTENTION_OPS - {FUNCTION, f"{FUNCTION}Backward", SERVED} | {"aten::scaled_dot_product_attention"}
+)
 
 
 def arguments_of(op: str) -> list[str]:
@@ -92,6 +96,15 @@ def test_sequences_are_packed_where_their_lengths_are_given(op: str) -> None:
     tensors = {"query": sizes, "key": sizes, "value": sizes, "cu_seqlens_q": [5]}
     found = called(op, tensors, {})
     assert found.varlen and (found.batch, found.query_len, found.query_tokens) == (None, None, 96)
+
+
+def test_attention_over_a_cache_shows_its_heads_and_no_length() -> None:
+    query, key = [888, 8, 64], [888, 1, 64]
+    types = ["c10::Float8_e4m3fn", *3 * ["c10::BFloat16"]]
+    found = shape_of(SERVED, [query, key, key, query], types, None, [])
+    assert isinstance(found, AttentionShape)
+    assert (found.heads, found.kv_heads, found.head_dim, found.query_tokens) == (8, 1, 64, 888)
+    assert (found.query_len, found.pairs, found.dtype) == (None, None, None)
 
 
 Q, K = [512, 4, 16, 64], [1024, 4, 2, 64]

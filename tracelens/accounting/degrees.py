@@ -61,7 +61,9 @@ def with_degrees(
     if split:
         dims = _of_rank(dims, tensor.value, _vocab_split(dims, tensor, metadata, rows, tokens))
     else:
-        dims = replace(dims, vocab=_gathered(dims, rows))
+        vocab = _gathered(dims, rows)
+        shared = vocab.per_rank and tensor.value is None  # ranks that share a head can share attention
+        dims = replace(_of_rank(dims, None, None) if shared else dims, vocab=vocab)
     return replace(
         dims,
         tensor_parallel=tensor,

@@ -149,6 +149,8 @@ _BSHD = {
     # Keys and values are pages of a cache (vllm-project/flash-attention csrc/, hopper/flash_api.cpp).
     "_vllm_fa2_C::varlen_fwd": _Schema(causal=15, window=16),
     "_vllm_fa3_C::fwd": _Schema(causal=24, window=25),
+    # Of the same library, around any kernel (vllm/model_executor/layers/attention/attention.py).
+    "vllm::unified_attention_with_output": _Schema(),
     "flash_attn_3::_flash_attn_backward": _Schema(1, backward=True, causal=13, window=14),
     "flash_attn_3::bwd": _Schema(1, backward=True, causal=16, window=17),
 }
