@@ -20,7 +20,7 @@ SHARED_VALUES = "all heads attend to the same values, whose width is that of no 
 NO_LAYER_NAMED = "no layer is named, and nothing tells layers from passes of the model"
 LAYERS_NAMED = "layers named in the trace"
 
-NO_ROUTER = "no router of experts is known in this trace"
+NO_ROUTER = "no router of experts shows its sizes in this trace"
 NO_GROUPED_GEMM = "no grouped GEMM shows how many experts this rank has"
 
 NEEDS_HEADS = "needs hidden size, heads and head dimension"
