@@ -80,6 +80,9 @@ def _affine(right: str = "norm") -> list[Row]:
 BEFORE_SCAN = [*3 * [_linear("ssm.projection")], Row("ssm.conv", "aten::conv1d", "conv_depthwise")]
 DECAYS = [_linear("ssm.projection"), *_work("ssm.scan", "add", "exp", "mul", "sigmoid")]
 SCANS = [*BEFORE_SCAN, *DECAYS, *_work("ssm.scan", "cumsum", "exp", "mul"), _linear("ssm.projection")]
+NORMED = [Row("norm", "aten::layer_norm", "vectorized_layer_norm_kernel"), *LAYER[len(NORM) :]]
+RELU = _work("mlp.activation", "relu")
+MASKS = [_linear("mlp.up"), *RELU, _linear("mlp.other"), *RELU, _linear("mlp.down")]
 CONVOLVED = Row("other", "aten::conv2d", "cudnn_fprop")
 CORE_OF_MAP = [CONVOLVED, CORE, *_work("attention.other", "copy_"), CONVOLVED, *_work("residual", "add")]
 #: Several streams, mixed by a batched GEMM before the block's result is added to each (arXiv 2409.19606).
@@ -170,6 +173,15 @@ CASES = {
     "positions that are convolved, and cut to their length (wav2vec 2.0, arXiv 2006.11477)": [
         *[_linear("embedding"), Row("other embedding", "aten::conv1d", "cudnn_fprop")],
         *[*_work("other", "slice", "gelu"), *_work("embedding unattributed", "add"), *4 * LAYER],
+    ],
+    "a stage begins with a product that is pooled as its queries are (Hiera, arXiv 2306.00989)": [
+        *[*WORDS, *3 * NORMED, *NORMED[:1], _linear("other"), *_work("other", "amax")],
+        *[*NORMED[1:], *3 * NORMED],
+    ],
+    "masks of picked tokens (Segment Anything, arXiv 2304.02643)": [
+        *[*WORDS, *4 * LAYER, *NORM],
+        *3 * [*_work("unattributed", "select"), *MASKS],
+        *_work("unattributed", "cat"),
     ],
     "streams that are mixed": [
         *WORDS,

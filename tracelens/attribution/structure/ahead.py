@@ -90,17 +90,21 @@ def key_rows(run: Run, core: Core) -> int | None:
 
 def label_widening(run: Run) -> None:
     """Where a stage begins, name the stream's own product right before that of queries, keys and values: as
-    wide as what comes of these, and pooled as they are (Hiera, arXiv 2306.00989); fills ``run.labels``."""
+    wide as what comes of these, or without shapes of what is normalized, and pooled as they are (Hiera, arXiv
+    2306.00989); fills ``run.labels``."""
     outputs = (run.shape(at) for at, label in run.labels.items() if label.component == "attention.output")
     widths = {core.out_width for core in run.cores} | {shape.k for shape in outputs if shape is not None}
     for own, makes in pairwise(run.products()):
         label, shape, other = run.labels.get(makes), run.shape(own), run.shape(makes)
-        if own in run.labels or label is None or label.component != "attention.qkv" or not shape or not other:
+        if own in run.labels or label is None or label.component != "attention.qkv":
             continue
         between = run.kinds[own + 1 : makes]
         pools = [at for at in range(own + 1, makes) if _pools(run.kinds[at])]
-        same = (shape.m, shape.k) == (other.m, other.k) and shape.n in widths - {shape.k}
-        if same and pools and all(kind.what in ("copy", "elementwise", "picture") for kind in between):
+        if shape is not None and other is not None:
+            fits = (shape.m, shape.k) == (other.m, other.k) and shape.n in widths - {shape.k}
+        else:
+            fits = shape is other and run.kinds[own - 1].what == "norm" and own + 1 in pools
+        if fits and pools and all(kind.what in ("copy", "elementwise", "picture") for kind in between):
             run.labels |= dict.fromkeys([own, *pools], Label("other"))
 
 

@@ -271,6 +271,7 @@ def _without_shapes(found: Recorded, run: Run) -> None:
             label_around(run)
         label_heads(run, kernels)
         label_ahead_of_head(run)
+        label_token_mlps(run)
     label_between(run, hidden or 0, None)
     behind = [core.first for core in run.cores if core.backward]
     heads = [at for at, label in run.labels.items() if label.component == "logits"]

@@ -249,10 +249,12 @@ def _ends_wide(run: Run, at: int) -> bool:
 
 
 def label_token_mlps(run: Run) -> None:
-    """Name the MLPs of three layers behind the last attention, of a few tokens each; fills ``run.labels``."""
+    """Name the MLPs of three layers behind the last attention, of a few tokens each, or without shapes of one
+    that is picked right before; fills ``run.labels``."""
     tokens = (run.cores[-1].tokens or 0) if run.cores else 0
     for found in matches(run, TOKEN_MLP, taken=run.labels.keys()) if run.cores else ():
-        if found.start > run.cores[-1].last and found["tokens"] < tokens:
+        picked = "tokens" not in found.sizes and run.kinds[found.start - 1].name == "select"
+        if found.start > run.cores[-1].last and (picked or found.sizes.get("tokens", tokens) < tokens):
             for at, component in found.components.items():
                 run.labels.setdefault(at, Label(component, evidence="local"))
 

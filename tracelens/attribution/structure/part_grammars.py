@@ -215,8 +215,7 @@ TOKEN_MLP = Grammar(
         one("mlp.activation", _BENDS_ALONE),
         one("mlp.down", what("gemm"), m="tokens", n="made", k="hidden"),
     ),
-    where=lambda it: _ends(it) and it["made"] < it["hidden"],
-    shaped=True,
+    where=lambda it: _ends(it) and it.sizes.get("made", 0) < it.sizes.get("hidden", 1),
 )
 
 
