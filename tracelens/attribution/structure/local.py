@@ -58,7 +58,7 @@ _COMPARES = ("ge", "gt", "lt", "le")
 _MASKED = 64  # units behind what is drawn to what it drops, at most: a module in between
 _OF_CLASSES = ("log_softmax", "nll_loss", "cross_entropy", "CrossEntropy")  # what such losses begin with
 _IN_HEAD = ("activation", "norm", "dropout", "copy")  # between a head's two layers
-_AHEAD_OF_HEAD = (*_IN_HEAD, "elementwise", "add")
+_AHEAD_OF_HEAD = (*_IN_HEAD, "elementwise", "add", "fused", "helper")
 _ONES = ("fill_", "ones_like")
 _SHARES = ("div", "mul", "add")
 _READ_AT_PLACES = (DEFORMABLE, DEFORMABLE_ALONE)
@@ -277,8 +277,9 @@ def label_heads(run: Run, keys: Mapping[int, object]) -> None:
 def label_ahead_of_head(run: Run) -> None:
     """Without shapes: name the linear layers between the last of the model and its head ``other``, where each
     is bent, and nothing but norms is beside; fills ``run.labels``."""
-    stop = next((at for at in range(run.cores[-1].last, len(run)) if loses(run, at)), len(run))
-    products = run.products(run.cores[-1].last + 1, stop)
+    last = max((core.last for core in run.cores if not core.backward), default=len(run))
+    stop = next((at for at in range(last, len(run)) if loses(run, at)), len(run))
+    products = run.products(last + 1, stop)
     ends = [at for at in products if run.labels.get(at, OPEN).component == "mlp.down"]
     rest = [at for at in products if ends and at > ends[-1]]
     heads, normed = rest[-1:], written_norms(run)
