@@ -117,6 +117,20 @@ def test_attention_without_a_softmax_has_its_sums_between_queries_and_output(tmp
     _check(tmp_path, [("Network_0", [("Layer_0", [attention]), _layer(1), _layer(2)])])
 
 
+def test_a_block_that_convolves_and_does_not_attend_is_no_layer_of_a_transformer(tmp_path: Path) -> None:
+    """ResBlock of CompVis/latent-diffusion: emb_layers takes what is said of time."""
+    convolves: Part = ("Conv2d_1", [_row("other", "aten::conv2d")])
+    block: Part = ("ResBlock_0", [convolves, ("Sequential_0", [_product("other", "Linear_60")])])
+    _check(tmp_path, [("Network_0", [_layer(1), block, _layer(2)])])
+
+
+def test_who_chose_an_expert_is_asked_to_send_tokens(tmp_path: Path) -> None:
+    """AviSoori1x/seemore, SparseMoE: (indices == i).any(-1) for each expert."""
+    router: Part = ("Router_0", [_product("moe.router", "Linear_60"), _row("moe.router", "aten::topk")])
+    asks = [_row("moe.dispatch", f"aten::{name}", number=-1) for name in ("eq", "any")]
+    _check(tmp_path, [("Network_0", [_layer(1, ("SparseMoE_0", [router, *asks])), _layer(2)])])
+
+
 def test_what_shifts_and_masks_a_stream_in_a_layer_is_no_part_of_it(tmp_path: Path) -> None:
     layers: list[Part] = [_layer(at, _row("other", "aten::mul")) for at in (1, 2)]
     _check(tmp_path, [("Network_0", layers)])
@@ -142,9 +156,9 @@ def test_behind_other_layers_only_products_of_data_embed(tmp_path: Path, product
     _check(tmp_path, [one, other, *products * [_row(right, "aten::mm", number=-7)]])
 
 
-def test_three_layers_in_a_row_outside_all_layers_are_no_mlp_by_their_class(tmp_path: Path) -> None:
+def test_three_layers_in_a_row_behind_all_layers_are_the_head_whatever_their_class(tmp_path: Path) -> None:
     """saahiluppal/catr: the head is a module of the class MLP."""
-    rows = [_product("unattributed", f"Linear_{at}") for at in range(80, 83)]
+    rows = [_product("logits", f"Linear_{at}") for at in range(80, 83)]
     _check(tmp_path, [("Network_0", [_layer(1), _layer(2)]), ("MLP_0", rows)])
 
 

@@ -36,7 +36,7 @@ ROLES = {
     "mixer": "ShortConv RwkvSelfAttention",
     "stem": "Wav2Vec2NoLayerNormConvLayer feature_extractor ResNetStage BottleneckBlock SplitAttn "
     "ChannelAttn LightSpatialAttn SelectiveKernelAttn Modulation txt_mod eh_proj "
-    "ConformerConvModule _ConvolutionModule",
+    "ConformerConvModule _ConvolutionModule FiLM",
     "residual": "HyperConnections ManifoldConstrainedHyperConnections HYV4VLHyperHead",
     "mlp_down": "down_proj fc2 fc_out w2 dense_4h_to_h linear_fc2 lin2",
     "gate_up": "gate_up_proj",
@@ -51,7 +51,7 @@ ROLES = {
     "layer": "h layers blocks Block LlamaDecoderLayer BertLayer GPT2Block Qwen2MoeDecoderLayer "
     "TransformerBlock SelfAttnBlock JinaEmbeddingsV3Layer",
     "embedding": "wte wpe embed_tokens Embedding tok_embeddings word_embeddings BertEmbeddings patch_embed "
-    "DeepseekVLAligner JinaEmbeddingsV3Embeddings",
+    "DeepseekVLAligner JinaEmbeddingsV3Embeddings PositionalEncoding pos_encoder Prenet",
     "logits": "lm_head embed_out output_layer BertLMPredictionHead CsmCodebooksHead ClassifierHead "
     "NormMlpClassifierHead",
     "loss": "CrossEntropyLoss loss criterion",
@@ -299,6 +299,7 @@ def test_a_range_around_the_model_says_nothing_of_its_parts(text: str) -> None:
     [
         ("Block", "residual"),
         ("Block MLP", "residual"),
+        ("FFN", "residual"),  # soobinseo/Transformer-TTS, without a module for the layer
         ("Block MLP NewGELUActivation", "mlp.activation"),
         ("Block MLP Linear", "mlp.other"),  # of an adapter: huggingface/peft tuners/lora/layer.py
         ("Block MLP LoRALinear", "mlp.other"),  # torchtune modules/peft/lora.py
@@ -309,7 +310,7 @@ def test_a_sum_inside_an_activation_or_a_product_is_no_residual(modules: str, co
     situation = Situation(
         path=Path(elements, modules), outer="add", inner="add", after_core=None, linears_after=0,
         order_in_mlp=None, after_activation=None, before_activation=False, residual=True, vocabulary="none",
-        holds_experts=False, experts=False, transformer=True,
+        holds_experts=False, experts=False, transformer=True, plain=True,
     )  # fmt: skip
     assert decided(situation) == component
 

@@ -34,6 +34,7 @@ class Situation:
     beside_experts: bool = False  # the mixture around it keeps its experts in a module of their own
     experts: bool = False  # experts are named somewhere in the trace, and a choice of them too
     beside_convolution: bool = False  # the module around it, or around its own, holds convolutions
+    on_maps: bool = False  # the layer around it convolves and holds neither attention nor an MLP
     end: str = ""  # what its place in front of the layers or behind them makes it (``ends.ENDS``)
     behind: bool = False  # outside the modules, between the last of them and the backward
     gated: bool = False  # in an MLP of three products with one activation
@@ -246,9 +247,7 @@ def _special_op(s: Situation, roles: _Roles) -> Decision | None:
     mixture = s.experts and not _MIXTURES.isdisjoint(roles)  # experts add biases, and their results up
     apart = mixture or not {"embedding", "ssm", "mixer", "rope"}.isdisjoint(roles)
     adds = s.residual if s.residual is not None else roles[-1:] and roles[-1] in _ADD_THE_STREAM
-    # a range is put around what stands together, the sum behind an MLP too
-    named = s.path is not None and s.path.elements[-1].named
-    around = s.residual is True and s.plain and named and roles[-1] == "mlp"
+    around = s.residual is True and s.plain and roles[-1:] == ("mlp",)  # the sum behind its products
     if adds and (around or {"layer", "attention"} & {*roles}) and not apart and not _in_product(s.path):
         if ("attention" in roles and (not s.after_core or roles[-1] == "qkv")) or roles[-1] == "activation":
             return None  # rotary embeddings, biases, adapters and a GELU that is written out add too
@@ -307,6 +306,8 @@ def _of_role(s: Situation, role: str, outer: _Roles, inner: _Roles) -> str | Non
         return "mlp.activation" if gates and "attention" in outer else _of_activation(s, outer)
     if role in ("experts", "moe"):
         return _among_experts(s, role)
+    if role == "layer" and s.on_maps:
+        return "other"  # what is said to it of time, too
     if role == "layer" and s.outer is None and not inner and s.path is not None:
         # of a layer called after its attention: masks, windows, what is pooled by
         return "attention.other" if element_role(s.path.elements[-1].text) == "attention" else None

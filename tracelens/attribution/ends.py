@@ -36,7 +36,7 @@ _FEW = 3  # modules of a kind in front; more are layers of another kind, as thos
 #: What pictures' backbones hand to several heads.
 _NECK = re.compile("(?i)(?<!bottle)neck$")
 #: What a module within a stem or a head can be called after.
-_PLAIN = frozenset({None, "activation", "norm", "dropout", "embedding", "logits"})
+_PLAIN = frozenset({None, "activation", "norm", "dropout", "embedding", "logits", "mlp"})
 
 
 def ends(

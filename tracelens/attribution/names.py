@@ -243,6 +243,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         r"pos(ition(al)?)?_?enc(od(er|ing)s?)?$",  # of sines, in torch's own tutorial of the transformer
         "pos(ition)?_?bias$",  # DynamicPositionBias of lucidrains/x-transformers: of scores, in attention
         "patch_?merging",
+        "pre_?net$",  # of text or sound, in front of the layers (Tacotron, arXiv 1703.10135)
         "multi_?modal_?projector$|aligner$",
     ),
     ("bert_output", r"^(?!.*self)\w*output$"),
@@ -252,7 +253,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "feature_?(extractor|encoder)$",
         r"^resnet_?stage$|^bottleneckblock$",
         # what is said of time and text, for all tokens (AdaLN): torchtitan/models/flux/model/layers.py
-        r"^(ada_?ln_?)?modulation$|^(img|txt)_mod$",
+        r"^(ada_?ln_?)?modulation$|^(img|txt)_mod$|^film(layer)?$",  # arXiv 1709.07871
         # the next token's embedding onto the stream: transformer/multi_token_prediction.py of Megatron-LM
         "^eh_proj$",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 #: What a mixture does with the rows of each choice, without its experts' products.
 _ON_ROUTED = frozenset({"aten::copy_", "aten::mul", "aten::sum"})
+#: Of what is chosen: which tokens an expert gets.
+_ASKS = re.compile(r"(aten|prims)::(eq|ne|any)")
 
 
 def on_vocabulary(trace: Trace, links: Links, rule: IntArray, nodes: IntArray) -> IntArray:
@@ -99,7 +102,8 @@ def product_sizes(trace: Trace, links: Links, node: int) -> tuple[int, ...]:
 def of_mixture(trace: Trace, links: Links, rule: IntArray) -> IntArray:
     """Per node: 1 for an index that takes the matrices that a batched product multiplies with, one for each
     token; 2 for a linear layer as wide as what ``topk`` chooses from; 3 for what copies the rows that such a
-    layer takes for each choice, weighs or sums their results, [rows, choices, width]; else 0."""
+    layer takes for each choice, weighs or sums their results, [rows, choices, width], or asks who chose an
+    expert; else 0."""
     seen: dict[str, set[tuple[int, ...]]] = {"bmm": set(), "topk": set(), "softmax": set(), "linear": set()}
 
     def note(name: str, sizes: list[Any]) -> int:
@@ -133,7 +137,8 @@ def of_mixture(trace: Trace, links: Links, rule: IntArray) -> IntArray:
 
     found = _told(trace, links, named("dispatch"), weights) + _told(trace, links, named("linear"), choice)
     moves = trace.symbols.where(lambda text: text in _ON_ROUTED)[links.name] & links.is_op
-    return found + _told(trace, links, moves, routed)
+    asks = trace.symbols.where(lambda text: bool(_ASKS.fullmatch(text)))[links.name] & links.is_op
+    return found + _told(trace, links, moves, routed) + 3 * asks
 
 
 def batched_products(trace: Trace, links: Links, rule: IntArray) -> BoolArray:

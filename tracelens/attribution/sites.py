@@ -99,7 +99,7 @@ def decide_sites(
     residual[_before_the_way_back(links, paths, rule)] = 0
     experts = _experts(paths, rule)
     batched = bool((rule == RULE_CODE["bmm"]).any())
-    convolves = _convolves(paths, rule)
+    convolves, on_maps = _convolves(paths, rule), _blocks_on_maps(paths, rule)
     nodes = np.flatnonzero(wanted & links.is_op).astype(np.int32)
     vocabulary = on_vocabulary(trace, links, rule, nodes)
     outer_rule = np.where(outermost[nodes] >= 0, rule[outermost[nodes]], -1)
@@ -130,7 +130,9 @@ def decide_sites(
         codes = np.full(len(distinct), -1, np.int32)
         for at, row in enumerate(distinct.tolist()):
             site = dict(zip(features, row, strict=True))
-            made = decide(replace(_situation(site, paths, transformer, experts, convolves), batched=batched))
+            made = decide(
+                replace(_situation(site, paths, transformer, experts, convolves, on_maps), batched=batched)
+            )
             if made is not None:
                 codes[at] = len(decisions)
                 decisions.append(made)
@@ -163,6 +165,24 @@ def _convolves(paths: Paths, rule: IntArray) -> frozenset[tuple[Element, ...]]:
     return frozenset(around for elements in holders for around in _holders(elements))
 
 
+def _blocks_on_maps(paths: Paths, rule: IntArray) -> frozenset[tuple[Element, ...]]:
+    """Layers that convolve and hold neither attention nor an MLP, as a U-Net's residual blocks."""
+
+    def blocks(*rules: str) -> set[tuple[Element, ...]]:
+        within = np.unique(paths.of_node[np.isin(rule, [RULE_CODE[name] for name in rules])]).tolist()
+        found = (paths.paths[path].elements for path in within if path >= 0)
+        return {elements[: _blocks_end(elements)] for elements in found}
+
+    held = (path.elements for path in paths.paths if {"attention", "mlp"} & {*path.roles()})
+    others = {elements[:end] for elements in held for end in range(len(elements))}
+    return frozenset(blocks("convolution") - blocks("core", "softmax", "bmm") - others - {()})
+
+
+def _blocks_end(elements: tuple[Element, ...]) -> int:
+    """How far the path of the innermost layer around goes; 0 in none."""
+    return next((at for at in range(len(elements), 0, -1) if elements[at - 1].role == "layer"), 0)
+
+
 def _holders(elements: tuple[Element, ...]) -> Iterator[tuple[Element, ...]]:
     """A module and the one around it: a row of modules is of the one around that."""
     yield elements
@@ -178,6 +198,7 @@ def _situation(
     transformer: bool,
     experts: bool,
     convolves: frozenset[tuple[Element, ...]],
+    on_maps: frozenset[tuple[Element, ...]],
 ) -> Situation:
     path, outer, inner = site["path"], site["outer"], site["inner"]
     elements = paths.paths[path].elements if path >= 0 else ()
@@ -205,6 +226,7 @@ def _situation(
         mixture=("none", "weights", "choice", "rows")[site["mixture"]],
         gated=bool(site["gated"]),
         plain=bool(site["plain"]),
+        on_maps=elements[: _blocks_end(elements)] in on_maps,
         beside_convolution=not convolves.isdisjoint({elements, elements[:-1]}),
     )
 
