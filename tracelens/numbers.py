@@ -67,17 +67,19 @@ def ms(value_ms: float | None) -> str:
     return f"{sig(value_ms * factor)} {unit}"
 
 
-def ms_range(low_ms: float | None, high_ms: float | None) -> str:
-    """Write two times in the unit of the larger one, with its decimals; near each other, of the smaller one.
+def ms_range(low_ms: float | None, high_ms: float | None, *, of: float | None = None) -> str:
+    """Write two times in the unit of the larger one (or of ``of``), to the smaller one's digits where near.
 
     >>> ms_range(12.0, 16.44), ms_range(0.2, 0.3), ms_range(-0.001, 4.1), ms_range(3, 3), ms_range(None, 3.2)
     ('12.0–16.4 ms', '200–300 µs', '0–4.10 ms', '3.00 ms', 'unknown')
     >>> ms_range(-1.0, 3.0), ms_range(99.74, 100.75)  # the median of these is 99.9
     ('-1.00 to 3.00 ms', '99.7–100.8 ms')
+    >>> ms_range(3062.0, 12287.0, of=7461.0)
+    '3,062–12,287 ms'
     """
     if low_ms is None or high_ms is None or not (math.isfinite(low_ms) and math.isfinite(high_ms)):
         return UNKNOWN
-    unit, factor = _unit(high_ms)
+    unit, factor = _unit(high_ms if of is None else of)
     high = sig(high_ms * factor)
     places = len((sig(low_ms * factor) if 2 * low_ms > high_ms else high).partition(".")[2])
     high = f"{high_ms * factor:,.{places}f}"

@@ -48,6 +48,18 @@ def test_what_torch_compile_does_by_itself_is_said(said: Listener) -> None:
     assert not any("torch.compile" in text for text in (even.verdict, *even.notes))
 
 
+def test_a_compiled_step_is_not_told_to_pad_what_is_padded() -> None:
+    """Padded rows begin on 16 bytes: what is left to save is little."""
+    config = config_from_flags({"hidden": 4096, "heads": 32, "layers": 8, "ffn": 12800, "vocab": 49159})
+    plain, padded = (
+        suggest(config, gpu="h100-sxm", training=Training(1, stack=stack)) for stack in ("plain", "compiled")
+    )
+    saved = [found.picks[0].saving_frac.mid or 0 for found in (plain, padded)]
+    assert plain.picks[0].change == {"vocab": [49159, 49216]} and saved[1] < 0.1 * saved[0]
+    logits = [next(row for row in found.components if row.component == "logits") for found in (plain, padded)]
+    assert (logits[1].time_ms.mid or 0) < 0.3 * (logits[0].time_ms.mid or 0)
+
+
 @pytest.mark.parametrize(
     ("name", "part"), [("h100", "h100-sxm"), ("a100", "a100-sxm-80gb"), ("h200", "h200")]
 )

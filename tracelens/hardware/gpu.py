@@ -289,6 +289,8 @@ _USUAL = {
 }
 #: What is left out of a name at will: "4090", "RTX 4090" and "NVIDIA GeForce RTX 4090" are one board.
 _LEFT_OUT = re.compile(r"^nvidia|^geforce|^rtx|[^a-z0-9]")
+#: Names of accelerators of others: AMD's, Google's, Intel's, Amazon's and Huawei's.
+_OTHER_VENDORS = re.compile(r"mi\d|rx.?\d|tpu|gaudi|trn|trainium|ascend")
 
 
 def _squeezed(name: str) -> str:
@@ -325,6 +327,8 @@ def _row_by_key(override: str) -> TablePart:
     named = next((row for row in keys.values() if row.matches(override.strip())), None)  # as CUDA prints it
     if named is not None:
         return named
+    if _vendor(override) == "amd" or _OTHER_VENDORS.match(wanted):
+        raise UsageError(f"unknown GPU {override!r}: {words.NVIDIA_ALONE}")
     # Prefixes first: "a100-sxm" means one of its variants, which difflib's cutoff would miss.
     close = [key for key in keys if key.startswith(wanted)] if wanted else []
     close += [k for k in difflib.get_close_matches(wanted, keys, n=5, cutoff=0.5) if k not in close]

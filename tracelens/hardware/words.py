@@ -7,6 +7,7 @@ from collections.abc import Sequence
 # --- which GPU was taken: what follows its name -------------------------------------------------------
 
 MEASURED_LAST = "is the one `tracelens bench` measured last"
+NVIDIA_ALONE = "only NVIDIA's are known"
 ASSUMED = "is assumed: no --gpu was given, and none was measured here"
 
 

@@ -101,6 +101,13 @@ def _is_floor(found: Suggestions) -> bool:
     return any(row.at_least for row in found.components)
 
 
+def _within(mid: str, ends: str, *, floor: bool, unit: str = "", basis: str = "") -> str:
+    """A figure with its range; the range alone where a GEMM in it has no middle (``floor``)."""
+    said = [basis] if floor else [ends, basis]
+    told = ", ".join(word for word in said if word)
+    return " ".join(word for word in (ends if floor else mid, unit, f"({told})" if told else "") if word)
+
+
 def _whole_step(out: Out, step: WholeStep, *, floor: bool) -> None:
     """A step of this model as it is: what it comes to, and what it is made of."""
     mfu, speed, time = step.mfu_frac, step.tokens_per_s_per_gpu, step.step_ms
@@ -124,11 +131,13 @@ def _whole_step(out: Out, step: WholeStep, *, floor: bool) -> None:
         run.append(_STACK[step.stack])
     out.line(out.text("A whole step, predicted  ", "bold") + out.text(", ".join(run), "dim"))
     ends = [f.sig(end) if end is not None else f.DASH for end in (speed.mid, speed.low, speed.high)]
-    most, least = ("at most ", "at least ") if floor else ("", "")
-    out.line(f"   {most}{ends[0]} tokens/s per GPU ({ends[1]} to {ends[2]})")
-    out.line(f"   MFU {most}{f.pct(mfu.mid)} ({f.pct(mfu.low)} to {f.pct(mfu.high)})")
-    out.line(f"   {least}{f.ms(time.mid)} a step ({f.ms_range(time.low, time.high)}, {time.basis})"
-             f" · about {f.sig(step.memory_gb)} GB of a GPU's memory")  # fmt: skip
+    rate = _within(ends[0], f"{ends[1]} to {ends[2]}", floor=floor, unit="tokens/s per GPU")
+    out.line(f"   {rate}")
+    used = _within(f.pct(mfu.mid), f"{f.pct(mfu.low)} to {f.pct(mfu.high)}", floor=floor)
+    out.line(f"   MFU {used}")
+    took = f.ms_range(time.low, time.high, of=time.mid)
+    took = _within(f.ms(time.mid), took, floor=floor, unit="a step", basis=time.basis)
+    out.line(f"   {took} · about {f.sig(step.memory_gb)} GB of a GPU's memory")
     table = out.table([("", "l"), ("share", "r"), ("ms", "r")])
     for part in (one for one in step.parts if one.time_ms.mid):
         table.add_row(
@@ -152,10 +161,11 @@ def _kernels(out: Out, found: Suggestions) -> None:
         out.print(table)
         out.line()
         return
-    time, least = found.time_ms, "at least " if _is_floor(found) else ""
-    out.line(out.text(f"{_TIME_OF[found.time_is]}  ", "bold") + out.text(
-        f"{least}{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {_basis(found)})"
-        + (f", {f.sig(found.tflops)} TFLOP/s" if found.tflops else ""), "dim"))  # fmt: skip
+    time, floor = found.time_ms, _is_floor(found)
+    took = f.ms_range(time.low, time.high, of=time.mid)
+    took = _within(f.ms(time.mid), took, floor=floor, basis=_basis(found))
+    took += f", {f.sig(found.tflops)} TFLOP/s" if found.tflops else ""
+    out.line(out.text(f"{_TIME_OF[found.time_is]}  ", "bold") + out.text(took, "dim"))
     table = out.table([("", "l"), ("share", "r"), ("ms", "r"), ("TFLOP/s", "r"), _SHAPES])
     for row in found.components[:_COMPONENTS]:
         name, *figures = _row(out, row)

@@ -60,8 +60,10 @@ class Planner:
         dtype: str = "bf16",
         measured: Measurements | None = None,
         backend: str | None = None,
+        compiled: bool = False,
     ) -> None:
         self.layout = layout
+        self.compiled = compiled
         self.gpu = gpu
         self.dtype = dtype
         self.measured = measured
@@ -177,13 +179,18 @@ class Planner:
         found = predict_gemm(
             m, n, k, batch=linear.batch, gpu=self.gpu, dtype=dtype, layout=layout, measured=self.measured
         )
+        pad_ms, compiled_ms = self._pad_ms(found) * linear.calls, math.inf
+        copies: list[Span] = []
+        if pad_ms:
+            padded = self._padded(found, layout)
+            if self.compiled and padded.time_us.mid is not None:
+                found, copies, pad_ms = padded, [Span.exactly(pad_ms, "model")], 0.0
+            elif padded.time_us.mid is not None:
+                compiled_ms = pad_ms + padded.time_us.mid / 1e3 * linear.calls
         cannot = found.unknown or words.no_time("GEMMs", self.gpu.title)
         known = found.time_us if found.floor_us is None else replace(found.time_us, mid=found.floor_us)
-        time_ms = in_ms(known, linear.calls, cannot)
         casts = cast_ms(float(linear.calls * (m * k + k * n)), self.gpu) if dtype in LOW_PRECISION else None
-        time_ms = total((time_ms, casts)) if casts else time_ms
-        pad_ms = self._pad_ms(found) * linear.calls
-        compiled_ms = pad_ms + self._padded_ms(found, layout) * linear.calls if pad_ms else math.inf
+        time_ms = total((in_ms(known, linear.calls, cannot), *copies, *([casts] if casts else [])))
         shape = f"{m} x {n} x {k}" if linear.batch == 1 else f"{linear.batch} x ({m} x {n} x {k})"
         alignment = min((value for value in found.alignment.values() if value is not None), default=128)
         return PlannedPart(
@@ -218,14 +225,13 @@ class Planner:
         moved = 2.0 * found.batch * (found.m * found.k * (m or k) + found.k * found.n * (k or n))
         return 2 * moved / ((self.gpu.bandwidth_gbps or math.inf) * BANDWIDTH_FRAC * 1e6)
 
-    def _padded_ms(self, found: Prediction, layout: str) -> float:
-        """The product at the sizes that torch.compile pads it to, in ms."""
+    def _padded(self, found: Prediction, layout: str) -> Prediction:
+        """The product at the sizes that torch.compile pads it to."""
         step = _PADDED_BELOW_BYTES // 2
         m, n, k = (round_up(size, step) for size in (found.m, found.n, found.k))
-        padded = predict_gemm(
+        return predict_gemm(
             m, n, k, batch=found.batch, gpu=self.gpu, dtype=found.dtype, layout=layout, measured=self.measured
         )
-        return math.inf if padded.time_us.mid is None else padded.time_us.mid / 1e3
 
     def _open(self, found: Prediction) -> tuple[float, float]:
         """How far the ladder leaves open what this alignment costs, in logs of time: faster, slower."""

@@ -51,7 +51,8 @@ def suggest(
     measured, notes = _measured(hardware)
     told = taken_as(gpu)
     notes += [words.gpu_taken(gpu, hardware.title, told)] if told else []
-    planner = Planner(known.layout, gpu=hardware, dtype=dtype, measured=measured)
+    compiled = training is not None and (training.stack or known.run.stack) == "compiled"
+    planner = Planner(known.layout, gpu=hardware, dtype=dtype, measured=measured, compiled=compiled)
     found = search(planner, known.model, limits, fixed=known.fixed)
     present = planner.step(known.model)
     notes += _unknowns(present)
