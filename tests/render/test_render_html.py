@@ -32,6 +32,7 @@ from tracelens.accounting.loads import by_load
 from tracelens.analysis import analyze
 from tracelens.render import explorer, groups, layers, losses
 from tracelens.render.findings import row_names
+from tracelens.render.gemm_table import DERIVED
 from tracelens.render.html import render_html
 from tracelens.render.limit import cards
 from tracelens.render.limits import BUDGET, FEWEST_LINES, FEWEST_WHOLE, LINES, WHOLE, PageLimits
@@ -392,18 +393,14 @@ def test_a_mixture_s_page_has_all_its_rows_and_data_that_its_script_needs() -> N
     VALIDATOR.validate(_data(page))
 
 
-def test_a_large_report_shows_fewer_derivations_before_fewer_rows() -> None:
+@pytest.mark.parametrize(("count", "whole"), [(20, True), (100, False)])
+def test_a_large_report_derives_as_many_rows_and_shows_fewer(count: int, whole: bool) -> None:
     report = sample_report.full()
-    shown = []
-    for count in (20, 56, 80, 100):
-        gemms = [replace(row, id=f"g{at}") for at, row in enumerate((report.gemms * 6)[:count], 1)]
-        page = render_html(replace(report, gemms=gemms))
-        assert len(page.encode()) < BUDGET
-        shown.append((page.count('<details class="derived">'), page.count('<tr id="g') == count))
-    assert shown[0] == (16, True)
-    assert shown[-1] == (4, False)
-    assert all(derived == 4 for derived, whole in shown if not whole)
-    assert any(4 <= derived < 16 and whole for derived, whole in shown)
+    gemms = [replace(row, id=f"g{at}") for at, row in enumerate((report.gemms * 6)[:count], 1)]
+    page = render_html(replace(report, gemms=gemms))
+    assert len(page.encode()) < BUDGET
+    assert page.count('<details class="derived">') == DERIVED
+    assert (page.count('<tr id="g') == count) == whole
 
 
 def test_scenarios_say_what_they_save_what_they_cost_and_what_is_not_known(said: Listener) -> None:
@@ -591,7 +588,7 @@ def _widths(svg: str) -> list[tuple[float, float]]:
 def test_the_icicle_adds_up_row_by_row() -> None:
     section = _section(render_html(sample_report.full()), "h-components")
     strips = re.findall(r'<svg class="strip".*?\n</svg>', section, re.DOTALL)
-    assert len(strips) == 7  # phases, groups, components; layers, groups in them; two bars of shares
+    assert len(strips) == 6  # phases, groups, components; layers, groups in them; the forward pass
     for strip in strips:
         cells = _widths(strip)
         assert sum(width for _, width in cells) == pytest.approx(100.0, abs=0.6)
@@ -621,13 +618,11 @@ def test_every_layer_is_in_the_picture_and_in_the_table() -> None:
 
 def test_the_share_of_a_layer_by_component_is_of_all_its_kernels() -> None:
     report = sample_report.full()
-    forward, products = layers.shares(report)
-    assert sum(frac for _, _, frac, _ in forward.rows) == pytest.approx(1.0)
+    forward = layers.forward_shares(report)
+    assert forward and sum(frac for _, _, frac, _ in forward.rows) == pytest.approx(1.0)
     names = [name for _, name, _, _ in forward.rows]
     assert {"norm", "attention.qkv", "attention.core", "mlp.up", "mlp.down"} <= set(names)
     assert not {"logits", "embedding", "optimizer"} & set(names)
-    up = next(time for _, name, _, time in products.rows if name == "mlp.up")
-    assert up == pytest.approx(sum(row.time_ms_per_step for row in report.gemms if row.component == "mlp.up"))
     assert "as in Figure 2 of arXiv 2401.14489" in render_html(report)
 
 
@@ -643,7 +638,8 @@ def test_the_forward_pass_of_the_layers_is_what_the_figures_by_layer_say(name: s
     if path is None:
         pytest.skip("no shared/traces beside this checkout")
     report = analyze(path).report
-    forward = layers.shares(report)[0]
+    forward = layers.forward_shares(report)
+    assert forward is not None
     inside = _in_layers(report, "forward")
     assert sum(time for *_, time in forward.rows) == pytest.approx(inside)
     assert f"every kernel in them, {f.ms(inside)}" in forward.note
@@ -661,8 +657,8 @@ def test_without_layers_the_forward_bar_says_what_it_counts() -> None:
     report = sample_report.full()
     rows = [replace(row, time_ms=[], rest_ms=sum(row.time_ms) + row.rest_ms) for row in report.layers.rows]
     bare = replace(report, layers=replace(report.layers, layers=[], rows=rows, timeline=None, why="no names"))
-    forward = layers.shares(bare)[0]
-    assert forward.title == "Forward pass" and "layers are not known" in forward.note
+    forward = layers.forward_shares(bare)
+    assert forward and forward.title == "Forward pass" and "layers are not known" in forward.note
     assert "logits" not in [name for _, name, _, _ in forward.rows]
 
 

@@ -19,7 +19,7 @@ def _content(page: Page) -> Content | None:
         "layer_words": layers.layer_words(report),
         "layer_phases": layers.layer_phases(report),
         "layer_lines": layers.layer_lines(report),
-        "shares": layers.shares(report),
+        "bar": layers.forward_shares(report),
         "phases": groups.phase_shares(report),
         "tree": groups.tree(report),
     }

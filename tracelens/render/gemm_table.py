@@ -8,6 +8,8 @@ from tracelens.render.section import Content, Page, Section
 
 #: Rows that are seen at first, and at most as many more with a finding.
 SEEN = 12
+#: Rows whose figures are derived; ``--gemm`` derives any.
+DERIVED = 4
 
 
 def _content(page: Page) -> Content | None:
@@ -16,7 +18,7 @@ def _content(page: Page) -> Content | None:
         return None
     own = {row.id: row for row in report.gemms}
     judged = [row for row in rows if row.lost_ms.useful is not None and row is own[row.id]]
-    judged = judged[: page.limit.derived]
+    judged = judged[:DERIVED]
     found = [row.id for row in rows[SEEN:] if row.findings][:SEEN]
     derivations, meanings = losses.shared([losses.derivation(row, report) for row in judged])
     return {

@@ -323,17 +323,21 @@ def _ticks(length_us: float) -> list[tuple[float, str]]:
     return [(at / length_us, f.ms(at / 1e3) if at else "0") for at in found if at <= 0.97 * length_us]
 
 
-def shares(report: Report) -> list[ShareBar]:
-    """What a layer's forward pass takes by component, and what the step's products do."""
-    forward, title, note = _forward(report.layers)
-    products = _sums(
-        (row.component, row.time_ms_per_step) for row in report.gemms if row.time_ms_per_step > 0
-    )
-    bars = [
-        _bar(title, note, forward),
-        _bar("GEMMs and attention of the step", "forward and backward", products),
-    ]
-    return [bar for bar in bars if bar is not None]
+def forward_shares(report: Report) -> ShareBar | None:
+    """What the forward pass of the layers takes by component; None where nothing is known of it."""
+    times, title, note = _forward(report.layers)
+    whole = sum(times.values())
+    if whole <= 0:
+        return None
+    cells, rows, start = [], [], 0.0
+    for component, time in times.items():
+        frac, key = time / whole, f"g-{group_of(component).key}"
+        said = f"{component}: {f.pct(frac)}, {f.ms(time)}"
+        cells.append(StripCell(key, start, frac, _fits(_short(component), frac), said))
+        rows.append((key, component, frac, time))
+        start += frac
+    spoken = ", ".join(f"{component} {f.pct(frac)}" for _, component, frac, _ in rows)
+    return ShareBar(title, note, spoken, cells, rows)
 
 
 def _forward(layers: Layers) -> tuple[dict[str, float], str, str]:
@@ -357,21 +361,6 @@ def _forward(layers: Layers) -> tuple[dict[str, float], str, str]:
 
 def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     return dict(sorted(summed(pairs).items(), key=lambda one: _place(one[0], COMPONENTS)))
-
-
-def _bar(title: str, note: str, times: dict[str, float]) -> ShareBar | None:
-    whole = sum(times.values())
-    if whole <= 0:
-        return None
-    cells, rows, start = [], [], 0.0
-    for component, time in times.items():
-        frac, key = time / whole, f"g-{group_of(component).key}"
-        said = f"{component}: {f.pct(frac)}, {f.ms(time)}"
-        cells.append(StripCell(key, start, frac, _fits(_short(component), frac), said))
-        rows.append((key, component, frac, time))
-        start += frac
-    spoken = ", ".join(f"{component} {f.pct(frac)}" for _, component, frac, _ in rows)
-    return ShareBar(title, note, spoken, cells, rows)
 
 
 def _content(page: Page) -> Content | None:

@@ -9,8 +9,6 @@ from tracelens.results import Finding, GemmRow, Report
 
 ROWS = 100  # GEMM rows shown; all are in --json
 FEWEST_ROWS = 12
-DERIVED = 16  # rows whose derivation is shown
-FEWEST_DERIVED = 4
 LISTED = 150  # kernels of a pass in a table
 FEWEST_LISTED = 40
 WHOLE = 24  # findings told in full
@@ -25,7 +23,6 @@ class PageLimits:
     """The most that a page shows of each of its long lists."""
 
     rows: int = ROWS
-    derived: int = DERIVED
     listed: int = LISTED
     whole: int = WHOLE
     lines: int = LINES
@@ -36,8 +33,6 @@ class PageLimits:
         return [self] if smaller is None else [self, *smaller.all()]
 
     def _tighter(self) -> PageLimits | None:
-        if self.derived > FEWEST_DERIVED:
-            return replace(self, derived=max(FEWEST_DERIVED, self.derived // 2))
         if self.listed > FEWEST_LISTED:
             return replace(self, listed=FEWEST_LISTED)
         if self.rows > FEWEST_ROWS:

@@ -176,28 +176,24 @@ class Plots:
         )
 
     def shares(self) -> Plot:
-        """Shares by component: of the layers' forward pass, and of the step's GEMMs and attention."""
+        """Shares by component of the layers' forward pass."""
         report = self._report
-        found = layers.shares(report)
-        if not found:
-            raise UsageError("no picture of shares: no time in layers and no GEMM is known")
-        drawn, y = "", 0.0
-        for bar in found:
-            drawn += text(EDGE, y + 16, bar.title, bold=True)
-            drawn += text(WIDTH - EDGE, y + 16, bar.note, fill=MUTED, anchor="end")
-            drawn += _strip(bar.cells, y + 26, 40, "")
-            entries = [(colour_of(key), name, f.pct(frac), f.ms(time)) for key, name, frac, time in bar.rows]
-            legend, end = keys(entries, y + 92)
-            drawn += legend
-            y = end + 22
+        bar = layers.forward_shares(report)
+        if bar is None:
+            raise UsageError("no picture of shares: no time of a forward pass is known")
+        drawn = text(EDGE, 16, bar.title, bold=True)
+        drawn += text(WIDTH - EDGE, 16, bar.note, fill=MUTED, anchor="end")
+        drawn += _strip(bar.cells, 26, 40, "")
+        entries = [(colour_of(key), name, f.pct(frac), f.ms(time)) for key, name, frac, time in bar.rows]
+        legend, end = keys(entries, 92)
         return _picture(
             report,
             "shares",
             title="Shares by component",
             note="of this trace; the forward pass as in Figure 2 of arXiv 2401.14489",
-            description=". ".join(f"{bar.title}: {bar.spoken}" for bar in found) + ".",
-            body=drawn,
-            height=y - 12,
+            description=f"{bar.title}: {bar.spoken}.",
+            body=drawn + legend,
+            height=end + 10,
         )
 
     def shape(self, parameter: str) -> Plot:
