@@ -146,9 +146,9 @@ def missing(report: Report) -> list[Missing]:
     return [Missing(", ".join(names), why) for why, names in reasons.items()]
 
 
-def notes(report: Report) -> list[str]:
-    """What holds for half of the curves or more, each said once; the rest stands beside each curve."""
-    return [_sentence(note) for note in _common(report.explorer.curves)]
+def notes(report: Report, *, above: str = "") -> list[str]:
+    """What holds for half of the curves or more, each said once, unless it is said ``above``."""
+    return [_sentence(note) for note in _common(report.explorer.curves) if note not in above]
 
 
 def _common(curves: Sequence[Curve]) -> list[str]:
@@ -399,7 +399,7 @@ def _content(page: Page) -> Content | None:
         "open": any(rule in worth for figure in drawn for rule, _ in figure.links),
         "suggested": [figure for figure in drawn if figure.suggested],
         "others": [figure for figure in drawn if not figure.suggested],
-        "notes": notes(report),
+        "notes": notes(report, above=report.shape_search.verdict if report.shape_search else ""),
         "missing": missing(report),
         "size": (WIDTH, HEIGHT),
         "box": BOX,

@@ -300,7 +300,7 @@ def rule_lines(rules: Sequence[ValidityRule]) -> list[str]:
     if not checked:
         return []
     return [
-        f"PyTorch's own rules for traces: {len(checked) - len(broken)} of the {len(checked)} that apply hold",
+        f"PyTorch's own rules for traces: {len(checked) - len(broken)} of {len(checked)} passed",
         *(f"{one.code}: {one.broken:,} of {one.checked:,} break the rule: {one.says}" for one in broken),
     ]
 

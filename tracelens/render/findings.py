@@ -45,11 +45,11 @@ def caveats(finding: Finding) -> list[str]:
     return list(dict.fromkeys([*finding.caveats, *uncounted, *_of_prediction(finding.saving_ms)]))
 
 
-def waiting(finding: Finding, report: Report) -> list[str]:
-    """That a step which waits need not get shorter, where no claim beside the finding says it."""
-    if finding.saving_of != "gpu_work":
-        return []
-    return [f"{f.capital(gpu_work_note(busy_frac(report.summary)))}."]
+def waiting(report: Report) -> str:
+    """That a step which waits need not get shorter; "" where all findings save time of the step."""
+    if all(one.saving_of != "gpu_work" for one in report.findings):
+        return ""
+    return f"{f.capital(gpu_work_note(busy_frac(report.summary)))}."
 
 
 _UNCOUNTED: Mapping[SavingCounts, str] = {

@@ -74,8 +74,8 @@ def _findings(report: Report) -> list[str]:
     if len(report.findings) > _FINDINGS:
         lines += [f"and {len(report.findings) - _FINDINGS} more", ""]
     overlap = facts.overlap_words(report)
-    if overlap:
-        lines += [f"{f.capital(overlap)}.", ""]
+    for said in (f"{f.capital(overlap)}." if overlap else "", waiting(report)):
+        lines += [escape(said), ""] if said else []
     for one in report.findings[:_DIFFS]:
         lines += _diff(one, report)
     return [*lines, f"{checks}.", ""]
@@ -85,7 +85,7 @@ def _diff(one: Finding, report: Report) -> list[str]:
     """The change to make, with what to know before it; nothing where a finding has none."""
     if not one.fix:
         return []
-    more = [f"- {escape(line)}" for line in (*caveats(one), *waiting(one, report))]
+    more = [f"- {escape(line)}" for line in caveats(one)]
     title = f"**{escape(f'{one.rule} {one.title}')}**"
     saw = [escape(one.saw), ""] if one.saw else []
     saw += [escape(costs.finding_line(one, None)), ""]

@@ -35,6 +35,7 @@ def _content(page: Page) -> Content:
         "step_lines": step_times.lines(report),
         "waits_how": waits.HOW if not report.waits.asked else "",
         "steps_text": facts.steps_text(report),
+        "dtypes": {row.math_dtype for row in report.gemms},
         "dims": _dims(report.model),
         "no_dims": facts.no_dims(report),
         "job_lines": costs.job_lines(report),

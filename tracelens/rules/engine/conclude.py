@@ -60,9 +60,16 @@ def conclude(rule: Named, *, facts: StepFacts, candidates: Sequence[Candidate], 
     worth = [one for one in judged if not one.refused and one.size_ms >= one.least * step_ms]
     left = [one for one in judged if one not in worth]
     if not worth:
+        small = [one for one in left if passed and not one.refused and not one.predicted]
+        many = small if len(small) > 1 and len({one.least for one in small}) == 1 else []
         said = [
             passed,
-            *(f"{'' if passed else f'{one.one.saw} '}{_left(one, facts, step_ms)}" for one in left),
+            *(
+                f"{'' if passed else f'{one.one.saw} '}{_left(rule, one, facts, step_ms)}"
+                for one in left
+                if one not in many
+            ),
+            _small(many, step_ms) if many else "",
         ]
         return Outcome("passed", " ".join(text for text in said if text))
     bounds: dict[str, float] = {}
@@ -116,13 +123,25 @@ def _found(
     if small:
         least = percent(max(one.least for one in small))
         said += f" {plural(len(small), 'smaller one')} below {least} of the {facts.whole} left out."
-    return said + "".join(f" {_left(one, facts, step_ms)}" for one in left if one.refused)
+    return said + "".join(f" {_not_advised(one)}" for one in left if one.refused)
 
 
-def _left(judged: _Judged, facts: StepFacts, step_ms: float) -> str:
+def _not_advised(judged: _Judged) -> str:
+    return f"Not advised: {judged.refused}."
+
+
+def _small(many: Sequence[_Judged], step_ms: float) -> str:
+    """Several candidates that are too small for a finding, in one sentence."""
+    named = [f"{one.one.name} {ms(one.size_ms)} ({percent(one.size_ms / step_ms)})" for one in many]
+    return f"Below the {percent(many[0].least)} that makes a finding, each at most: {listed(named)}."
+
+
+def _left(rule: Named, judged: _Judged, facts: StepFacts, step_ms: float) -> str:
     """Why a candidate is no finding, as a sentence."""
     if judged.refused:
-        return f"Not advised: {judged.refused}."
+        return _not_advised(judged)
+    if rule.of_waits:  # what was seen is what would be saved
+        return f"It is below the {percent(judged.least)} that makes a finding."
     what = capital(judged.one.name) or "The change"
     saves = "is predicted to save" if judged.predicted else "would save at most"
     share, least = percent(judged.size_ms / step_ms), percent(judged.least)

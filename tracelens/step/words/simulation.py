@@ -146,8 +146,8 @@ def some_unpredicted(gap_ms: float, why: str) -> str:
 def gpu_work_note(busy: float) -> str:
     """What to know about a saving of GPU work, as a sentence without capital and full stop."""
     return (
-        f"the GPU is idle {percent(1 - busy)} of the time: where it waits for the CPU, a shorter kernel"
-        " leaves a longer gap and not a shorter step"
+        f"the GPU is idle {percent(1 - busy)} of the time: where it waits for the CPU, shorter kernels"
+        " make no shorter step"
     )
 
 
