@@ -297,7 +297,7 @@ def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
     joined = None in (one.m, two.m) and isinstance(class_of(a[0]), tuple) and _shape(a[0]) == _shape(b[0])
     sizes = _tokens(a, b) if joined else _resized(a[0], b[0])
     if not joined and one.shape_note != two.shape_note and not half_known:
-        sizes.append(words.turned(one.shape_note or words.SHAPE_KNOWN, two.shape_note or words.SHAPE_KNOWN))
+        sizes.append(words.sizes(one.shape_note or words.SHAPE_KNOWN, two.shape_note or words.SHAPE_KNOWN))
     said: dict[GemmAspect, str] = {}
     if one.dtype != two.dtype:
         said["dtype"] = words.turned(one.dtype or f.UNKNOWN, two.dtype or f.UNKNOWN, "dtype")

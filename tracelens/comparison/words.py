@@ -72,6 +72,18 @@ def turned(before: object, after: object, what: str = "") -> str:
     return f"{what} {said}" if what else said
 
 
+def sizes(before: str, after: str) -> str:
+    """Which sizes of an attention call changed, or both calls where other sizes are known of them.
+
+    >>> sizes("b=4 h=32 s=2048 d=80", "b=4 h=20 s=2048 d=128"), sizes("b=4 s=8", "tokens=32")
+    ('h 32 -> 20, d 80 -> 128', 'b=4 s=8 -> tokens=32')
+    """
+    old, new = ([one.partition("=") for one in said.split(" ")] for said in (before, after))
+    if [one[:2] for one in old] != [one[:2] for one in new] or not all(one[1] for one in old):
+        return turned(before, after)
+    return ", ".join(turned(a[2], b[2], a[0]) for a, b in zip(old, new, strict=True) if a != b)
+
+
 def not_read(names: list[str], side: str) -> str:
     """Dimensions that ``side`` does not show: "before", "after" or "" for both."""
     where = f"the trace {side}" if side else "either trace"
