@@ -52,6 +52,11 @@ class TablePart:
         return any(pattern.fullmatch(device_name) for pattern in self.patterns)
 
 
+_CELLS = (
+    "sms", "boost_mhz", "tensor_mhz", "memory_gb", "bandwidth_gbps", "l2_mb", "fp16_accumulate_tflops",
+)  # fmt: skip
+
+
 @lru_cache(maxsize=1)
 def load_rows() -> tuple[TablePart, ...]:
     """All rows of the packaged table, in file order."""
@@ -66,14 +71,8 @@ def _row(entry: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> 
         if raw is None:
             return None
         source = sources[raw["source"]]
-        return TableCell(
-            value=float(raw["value"]),
-            source=source["title"],
-            url=source["url"],
-            date=source["date"],
-            read=source["read"],
-            note=raw.get("note"),
-        )
+        told = (source[name] for name in ("title", "url", "date", "read"))
+        return TableCell(float(raw["value"]), *told, note=raw.get("note"))
 
     def cells(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, TableCell]:
         return {dtype: made for dtype, one in raw.items() if (made := cell(one)) is not None}
@@ -86,13 +85,7 @@ def _row(entry: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> 
         patterns=tuple(re.compile(pattern, re.IGNORECASE) for pattern in entry["match"]),
         compute_capability=(int(major), int(minor)),
         notes=tuple(entry.get("notes", ())),
-        sms=cell(entry.get("sms")),
-        boost_mhz=cell(entry.get("boost_mhz")),
-        tensor_mhz=cell(entry.get("tensor_mhz")),
-        memory_gb=cell(entry.get("memory_gb")),
-        bandwidth_gbps=cell(entry.get("bandwidth_gbps")),
-        l2_mb=cell(entry.get("l2_mb")),
-        fp16_accumulate_tflops=cell(entry.get("fp16_accumulate_tflops")),
+        **{name: cell(entry.get(name)) for name in _CELLS},
         tensor_flop_per_clock=entry.get("tensor_flop_per_clock"),
         peak_tflops=cells(entry.get("peak_tflops", {})),
         ceiling_tflops=cells(entry.get("ceiling_tflops", {})),

@@ -443,7 +443,7 @@ def test_an_encoder_with_a_decoder_is_not_built_as_a_decoder(
 ) -> None:
     raw = json.loads(suggestions.read_text())
     size = {"value": 12, "source": "", "assumed": False}
-    biased = [*raw["components"], raw["components"][0] | {"component": "attention.other"}]
+    biased = [*raw["components"], {"component": "attention.other", "shapes": []}]
     for more in ({"sizes": raw["sizes"] | {"decoder_layers": size}}, {"components": biased}):
         why = stand_in(read({**raw, **more}, tmp_path))
         assert not isinstance(why, StandIn) and code(why) in ("two_stacks", "attention_bias")

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import msgspec
-
 from tracelens.config.changes import canonical, of_rank
 from tracelens.config.model_config import NAMES, ModelConfig
-from tracelens.errors import InputError, UsageError, brief
+from tracelens.errors import InputError, UsageError
 from tracelens.files import cannot_read
 from tracelens.measure.verify import words
-from tracelens.results import ComponentRow, Estimate, Finding, GemmRow, Report, WhatIf
-from tracelens.results.advice import ShapePick
-from tracelens.results.json import from_json
-from tracelens.results.suggestions import FORMAT_VERSION, Suggestions
+from tracelens.results import (
+    SCHEMA_VERSION,
+    CommunicationRow,
+    ComponentRow,
+    Estimate,
+    GemmRow,
+    Known,
+    Lost,
+    ModelDims,
+)
+from tracelens.results.row_sizes import AttentionDims, Groups
 from tracelens.results.verified import Reason, Why
 from tracelens.step.present import present_config
 from tracelens.step.work import Work, work_of
 
 _T = TypeVar("_T")
+#: Of ``tracelens suggest --json``.
+_SUGGESTIONS_VERSION = "1"
+_DIMENSIONS = tuple(one.name for one in fields(ModelDims) if one.name != "found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +100,11 @@ def read_source(path: str | Path) -> Source:
         if "picks" in raw and "format_version" in raw:
             return _suggestions(name, raw)
         if {"schema_version", "findings", "gemms"} <= raw.keys():
-            return _report(name, raw, from_json(data))
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
-    except (msgspec.ValidationError, ValueError) as error:
-        raise InputError(f"{name} cannot be read: {brief(error, 300)}; {words.WRITE_ONE}") from None
+            return _report(name, raw)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(
+            f"{name} is a damaged report ({type(error).__name__}: {error}): {words.WRITE_ONE}"
+        ) from None
     raise InputError(f"{name} is no tracelens report: {words.WRITE_ONE}")
 
 
@@ -111,68 +119,94 @@ def object_at(raw: dict[str, Any], place: tuple[str | int, ...]) -> dict[str, An
 # --- a report -----------------------------------------------------------------------------------------
 
 
-def _report(name: str, raw: dict[str, Any], report: Report) -> Source:
-    dims, gpu, step_ms = report.model, report.gpu, report.summary.step_ms.median
-    now = present_config(report.gemms, dims, report.communication, report.declared)
+def _report(name: str, raw: dict[str, Any]) -> Source:
+    version = str(raw["schema_version"])
+    if version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
+        raise InputError(
+            f"{name} has schema {version}, this tracelens reads {SCHEMA_VERSION}: {words.WRITE_ONE}"
+        )
+    rows = [_row(one) for one in raw["gemms"]]
+    dims = _dims(raw["model"])
+    communication = [_made(CommunicationRow, one) for one in raw.get("communication", [])]
+    now = present_config(rows, dims, communication, raw.get("declared", {}))
+    gpu, summary = raw["gpu"], raw["summary"]
+    step_ms = summary["step_ms"]["median"]
     return Source(
         name=name,
         raw=raw,
         kind="report",
-        gpu=gpu.name,
-        gpu_title=gpu.title,
-        device=report.trace.device,
-        sms=gpu.sms,
-        memory_gib=gpu.memory_gib,
+        gpu=str(gpu["name"]),
+        gpu_title=str(gpu["title"]),
+        device=raw["trace"].get("device"),
+        sms=gpu.get("sms"),
+        memory_gib=gpu.get("memory_gib"),
         now=now,
         layers=dims.layers.value,
         transformer=dims.transformer,
-        work=work_of(report.gemms, now),
-        components=tuple(report.components),
-        step_ms=step_ms if step_ms > 0 else None,
+        work=work_of(rows, now),
+        components=tuple(_made(ComponentRow, one) for one in raw["components"]),
+        step_ms=step_ms if step_ms and step_ms > 0 else None,
         dtype=None,
-        asked=tuple(_asked(report, now)),
+        asked=tuple(_asked(raw, now)),
     )
 
 
-def _asked(report: Report, now: ModelConfig) -> Iterator[Asked]:
-    for at, finding in enumerate(report.findings):
+def _row(data: Mapping[str, Any]) -> GemmRow:
+    attention, groups = data.get("attention"), data.get("groups")
+    return replace(
+        _made(GemmRow, data),
+        lost_ms=Lost(),
+        attention=_made(AttentionDims, attention) if attention else None,
+        groups=_made(Groups, groups) if groups else None,
+    )
+
+
+def _made(kind: type[_T], data: Mapping[str, Any]) -> _T:
+    """A dataclass of its plain fields; those of a later version are left out."""
+    return kind(**{one.name: data[one.name] for one in fields(kind) if one.name in data})  # type: ignore[arg-type]
+
+
+def _dims(data: Mapping[str, Any]) -> ModelDims:
+    known = {name: Known(data[name]["value"], str(data[name].get("source", ""))) for name in _DIMENSIONS}
+    return ModelDims(found=data["found"], **known)
+
+
+def _asked(raw: dict[str, Any], now: ModelConfig) -> Iterator[Asked]:
+    for at, finding in enumerate(raw["findings"]):
         changes, why = _changes(finding, now)
         yield Asked(
-            ("findings", at), f"{finding.rule} {finding.title}", changes, why, *_predicted(finding),
-            gemms=tuple(finding.gemms),
-            resize=_pair(finding.change, "dimension", int),
-            precision=_pair(finding.change, "precision", str),
-            rule=finding.rule,
+            ("findings", at), f"{finding['rule']} {finding['title']}", changes, why, *_predicted(finding),
+            gemms=tuple(finding["gemms"]),
+            resize=_pair(finding["change"], "dimension", int),
+            precision=_pair(finding["change"], "precision", str),
+            rule=str(finding["rule"]),
         )  # fmt: skip
-    for at, scenario in enumerate(report.what_if):
-        changes = of_rank(_to(scenario.change), now)
-        title, none = words.what_if(scenario.change), Reason("nothing_changes")
+    for at, scenario in enumerate(raw.get("what_if", [])):
+        changes = of_rank(_to(scenario["change"]), now)
+        title, none = words.what_if(scenario["change"]), Reason("nothing_changes")
         yield Asked(("what_if", at), title, changes, "" if changes else none, *_predicted(scenario))
-    for at, pick in enumerate(report.shape_search.picks if report.shape_search else []):
-        yield _picked(("shape_search", "picks", at), pick)
+    search = raw.get("shape_search")
+    if isinstance(search, dict):
+        for at, pick in enumerate(search.get("picks", [])):
+            place = ("shape_search", "picks", at)
+            yield Asked(place, str(pick["title"]), _to(pick["change"]), "", *_predicted(pick), per_token=True)
 
 
-def _picked(place: tuple[str | int, ...], pick: ShapePick) -> Asked:
-    return Asked(place, pick.title, _to(pick.change), "", *_predicted(pick), per_token=True)
-
-
-def _predicted(suggestion: Finding | WhatIf | ShapePick) -> tuple[Estimate, Estimate]:
+def _predicted(suggestion: Mapping[str, Any]) -> tuple[Estimate, Estimate]:
     """The prediction: it stands in ``verified`` where an earlier run put its own figure in its place."""
-    before = suggestion.verified
-    if before is not None:
-        return before.predicted_ms, before.predicted_frac
-    return suggestion.saving_ms, suggestion.saving_frac
+    before = suggestion.get("verified")
+    if before:
+        return _made(Estimate, before["predicted_ms"]), _made(Estimate, before["predicted_frac"])
+    return _made(Estimate, suggestion["saving_ms"]), _made(Estimate, suggestion["saving_frac"])
 
 
-def _changes(finding: Finding, now: ModelConfig) -> tuple[dict[str, int | str], Why]:
+def _changes(finding: Mapping[str, Any], now: ModelConfig) -> tuple[dict[str, int | str], Why]:
     """The change as sizes of the whole model: as it was simulated, else as the finding names it."""
-    simulated = finding.evidence.get("simulated")
+    simulated = finding["evidence"].get("simulated")
     if simulated:
-        return {
-            name: value if isinstance(value, str) else int(value) for name, value in simulated.items()
-        }, ""
+        return {str(name): _size(value) for name, value in simulated.items()}, ""
     found: dict[str, int | str] = {}
-    for name, (before, after) in finding.change.items():
+    for name, (before, after) in finding["change"].items():
         try:
             known = canonical(name)
         except UsageError:
@@ -183,16 +217,21 @@ def _changes(finding: Finding, now: ModelConfig) -> tuple[dict[str, int | str], 
     return found, "" if found else Reason("names_no_size")
 
 
-def _pair(change: Mapping[str, Sequence[object]], name: str, kind: type[_T]) -> tuple[_T, _T] | None:
+def _pair(change: Mapping[str, Any], name: str, kind: type[_T]) -> tuple[_T, _T] | None:
     """[from, to] of the only thing that changes, where it is ``name``."""
     if list(change) != [name]:
         return None
     before, after = change[name]
-    return (before, after) if isinstance(before, kind) and isinstance(after, kind) else None
+    return (before, after) if type(before) is kind and type(after) is kind else None
 
 
-def _to(change: Mapping[str, Sequence[int | str | None]]) -> dict[str, int | str]:
-    return {name: then for name, (_, then) in change.items() if then is not None}
+def _to(change: Mapping[str, Any]) -> dict[str, int | str]:
+    return {name: _size(then) for name, (_, then) in change.items() if then is not None}
+
+
+def _size(value: object) -> int | str:
+    """A size, or the name of a type."""
+    return value if isinstance(value, str) else int(value)  # type: ignore[call-overload]
 
 
 # --- suggestions --------------------------------------------------------------------------------------
@@ -200,25 +239,24 @@ def _to(change: Mapping[str, Sequence[int | str | None]]) -> dict[str, int | str
 
 def _suggestions(name: str, raw: dict[str, Any]) -> Source:
     version = str(raw["format_version"])
-    if version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
-        raise InputError(f"format {version}, this tracelens reads {FORMAT_VERSION}")
-    found = msgspec.convert(raw, Suggestions)
-    if found.source != "config":
+    if version.partition(".")[0] != _SUGGESTIONS_VERSION:
+        raise InputError(f"{name} has format {version}, this tracelens reads {_SUGGESTIONS_VERSION}.x")
+    if raw.get("source", "config") in ("trace", "report"):
         raise InputError(
-            "these are suggestions for a step that was traced: verify the report of that trace, which knows"
-            " its kernels"
+            f"{name} are suggestions for a step that was traced: verify the report of that trace, which knows"
+            f" its kernels; {words.WRITE_ONE}"
         )
-    values: dict[str, Any] = {one: size.value for one, size in found.sizes.items() if one in NAMES}
-    now = ModelConfig(**values, gated=_gated(found, values.get("ffn")))
-    asked = [_picked(("picks", at), pick) for at, pick in enumerate(found.picks)]
-    if found.unsure is not None:
-        asked.append(_picked(("unsure",), found.unsure))
+    values = {one: raw["sizes"].get(one, {}).get("value") for one in NAMES if one in raw["sizes"]}
+    now = ModelConfig(**values, gated=_gated(raw, values.get("ffn")))
+    picks = [(("picks", at), pick) for at, pick in enumerate(raw["picks"])]
+    if raw.get("unsure"):
+        picks.append((("unsure",), raw["unsure"]))  # type: ignore[arg-type]
     return Source(
         name=name,
         raw=raw,
         kind="suggestions",
-        gpu=found.gpu,
-        gpu_title=found.gpu_title,
+        gpu=str(raw["gpu"]),
+        gpu_title=str(raw["gpu_title"]),
         device=None,
         sms=None,
         memory_gib=None,
@@ -228,16 +266,19 @@ def _suggestions(name: str, raw: dict[str, Any]) -> Source:
         work=Work((), (), ()),
         components=(),
         step_ms=None,
-        dtype=found.dtype,
-        asked=tuple(asked),
+        dtype=str(raw["dtype"]),
+        asked=tuple(
+            Asked(place, str(pick["title"]), _to(pick["change"]), "", *_predicted(pick), per_token=True)
+            for place, pick in picks
+        ),
     )
 
 
-def _gated(found: Suggestions, ffn: int | None) -> bool:
+def _gated(raw: Mapping[str, Any], ffn: int | None) -> bool:
     """Has the MLP a gate: a product of its own, or one twice as wide?"""
-    shapes = {one.component: one.shapes for one in found.components}
-    wide = ffn is not None and any(f"x {2 * ffn} x" in f" {shape} " for shape in shapes.get("mlp.up", []))
-    return "mlp.gate" in shapes or wide
+    components = {one["component"]: one["shapes"] for one in raw["components"]}
+    wide = ffn is not None and any(f"x {2 * ffn} x" in f" {shape} " for shape in components.get("mlp.up", []))
+    return "mlp.gate" in components or wide
 
 
 def nothing_asked(source: Source) -> InputError:
