@@ -71,8 +71,8 @@ def _row(entry: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> 
         if raw is None:
             return None
         source = sources[raw["source"]]
-        told = (source[name] for name in ("title", "url", "date", "read"))
-        return TableCell(float(raw["value"]), *told, note=raw.get("note"))
+        title, url, date, read = (source[name] for name in ("title", "url", "date", "read"))
+        return TableCell(float(raw["value"]), title, url, date, read, raw.get("note"))
 
     def cells(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, TableCell]:
         return {dtype: made for dtype, one in raw.items() if (made := cell(one)) is not None}
