@@ -89,24 +89,6 @@ def test_a_gate_of_what_is_normalized_head_by_head_is_no_output() -> None:
     assert _named(run, 2, 4) == ["attention.other", OUTPUT]
 
 
-def test_the_layer_of_a_narrower_stream_is_of_no_queries() -> None:
-    """transformers models/lilt: a compiler puts it between the queries of the next attention."""
-    ahead = _forward().kinds
-    narrow = _gemm(TOKENS, NARROW, NARROW)
-    norm = _fused("per_fused_add_native_layer_norm_view", _ROWS, _STATISTIC, (NARROW,), (NARROW,), _ROWS)
-    mlp = [
-        _gemm(TOKENS, 4 * NARROW, NARROW),
-        _fused("poi_fused_gelu_view", (TOKENS, 4 * NARROW)),
-        _gemm(TOKENS, NARROW, 4 * NARROW),
-    ]
-    run = _read(
-        *ahead, narrow, norm, *mlp, norm, narrow, narrow, *3 * [_gemm(TOKENS, HIDDEN, HIDDEN)], *ahead[1:]
-    )
-    start = len(ahead)
-    assert _named(run, start, *range(start + 2, start + 5)) == [OUTPUT, UP, "mlp.activation", DOWN]
-    assert {*_named(run, *range(start + 8, start + 11))} == {QUERIES}
-
-
 def _batched(m: int, n: int, k: int) -> Kind:
     return Kind("bmm", "bmm", gemm=GemmShape(m, n, k, 16, None, None, None))
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.attribution.test_compiled_gradients import DGRADS, HIDDEN, QUERIES, _forward, _fused, _run
 from tracelens.attribution.structure.gradients import label_gradients
+from tracelens.attribution.structure.late import label_maps_back
 from tracelens.attribution.structure.maps import label_maps
-from tracelens.attribution.structure.maps_back import label_maps_back
 from tracelens.attribution.structure.runs import Label
 from tracelens.attribution.structure.units import Dims, Kind
 

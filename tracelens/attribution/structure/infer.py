@@ -31,7 +31,7 @@ from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.graphs import goes_back
-from tracelens.attribution.structure.late import label_late
+from tracelens.attribution.structure.late import label_late, label_maps_back
 from tracelens.attribution.structure.layers import number_layers
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout, until_cut
 from tracelens.attribution.structure.local import (
@@ -53,7 +53,6 @@ from tracelens.attribution.structure.maps import (
     linear_rows,
     open_convolutions,
 )
-from tracelens.attribution.structure.maps_back import label_maps_back
 from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import label_by_order
 from tracelens.attribution.structure.positions import label_tables

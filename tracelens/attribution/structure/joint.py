@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tracelens.attribution.structure.runs import Core, Run
-from tracelens.attribution.structure.walk import activates
 from tracelens.gemm import GemmShape
 
 
@@ -29,24 +28,6 @@ def output_of_other_stream(run: Run, products: list[int], core: Core, rows: set[
         return None
     out, up = (shapes[at] for at in own[:2])
     return own[0] if out.k == core.out_width and out.n == up.k < up.n else None
-
-
-def layer_of_other_stream(run: Run, products: list[int], hidden: int) -> dict[int, str]:
-    """The output projection and the MLP of a stream of another width than ``hidden``, normalized between and
-    behind, whose kernels a compiler puts among those of the next attention (LiLT, arXiv 2202.13669)."""
-    shapes, out = _shapes(run, products), dict[int, str]()
-    for before, up, down in zip([-1, *shapes], shapes, [*shapes][1:], strict=False):
-        first, last, ahead = shapes[up], shapes[down], shapes.get(before)
-        fused = (at for at in range(up + 1, down) if run.kinds[at].what == "fused")
-        bent = [at for at in fused if activates(run.kinds[at])]
-        comes_back = (last.m, last.n, last.k) == (first.m, first.k, first.n) and first.k < first.n
-        if not bent or not comes_back or first.k == hidden or first.batch > 1:
-            continue
-        out |= {up: "mlp.up", down: "mlp.down"} | dict.fromkeys(bent, "mlp.activation")
-        normed = {"add", "norm"} <= run.kinds[up - 1].tags
-        if ahead is not None and normed and (ahead.m, ahead.n, ahead.k) == (first.m, first.k, first.k):
-            out[before] = "attention.output"
-    return out
 
 
 def _shapes(run: Run, products: list[int]) -> dict[int, GemmShape]:

@@ -11,7 +11,7 @@ from tracelens.attribution.structure.cores import of_distances, query_rows, weig
 from tracelens.attribution.structure.gaps import looks_up
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.heads import per_head
-from tracelens.attribution.structure.joint import layer_of_other_stream, queries_of_other_stream
+from tracelens.attribution.structure.joint import queries_of_other_stream
 from tracelens.attribution.structure.norms import adds, is_step
 from tracelens.attribution.structure.runs import Core, Label
 from tracelens.attribution.structure.walk import (
@@ -215,8 +215,6 @@ class Queries(Walk):
             of_head = (at not in makes or core.heads != 1) and self._of_each_head(shape, core)
             if of_head or bias(run, core.first, core.heads, at):
                 run.labels[at] = Label("attention.other", self.layer)
-        others = layer_of_other_stream(run, before, self.hidden)
-        run.labels |= {at: Label(part) for at, part in others.items() if at not in run.labels}
         for at in makes:
             if self._takes_activated(at) or self._chooses_of(at, core):
                 continue  # the second of two layers, whose result the queries are made with; a router
