@@ -94,6 +94,10 @@ BARE = {
         *4 * [*ATTENDS, *PLAIN, *_work("other", "cat"), OPEN],
         *HEAD,
     ],
+    "what a head would take is brought to one length and compared (MoCo v3)": [
+        *[*WORDS, *4 * LAYER, OPEN, *_work("", "relu")],
+        *[OPEN, *_work("", "linalg_vector_norm", "clamp_min", "div"), _linear("logits"), *LOSS],
+    ],
     "a weighted sum of all layers' results as a product (DenseFormer)": [
         *WORDS,
         *4 * [*FUSED, _linear("attention.output"), *ADDED, *PLAIN, *_work("", "copy_"), OPEN],

@@ -276,7 +276,8 @@ def label_heads(run: Run, keys: Mapping[int, object]) -> None:
 
 def label_ahead_of_head(run: Run) -> None:
     """Without shapes: name the linear layers between the last of the model and its head ``other``, where each
-    is bent, and nothing but norms is beside; fills ``run.labels``."""
+    is bent, and nothing but norms is beside; what is brought to one length is compared next, with no head
+    (MoCo, arXiv 2104.02057); fills ``run.labels``."""
     last = max((core.last for core in run.cores if not core.backward), default=len(run))
     stop = next((at for at in range(last, len(run)) if loses(run, at)), len(run))
     products = run.products(last + 1, stop)
@@ -284,10 +285,10 @@ def label_ahead_of_head(run: Run) -> None:
     rest = [at for at in products if ends and at > ends[-1]]
     heads, normed = rest[-1:], written_norms(run)
     gaps = [range(at + 1, behind) for at, behind in pairwise(rest)]
-    plain = all(run.kinds[p].what in _AHEAD_OF_HEAD for gap in gaps for p in gap if p not in normed)
-    bent = all(
-        any(activates(k) or k.name in NONLINEAR for k in run.kinds[gap.start : gap.stop]) for gap in gaps
-    )
+    steps = [[run.kinds[p] for p in gap if p not in normed] for gap in gaps]
+    plain = all(k.what in _AHEAD_OF_HEAD and k.name != "linalg_vector_norm" for gap in steps for k in gap)
+    whole = [run.kinds[gap.start : gap.stop] for gap in gaps]
+    bent = all(any(activates(k) or k.name in NONLINEAR for k in gap) for gap in whole)
     if plain and bent and all(run.labels.get(at, OPEN).component == "logits" for at in heads):
         run.labels |= dict.fromkeys(rest[:-1], Label("other")) | run.labels
 
