@@ -149,7 +149,7 @@ def _brief(one: Finding, report: Report) -> dict[str, Any]:
         "saving_of": one.saving_of,
         "confidence": one.confidence,
         "change": one.change,
-        "caveats": [*caveats(one), *waiting(one, report)],
+        "caveats": [*caveats(one), *([waiting(report)] if one.saving_of == "gpu_work" else [])],
     }
 
 
