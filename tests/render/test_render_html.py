@@ -197,6 +197,14 @@ def test_the_tree_adds_up_exactly() -> None:
         assert time_ns == sum(row.by_phase.get(phase, 0) for row in rows[:-1] if not row.child)
 
 
+def test_a_row_has_a_rate_where_most_of_its_time_is_of_calls_with_known_flops() -> None:
+    report = sample_report.full()
+    row = replace(report.components[0], component="attention.core", time_ns=10_000_000, flops=1e12)
+    for took_ms, rate in ((6.0, pytest.approx(1e12 / 6e9)), (4.0, None)):
+        only = replace(row, tflops=1e12 / took_ms / 1e9)
+        assert groups.tree(replace(report, components=[only]))[0].tflops == rate
+
+
 def test_generated_and_partial_traces_are_called_so() -> None:
     assert "Generated trace, not a measurement" in render_html(sample_report.generated())
     assert "Generated trace" not in render_html(sample_report.full())

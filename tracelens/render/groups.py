@@ -170,10 +170,10 @@ def phase_shares(report: Report) -> list[Share]:
 def _tree_row(group: str, title: str, child: bool, rows: list[ComponentRow], total_ns: int) -> TreeRow:
     by_phase: dict[str, int] = summed((_phase(row), row.time_ns) for row in rows)
     time_ns = sum(by_phase.values())
-    # A rate over a group holds only where every part of its FLOPs is known.
-    # the rate of the products alone: what else stands in the row has no FLOPs to its time
+    # of the calls whose FLOPs are known: a rate of the row only where they are most of its time
     rated = [(row.flops, row.flops / row.tflops) for row in rows if row.flops and row.tflops]
-    tflops = sum(work for work, _ in rated) / sum(time for _, time in rated) if rated else None
+    took = sum(time for _, time in rated)  # ps
+    tflops = sum(work for work, _ in rated) / took if took and 2 * took >= time_ns * 1e3 else None
     kernels = sum(row.kernels for row in rows)
     return TreeRow(
         group, title, child, by_phase, time_ns, time_ns / total_ns if total_ns else 0.0, kernels, tflops
