@@ -138,7 +138,10 @@ def history(store: Path) -> History:
     A figure has moved by more than 2 % of the usual step and by more than the earlier runs' noise.
     Raises InputError where the folder holds no run, or a file that is none.
     """
-    files = sorted(store.glob("*.parquet"))
+    try:
+        files = sorted(store.glob("*.parquet"))
+    except OSError as error:
+        raise InputError(f"no folder of runs: {brief(error, 200)}") from None
     if not files:
         raise InputError(f"{store} holds no run: give the traces or summaries of one after it")
     runs = sorted((one for file in files for one in _read(file)), key=lambda one: (one.recorded_at, one.run))

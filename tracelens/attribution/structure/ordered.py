@@ -73,6 +73,8 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     pictures = any(map(_convolves, run.kinds[rest[-1] : stop])) if rest else False
     if rest and not pictures and (alone or (len(rest) == len(pattern_last) + 1 and ends)):
         run.labels[rest[-1]] = Label("logits")
+        if transformed:
+            run.labels.update(dict.fromkeys(middle, Label("other")))  # before the vocabulary
     _label_adapters(run, [ahead, *between, rest])
 
 
