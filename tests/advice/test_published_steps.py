@@ -1,9 +1,9 @@
 """Steps that 27 trainers published, 2022 to 2026; all were written down before any was predicted.
 
 ``judges``: the first 56 set how far the range of an H100 reaches. Of 69 later ones those looked at, by hash
-of what ran, set the pace of compiled steps together with the first; those set aside were judged once, and
-once more by today's. The fresh ones are of later still: 15 of transformers and its trainers, which nothing
-was fitted to, are far slower.
+of what ran, set the pace of compiled steps together with the first; those set aside were judged four times.
+The fresh ones are of later still: 15 of transformers and its trainers are far slower, and say how long a CPU
+can take for a kernel.
 """
 
 from __future__ import annotations
