@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tracelens.numbers import plural
+
 OTHER_ENDING = "no .json, .json.gz, .json.zst or .summary"
 SAVED_REPORT = "a saved report, not a trace"
 NO_TRACE = "not a trace"
@@ -34,7 +36,8 @@ def worker_failed(error: Exception) -> str:
 
 def other_job(ranks: int | None, most: int | None) -> str:
     """A rank of a job of another size."""
-    return f"of another job: {'unknown number of' if ranks is None else ranks} ranks, most have {most}"
+    size = "an unknown number of ranks" if ranks is None else plural(ranks, "rank")
+    return f"of another job: of {size}, most files are of one with {most}"
 
 
 def other_hour(later_s: float) -> str:
