@@ -18,8 +18,11 @@ _MOST = 0.5
 #: Of its share of idle time: what holds more of the launches idles as the rest of the step does.
 _LAUNCHES = 0.8
 _LONGEST = 60  # letters of a name
-#: Python frames of C functions, torch.compile's graphs, whose names (a hash) nobody knows, and the step.
-_UNTOLD = re.compile(r"<built-in |## Call Compiled|Torch-Compiled Region|CompiledFunction|ProfilerStep#")
+#: Python frames of C functions and of torch.compile, its graphs and files named by a hash, and the step.
+_UNTOLD = re.compile(
+    r"<built-in |## Call Compiled|Torch-Compiled Region|CompiledFunction|ProfilerStep#"
+    r"|.*(?:torch/_(?:inductor|dynamo|functorch)/|/c[a-z2-7]{40,}\.py\()"
+)
 _FOLDERS = re.compile(r"^(?:[^(]*/)(?=[^/(]*\.py\()")  # of a Python frame: folder/file.py(31): function
 
 
