@@ -124,8 +124,11 @@ def _attention_dims(forward: ForwardCalls, hidden: Known) -> dict[str, Known]:
         if _shares_values(forward):
             heads = head_dim = batch = kv_heads = Known(None, words.SHARED_VALUES)
     if kv_heads.value in (None, heads.value):  # attention sees every head have keys of its own
+        widths = forward.widths("attention.qkv")
+        if kv_heads == UNSEEN and widths:
+            kv_heads = Known(None, words.projections_of_several_counts(widths))
         shown = projected_kv_heads(
-            forward.widths("attention.qkv"),
+            widths,
             layers=forward.widths("attention.output").total(),
             heads=heads.value,
             head_dim=head_dim.value,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from tracelens.numbers import plural
@@ -51,6 +51,12 @@ def forward_calls(what: str, *, showing: int, calls: int, values: int) -> str:
 def no_clear_value(what: str, values: int) -> str:
     """Of calls that contradict each other."""
     return f"{what} shows {values} values, none of them in most of its time"
+
+
+def projections_of_several_counts(widths: Iterable[int]) -> str:
+    """Of projections that another number of key/value heads fits as well."""
+    wide = ", ".join(map(str, sorted(widths)))
+    return f"the projections before attention are {wide} wide: more than one number of them fits"
 
 
 def one_part(part: str, share: float) -> str:
