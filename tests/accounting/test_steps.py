@@ -136,9 +136,11 @@ def test_a_step_before_missing_numbers_ends_with_its_own_work(tmp_path: Path) ->
 
 
 def test_without_step_ranges_the_whole_trace_is_one_step_and_says_so(tmp_path: Path) -> None:
-    times = _times(tmp_path, _kernel(1, 0, 5, 10))
+    stop = launch(2, ts=30, dur=40, name="cudaDeviceSynchronize")  # the profiler's own
+    times = _times(tmp_path, [*_kernel(1, 0, 5, 10), stop])
     assert times.count == 1
     assert not times.marked
+    assert (times.end_ns - times.start_ns).tolist() == [15_000]
 
 
 def test_only_communication_that_hides_behind_nothing_is_exposed(tmp_path: Path) -> None:

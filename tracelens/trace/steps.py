@@ -55,7 +55,9 @@ def find_steps(trace: Trace, host: npt.NDArray[np.integer], launched_ns: IntArra
             return found
     tables = [table for table in (trace.kernels, trace.ops, trace.launches) if len(table)]
     first = min((int(table.ts_ns.min()) for table in tables), default=0)
-    last = max((int((table.ts_ns + table.dur_ns).max()) for table in tables), default=0)
+    # not the calls behind: as it stops, the profiler itself waits for the GPU (kineto: cudaDeviceSynchronize)
+    work = [table for table in (trace.kernels, trace.ops) if len(table)] or tables
+    last = max((int((table.ts_ns + table.dur_ns).max()) for table in work), default=0)
     return Steps([0], np.array([first], np.int64), np.array([last], np.int64), False)
 
 
