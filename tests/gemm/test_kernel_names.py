@@ -405,6 +405,10 @@ def test_attention_families(
             "gemm_helper",
             "cublas_epilogue",
         ),
+        ("Cijk_SB_BiasS_HAS_ScaleAlphaVec_PostGSU8_VW4", "gemm_helper", "splitk_reduce"),
+        ("void paged_attention_ll4mi_QKV_mfma16_kernel<__hip_bfloat16, ...", "attention", "vllm"),
+        ("void paged_attention_ll4mi_reduce_kernel<__hip_bfloat16, ...", "attention_helper", "vllm"),
+        ("void vllm::paged_attention_v2_reduce_kernel<...", "attention_helper", "vllm"),
         (
             "void reduce_1Block_kernel<float, 128, 7, cublasGemvTensorStridedBatched<float>, ...",
             "gemm_helper",

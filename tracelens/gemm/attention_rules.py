@@ -123,7 +123,9 @@ ATTENTION_RULES: tuple[NameRule, ...] = (
         r"[Ff]lash_?[Mm][Ll][Aa]|mla_(?:decode|prefill|fwd|splitkv)|(?:decode|fwd|splitkv|sparse)_mla",
         _stated,
     ),
-    rule("attention", "vllm", r"\bpaged_attention_v[12]_kernel", _stated),  # csrc/attention/
+    # vllm-project/vllm csrc/attention/, csrc/rocm/attention.cu
+    rule("attention_helper", "vllm", r"\bpaged_attention_(?:v2|ll4mi)_reduce_kernel", _stated),
+    rule("attention", "vllm", r"\bpaged_attention_(?:v[12]|ll4mi_QKV_mfma\d+)_kernel", _stated),
     # thu-ml/SageAttention csrc/qattn/; ROCm/aiter aiter/ops/triton/_triton_kernels/attention/fav3_sage*.py
     rule("attention", "sage", r"\bqk_int8?_sv_f(?:8|16)_attn_kernel|^sage_fwd(?:_mxfp4)?\b", _stated),
     # NVIDIA/FasterTransformer kernels/decoder_masked_multihead_attention/; TensorRT-LLM shares the name

@@ -50,6 +50,8 @@ GEMM_RULES: tuple[NameRule, ...] = (
     ),
     rule("gemm_helper", "cublas_dot", r"^(?>.*?reduce_1Block_kernel).*cublasGemv", nothing),
     rule("gemm_helper", "splitk_reduce", r"cutlass\w{0,40}::reduction::kernel::ReduceSplitK", nothing),
+    # ROCm/hipBLASLt tensilelite/Tensile/KernelWriterConversion.py: the sum behind a global split-U GEMM
+    rule("gemm_helper", "splitk_reduce", r"^C[a-z]+_[A-Z]\w*_PostGSU\d*(?:_|$)", nothing),
     rule("gemm", "cublas_dot", r"^(?>.*?(?<![A-Za-z_])dot_kernel).*cublasDotParams", read.simt),
     rule(
         "gemm",
