@@ -232,6 +232,12 @@ def test_separate_products_say_their_head_dimension_themselves() -> None:
     assert outcome.findings and {one.evidence["head_dim"] for one in outcome.findings} == {16}
 
 
+def test_a_product_that_says_no_heads_has_those_of_the_fused_calls_of_its_size() -> None:
+    """Segment Anything's relative positions beside its attention, no dimension of a model known."""
+    rows = attention(1, 80, heads=16, kernel=flash2(96)), gemm(2, 5600, 14, 80, component="attention.scores")
+    assert sorted(one(*rows, step_ms=100.0, dims=model()).gemms) == ["g1", "g2"]
+
+
 @pytest.mark.parametrize(
     ("head_dim", "compiled", "part"), [(36, 64, "no multiple of 8"), (40, 64, "below 64"), (80, 96, "")]
 )

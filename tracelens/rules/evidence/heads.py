@@ -124,11 +124,15 @@ def _head_dim(row: GemmRow, facts: StepFacts) -> int | None:
 
 
 def _heads(row: GemmRow, head_dim: int, facts: StepFacts) -> int | None:
-    """Heads of the row's call: its own, else the model's where the head dimension is the model's, too."""
+    """Heads of the row's call: its own, else of the model or of all calls that have this head dimension."""
     if row.attention is not None and row.attention.heads is not None:
         return row.attention.heads
     model = facts.model
-    return model.heads.value if model.head_dim.value == head_dim else None
+    if model.head_dim.value == head_dim:
+        return model.heads.value
+    calls = [one.attention for one in facts.gemms if one.attention is not None]
+    said = {call.heads for call in calls if call.head_dim == head_dim}
+    return said.pop() if len(said) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
