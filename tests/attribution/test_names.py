@@ -52,6 +52,7 @@ ROLES = {
     "TransformerBlock SelfAttnBlock JinaEmbeddingsV3Layer",
     "embedding": "wte wpe embed_tokens Embedding tok_embeddings word_embeddings BertEmbeddings patch_embed "
     "DeepseekVLAligner JinaEmbeddingsV3Embeddings PositionalEncoding pos_encoder Prenet",
+    "head_transform": "BertPooler Owlv2BoxPredictionHead bbox_embed bbox_head",
     "logits": "lm_head embed_out output_layer BertLMPredictionHead CsmCodebooksHead ClassifierHead "
     "NormMlpClassifierHead",
     "loss": "CrossEntropyLoss loss criterion",

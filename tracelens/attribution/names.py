@@ -220,7 +220,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "(?<!layer)ffn?$",
         "dense(relu|act|gatedact)dense$",
     ),
-    ("head_transform", "headtransform$", "pooler$"),
+    ("head_transform", "headtransform$", "pooler$", r"box_?(embed|head|predict(or|ion_?head))$"),
     (
         "logits",
         rf"lm_?head(?!{_NEAR}model)",
