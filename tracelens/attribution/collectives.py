@@ -42,6 +42,8 @@ _PATTERNS: dict[CollectiveName, str] = {
     "send/recv": r"send|recv",
 }
 _COLLECTIVES = tuple((name, re.compile(text, re.IGNORECASE)) for name, text in _PATTERNS.items())
+#: Whose ranges and operators are named after the collective: vLLM's are called around ncclDevKernel_Generic.
+_SAY = ("nccl:", "c10d::", "_c10d_functional::", "gloo:", "vllm::", "sgl_kernel::", "trtllm::", "symm_mem::")
 #: NCCL runs an all-to-all as sends and receives: the kernel's name says less than the operator's.
 _KERNEL = re.compile(r"nccl|nvshmem|deep_ep::|\brccl", re.IGNORECASE)
 
@@ -93,7 +95,7 @@ def find_calls(trace: Trace, links: Links, rows: IntArray) -> tuple[list[Call], 
     texts = trace.symbols
     node = links.kernel_node[rows]
     recorded = look_up(links.forest.nearest(links.is_op & texts.where(lambda t: t == OP)[links.name]), node)
-    telling = texts.where(lambda t: t.startswith(("nccl:", "c10d::", "_c10d_functional::", "gloo:")))
+    telling = texts.where(lambda t: t.startswith(_SAY))
     named = look_up(links.forest.nearest(telling[links.name]), node)
     of_op = look_up(trace.ops.collective, np.where(recorded >= 0, recorded - links.ops_at.start, -1))
     own = trace.kernels.collective[rows]
