@@ -150,6 +150,12 @@ def test_a_slow_step_is_a_warm_up(tmp_path: Path, good: dict[str, Any], said: Li
     assert lack.code == "warm-up"
     said(lack.effect)
 
+    def prompt(events: Events) -> Events:
+        stretched = stretch(events)
+        return [*stretched, op("vllm::unified_attention", ts=stretched[0]["ts"], dur=1)]
+
+    assert lacks_of(spoiled(tmp_path, good, prompt)) == []  # a server's first batch is one of prompts
+
 
 def test_a_cpu_that_runs_ahead_has_ranges_of_any_length(tmp_path: Path, good: dict[str, Any]) -> None:
     """It launches five graphs of 1,816 ms in 2.9, 1.0, 0.8, 0.7 and 0.7 ms: no step is the longer for it."""

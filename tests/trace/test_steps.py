@@ -112,6 +112,24 @@ def test_what_a_server_samples_behind_a_batch_is_of_it(tmp_path: Path) -> None:
     assert _loop(tmp_path, PREFILL, DECODE, behind=1)[1] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vllm/v1/worker/gpu_worker.py(258): execute_model",
+        "/opt/python/vllm/worker/worker_base.py(378): execute_model",
+        "sglang/srt/managers/tp_worker.py(202): forward_batch_generation",
+    ],
+)
+def test_frames_of_an_engine_that_marks_no_batch_are_its_steps(tmp_path: Path, name: str) -> None:
+    """A public recording of vLLM 0.8: a prompt's batch of 160 ms and nine of 45 ms were one of 617 ms."""
+    events = []
+    for at in range(2):
+        frame = range_(name, ts=1000 * at, dur=500) | {"cat": "python_function"}
+        events += [frame, launch(at + 1, ts=1000 * at + 9), kernel(ts=1000 * at + 99, correlation=at + 1)]
+    _, links = read_and_link(tmp_path, events)
+    assert (links.steps.index, links.steps.by, links.kernel_step.tolist()) == ([0, 1], name, [0, 1])
+
+
 def test_a_batch_of_no_request_is_no_step(tmp_path: Path) -> None:
     """vllm calls execute_model with nothing scheduled, too."""
     idle = range_("execute_context_0(0)_generation_0(0)", ts=1500, dur=50)

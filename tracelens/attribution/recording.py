@@ -174,12 +174,17 @@ def _other_reasons(r: _Recording) -> Iterator[Lack]:
 
 def _steps(r: _Recording) -> Iterator[Lack]:
     steps = r.links.steps
-    if not steps.marked and r.trace.symbols.where(_SERVES.match)[r.trace.ops.name].any():
+    if not steps.marked and _serves(r):
         yield Lack("no-batches", *words.NO_BATCHES, "medium", None)
     elif not steps.marked:
         yield Lack("no-steps", *words.NO_STEPS, "medium", None)
     elif len(r.steps) == 1:
         yield Lack("one-step", *(words.ONE_RANGE if steps.by else words.ONE_STEP), "low", None)
+
+
+def _serves(r: _Recording) -> bool:
+    """Did an engine run that serves? Its batches differ: a prompt's is no warm-up of those behind it."""
+    return bool(r.trace.symbols.where(_SERVES.match)[r.trace.ops.name].any())
 
 
 def _warm_up(r: _Recording) -> Iterator[Lack]:
@@ -191,7 +196,7 @@ def _warm_up(r: _Recording) -> Iterator[Lack]:
     compiling = texts.where(lambda text: text.endswith("(dynamo_timed)"))
     compiles = bool(compiling[r.trace.ranges.name].any() or compiling[r.trace.ops.name].any())
     long_step: tuple[int, float] | None = None
-    if steps.marked and len(takes) > 2 and takes.max() > _SLOW * np.median(takes) > 0:
+    if steps.marked and len(takes) > 2 and takes.max() > _SLOW * np.median(takes) > 0 and not _serves(r):
         slowest = int(np.argmax(takes))
         found = steps.index[r.steps[slowest]], float(takes[slowest] / np.median(takes))
         if slowest == 0:

@@ -16,6 +16,11 @@ IntArray = npt.NDArray[np.int64]
 _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 #: One batch: vllm v1/worker/gpu_worker.py, annotate_profile; sglang managers/scheduler_profiler_mixin.py.
 _SERVED = re.compile(r"^(execute(_\d+)?_context_\d+\(|step\[\w+ bs=\d)")
+#: The same before they marked any, where Python's frames are recorded (``with_stack``).
+_SERVES = re.compile(
+    r"^.*\b(vllm/(v1/)?worker/(gpu_worker|worker_base)\.py\(\d+\): execute_model"
+    r"|sglang/srt/managers/tp_worker\.py\(\d+\): forward_batch_generation)$"
+)
 #: ``train_step``, ``training_step 3``, ``iteration_7``; no step of an optimizer (``CustomAdam.step``).
 _NAMED = re.compile(r"(?i)^(?!.*optim)(\w{1,60}[ _-])?(step|iter(ation)?)([ _.:#-]*\d+)?$")
 #: Any range that comes again with as many launches, ``model_inference``; no layer, no part of one, and no
@@ -49,9 +54,10 @@ def find_steps(trace: Trace, host: npt.NDArray[np.integer], launched_ns: IntArra
     if own:
         number, rows = zip(*sorted(own.items(), key=lambda item: (begin[item[1]], end[item[1]])), strict=True)
         return Steps([*number], begin[[*rows]], end[[*rows]], True)
-    for pattern in (_SERVED, _NAMED, _REPEATED):
-        found = _loop(names, begin, end, launched_ns, pattern)
-        if found is not None:
+    if (found := _loop(names, begin, end, launched_ns, _SERVED) or _served(trace, launched_ns)) is not None:
+        return found
+    for pattern in (_NAMED, _REPEATED):
+        if (found := _loop(names, begin, end, launched_ns, pattern)) is not None:
             return found
     tables = [table for table in (trace.kernels, trace.ops, trace.launches) if len(table)]
     first = min((int(table.ts_ns.min()) for table in tables), default=0)
@@ -59,6 +65,15 @@ def find_steps(trace: Trace, host: npt.NDArray[np.integer], launched_ns: IntArra
     work = [table for table in (trace.kernels, trace.ops) if len(table)] or tables
     last = max((int((table.ts_ns + table.dur_ns).max()) for table in work), default=0)
     return Steps([0], np.array([first], np.int64), np.array([last], np.int64), False)
+
+
+def _served(trace: Trace, launched_ns: IntArray) -> Steps | None:
+    """The batches of an engine by the frames of its own function for one."""
+    frames, serves = trace.frames, trace.symbols.where(_SERVES.match)
+    rows = np.flatnonzero(serves[frames.name])
+    names = [trace.symbols[int(code)] for code in frames.name[rows]]
+    begin = frames.ts_ns[rows].astype(np.int64)
+    return _loop(names, begin, begin + frames.dur_ns[rows], launched_ns, _SERVES)
 
 
 def _loop(
@@ -89,7 +104,7 @@ def _loop(
             continue
         if pattern is _REPEATED and (len(row) < 2 or np.ptp(held) > 0):
             continue
-        if pattern is _SERVED:
+        if pattern in (_SERVED, _SERVES):
             stop = np.append(start[1:], max(stop[-1], launched[-1] + 1))
         elif held.sum() < _ALL * len(launched) or _mostly_outside(begin[update], start, stop):
             continue
