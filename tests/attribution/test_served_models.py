@@ -6,6 +6,7 @@ FasterTransformer under alibaba/rtp-llm, deepseek-ai/profile-data.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,11 @@ def one_pass() -> list[Row]:
     return [*first, CORE, *[*SERVED, QUERIES, CORE] * (LAYERS - 1), *SERVED, SCORES]
 
 
-def test_graphs_between_attentions_are_pieces_of_one_forward(tmp_path: Path) -> None:
-    rows = one_pass()
+@pytest.mark.parametrize("sizes", [(), ([46, 2880], [2880, 201088])])  # of what no graph replays: the head
+def test_graphs_between_attentions_are_pieces_of_one_forward(
+    tmp_path: Path, sizes: tuple[list[int], ...]
+) -> None:
+    rows = [*one_pass()[:-1], replace(SCORES, dims=sizes)]
     trace, _, found = attributed(tmp_path, pieces(rows))
     right, wrong = verdict(rows, trace, found)
     assert (right, wrong) == (1.0, {}), open_rows(rows, trace, found)
