@@ -141,8 +141,9 @@ def _find_cores(found: Recorded) -> None:
 def _without_hidden_size(found: Recorded, hidden: int | None) -> None:
     """Graphs, and runs of which no shape is known."""
     for run in found.read:
-        stop = run.cores[-1].first if run.cores else len(run)  # a head behind what graphs replay has a shape
-        unshaped = hidden is None and run.phase == "forward" and not any(map(run.shape, run.products(0, stop)))
+        # what graphs replay has no shapes, their head can have some
+        products = run.products(0, run.cores[-1].first if run.cores else len(run))
+        unshaped = hidden is None and run.phase == "forward" and not any(map(run.shape, products))
         if run.cores and (unshaped or (run.phase == "graph" and not goes_back(run))):
             _without_shapes(found, run)
         elif unshaped and any(other.cores for other in found.ahead):
