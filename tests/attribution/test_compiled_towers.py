@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.attribution.test_compiled_gradients import _fused, _gemm
+from tracelens.attribution.structure.ahead import label_ahead
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.backward_cores import find_backward_cores
 from tracelens.attribution.structure.between import label_between
@@ -95,6 +96,28 @@ def test_tokens_and_a_picture_that_attend_to_one_another_are_one_model() -> None
     """What narrows a picture to the heads is no MLP of a second model (Segment Anything)."""
     run = _run("forward", *2 * _both_ways(8))
     assert [len(part.kept) for part in streams(run)] == [len(run)]
+
+
+def test_what_another_attention_runs_ahead_of_is_told_by_its_rows() -> None:
+    """A compiler runs the tokens' attention to themselves ahead of the picture's output projection, and makes
+    the picture's next queries, and the tokens' next but one, beside keys and values."""
+    few, many, half = 32, 256, WIDE // 2
+    of_few, of_many, mlp = _gemm(few, half, WIDE), _gemm(many, half, WIDE), _mlp(few, WIDE)
+    into, back = _core(8, half, keys=64), _core(64, half, keys=8)
+    out, out_many = _gemm(few, WIDE, half), _gemm(many, WIDE, half)
+    queries, own, own_out = _attention(8, WIDE)
+    run = _run(
+        "forward",
+        *[queries, own, own_out, *2 * [of_many], of_few, into, out, *mlp, *2 * [of_few], of_many, back],
+        *[queries, own, out_many, own_out, *3 * [of_many], of_few, into, out, *mlp, *3 * [of_few], back],
+        *[out_many, *2 * [of_many], into, out],
+    )
+    label_forward(run, WIDE)
+    label_ahead(run)
+    found = [run.labels[at].component for at in run.products()]
+    first = [QUERIES, OUTPUT, *3 * [QUERIES], OUTPUT, UP, DOWN, *3 * [QUERIES]]
+    second = [QUERIES, OUTPUT, OUTPUT, *4 * [QUERIES], OUTPUT, UP, DOWN, *3 * [QUERIES]]
+    assert found == [*first, *second, OUTPUT, *2 * [QUERIES], OUTPUT]
 
 
 @pytest.mark.parametrize(("rows", "heads_of"), [(64, 4), (48, 0)])

@@ -4,6 +4,7 @@ nothing of that model, and can be made before it runs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 
 from tracelens.attribution.structure.runs import Core, Label, Run
@@ -12,29 +13,38 @@ from tracelens.attribution.structure.units import Kind
 
 def label_ahead(run: Run) -> None:
     """Name the open products before a core that attends to another sequence and has no keys and values, or no
-    queries, yet, which are together exactly as wide as those; fills ``run.labels``."""
+    queries, yet, which are together exactly as wide as those, and the one that takes what a core gives behind
+    another's attention; fills ``run.labels``."""
     before = 0
+    made_of = (run.shape(at) for at, label in run.labels.items() if label.component == "attention.qkv")
+    streams = {shape.k for shape in made_of if shape is not None}
     for core in run.cores:
+        layer = run.labels[core.first].layer if core.first in run.labels else None
+        run.labels |= {at: Label("attention.output", layer) for at in _gives(run, core, streams)}
         rows = key_rows(run, core)
         alone = not before or run.products(before, core.first)  # and no part of the attention before
         if alone and rows not in (None, core.tokens) and core.heads and core.key_dim and core.value_dim:
             heads = core.kv_heads or core.heads
             keys = {heads * core.key_dim, heads * core.value_dim, heads * (core.key_dim + core.value_dim)}
-            if _width(run, before, core.first) >= core.heads * core.key_dim + max(keys):
+            queries = core.heads * core.key_dim
+            wide = _widths(run, before, core.first)
+            if wide.total() >= queries + max(keys) and wide[core.tokens] >= queries:
                 before = core.last
                 continue  # it has all: its keys are of the sequence of its queries, and of some around
-            layer = run.labels[core.first].layer if core.first in run.labels else None
             made = _made(run, core, before, rows, keys)
-            made += _made(run, core, before, core.tokens, {core.heads * core.key_dim})
+            made += _made(run, core, before, core.tokens, {queries})
             run.labels |= {at: Label("attention.qkv", layer) for at in made}
         before = core.last
 
 
-def _width(run: Run, start: int, stop: int) -> int:
-    """How wide the queries, keys and values are together that have a name."""
+def _widths(run: Run, start: int, stop: int) -> Counter[int | None]:
+    """How wide the queries, keys and values of as many rows are together that have a name."""
     named = {at for at, label in run.labels.items() if label.component == "attention.qkv"}
-    shapes = (run.shape(at) for at in run.products(start, stop) if at in named)
-    return sum(shape.n for shape in shapes if shape is not None)
+    wide: Counter[int | None] = Counter()
+    for at in run.products(start, stop):
+        if at in named and (shape := run.shape(at)) is not None:
+            wide[shape.m] += shape.n
+    return wide
 
 
 def _made(run: Run, core: Core, before: int, rows: int | None, widths: set[int]) -> list[int]:
@@ -57,13 +67,34 @@ def _is_bent(run: Run, at: int) -> bool:
 
 
 def _takes_heads(run: Run, at: int) -> bool:
-    """Is the last that is not pointwise before it of an attention, so that it takes what heads give?"""
-    for kind in reversed(run.kinds[:at]):
+    """Is the last that is not pointwise before it of an attention, and of its size, so that it takes what
+    heads give?"""
+    for place in range(at - 1, -1, -1):
+        kind = run.kinds[place]
         if kind.what in ("bmm", "core", "softmax"):
-            return True
+            core = next((core for core in run.cores if place in core.parts), None)
+            return core is None or _takes(run, at, core)
         if kind.what in ("gemm", "norm") or "norm" in kind.tags:
             return False
     return False
+
+
+def _takes(run: Run, at: int, core: Core) -> bool:
+    """Has it as many rows as a core's queries and as many columns as its heads, as far as these are known?"""
+    shape, given = run.shape(at), (core.tokens, core.out_width)
+    return shape is None or None in given or (shape.m, shape.k) == given
+
+
+def _gives(run: Run, core: Core, streams: set[int]) -> list[int]:
+    """The open product that takes what a core gives and makes one of the ``streams``, where another
+    sequence's attention, which a compiler runs first, is between the two."""
+    later = (other for other in run.cores if other.first > core.last)
+    stop = next((other.first for other in later if other.tokens == core.tokens), len(run))
+    takes = [at for at in run.products(core.last + 1, stop) if run.shape(at) and _takes(run, at, core)]
+    fits = [at for at in takes if (shape := run.shape(at)) and shape.batch == 1 and shape.n in streams]
+    between = any(core.last < other.first < at for at in fits[:1] for other in run.cores)
+    known = core.tokens is None or core.out_width is None or any(at in run.labels for at in fits)
+    return [] if known or not between else fits[:1]
 
 
 def _together(places: list[int], run: Run, wanted: int) -> list[int]:

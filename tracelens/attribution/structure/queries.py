@@ -290,15 +290,17 @@ class Queries(Walk):
         )
         if shape is not None and width is not None and both:
             self._name_beside(core, shape.k - width)
+        self.rows = {shape.m} if shape is not None else set()
         for between, behind in pairwise(here[: index + 1]):
-            # a gate on the core's output, or the same projection for other tokens, or one of two in a row
-            other = run.shape(between)
-            gates = other is None or shape is None or (other.n, other.k) != (shape.n, shape.k)
-            gates |= other is not None and shape is not None and other.m == shape.m
-            gates &= not follows(run, between, behind)
-            run.labels[between] = Label("attention.other" if gates else "attention.output", self.layer)
-        outputs = (p for p in here[: index + 1] if run.labels[p].component == "attention.output")
-        self.rows = {made.m for p in outputs if (made := run.shape(p)) is not None}
+            # the same projection for other tokens, or one of two in a row, or a gate on the core's output
+            other, straight = run.shape(between), follows(run, between, behind)
+            rows = other is None or shape is None or other.m == shape.m
+            same = other is not None and shape is not None and (other.n, other.k) == (shape.n, shape.k)
+            if straight or (same and not rows):
+                run.labels[between] = Label("attention.output", self.layer)
+                self.rows |= {other.m} if other is not None else set()
+            elif rows:
+                run.labels[between] = Label("attention.other", self.layer)
         return self._adapters([behind for behind in all_ if behind > at], at)
 
     def _goes_straight(self, here: list[int], core: Core, following: Core) -> bool:

@@ -170,7 +170,9 @@ def name_sum(run: Run, at: int) -> None:
 def follows(run: Run, at: int, behind: int) -> bool:
     """Does the product ``behind`` take the other's result as it is? A gate's is bent and multiplied first."""
     between = (kind for kind in run.kinds[at + 1 : behind] if kind.name != FILLS)
-    return all(kind.what in ("dropout", "copy", "helper") for kind in between)
+    made, taken = run.shape(at), run.shape(behind)
+    fits = made is None or taken is None or made.m * made.n == taken.m * taken.k
+    return fits and all(kind.what in ("dropout", "copy", "helper") for kind in between)
 
 
 def is_product(run: Run, at: int) -> bool:
