@@ -170,6 +170,14 @@ CASES = {
     "convolutions make queries, keys and values (MobileNetV4, arXiv 2404.10518)": [
         *3 * [*2 * [CONVOLVED, *_work("attention.other", "copy_")], *CORE_OF_MAP],
     ],
+    "three convolutions in a row are no MLP (arXiv 1801.04381)": [
+        *3 * [*2 * [CONVOLVED, *_work("other", "gelu")], CONVOLVED, *_work("other", "add")],
+        *[CONVOLVED, *4 * LAYER],
+    ],
+    "two streams of one product, each weighed (CogVideoX, arXiv 2408.06072)": [
+        *[*WORDS, *4 * [*ATTENTION[:-1], *2 * [*_work("residual", "mul"), *ADDED], *NORM, *GATED, *ADDED]],
+        *HEAD,
+    ],
     "positions that are convolved, and cut to their length (wav2vec 2.0, arXiv 2006.11477)": [
         *[_linear("embedding"), Row("other embedding", "aten::conv1d", "cudnn_fprop")],
         *[*_work("other", "slice", "gelu"), *_work("embedding unattributed", "add"), *4 * LAYER],

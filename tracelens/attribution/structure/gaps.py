@@ -249,14 +249,17 @@ class Interval:
         return bare and at not in self.normed and not counts_batches(self.run, at)
 
     def _scales_sum(self, at: int) -> bool:
-        """Without shapes: multiplied right behind a product, and then added to the stream (layer scale)."""
+        """Without shapes: behind a product multiplied, and then added to the stream (layer scale); of two
+        streams side by side the first can be added before, ahead of the next normalization."""
         kinds = self.run.kinds
-        behind = next((kinds[p] for p in range(at + 1, len(kinds)) if not _passes(kinds[p])), None)
-        before = next((kinds[p] for p in range(at - 1, -1, -1) if not _passes(kinds[p])), None)
-        scales = kinds[at].name in ("mul", "mul_") and not kinds[at].tensors
-        return scales and all(
-            kind is not None and kind.what == what for kind, what in ((before, "gemm"), (behind, "add"))
-        )
+        if kinds[at].name not in _SCALES or kinds[at].tensors:
+            return False
+        ahead, back = range(at + 1, len(kinds)), (p for p in range(at - 1, -1, -1) if not _scales(kinds[p]))
+        added = next((p for p in ahead if not _scales(kinds[p])), at)
+        before = next((p for p in back if kinds[p].name not in CUTS and not self._is_bare_sum(p)), at)
+        alone = not any(map(self._is_bare_sum, range(before, added)))
+        normed = added + 1 < len(kinds) and self._is_norm(added + 1)
+        return kinds[before].what == "gemm" and kinds[added].what == "add" and (normed or alone)
 
     def _weighs_shortcut(self, at: int) -> bool:
         """The stream times a weight for each channel right ahead of a normalization: of the sum behind the
@@ -411,6 +414,10 @@ class Interval:
 def _passes(kind: Kind) -> bool:
     """Does it hand its input on?"""
     return kind.what in ("copy", "dropout", "helper") or kind.name in VIEWS
+
+
+def _scales(kind: Kind) -> bool:
+    return _passes(kind) or kind.name in _SCALES
 
 
 def rows_of(tensor: Dims) -> set[int]:

@@ -148,9 +148,12 @@ def _beside_cores(run: Run) -> Iterator[int]:
 
 
 def _in_mlps(run: Run) -> Iterator[int]:
-    """Without shapes: two convolutions with an activation between, and the sum that takes the result."""
+    """Without shapes: two convolutions with an activation between, and the sum that takes the result; not the
+    last two of three in a row (arXiv 1801.04381)."""
     places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution" and not kind.tensors]
     for at in places:
+        if [kind.what for kind in run.kinds[max(at - 2, 0) : at]] == ["convolution", "activation"]:
+            continue
         work = [p for p in range(at + 1, len(run)) if run.kinds[p].what not in ("copy", "dropout")][:3]
         added = [run.kinds[p].what for p in work] == ["activation", "convolution", "add"]
         if added and not counts_batches(run, work[-1]):
