@@ -65,10 +65,14 @@ def test_a_head_is_scaled_and_capped_before_its_loss(tmp_path: Path) -> None:
     _reads(tmp_path, ATTENTION, RECURRENT, MLP, RECURRENT, ATTENTION, ends=(*ends, *loss))
 
 
-def test_a_norm_without_a_weight_ends_before_a_rotation(tmp_path: Path) -> None:
-    """transformers models/embedding_gemma2, v_norm: no weight follows, but the cosine of queries does."""
+@pytest.mark.parametrize("weighed", [False, True])
+def test_a_norm_ends_before_a_rotation(tmp_path: Path, weighed: bool) -> None:
+    """transformers models/embedding_gemma2, v_norm: no weight follows, but the cosine of queries does; where
+    both products of a rotation follow what is negated, the one before is the weight's (diffusers)."""
     steps = [_row("norm", name) for name in ("copy_", "pow", "mean", "add", "rsqrt", "mul", "copy_")]
     turn = [_row("attention.rope", name) for name in ("mul", "neg", "cat", "mul", "add")]
+    if weighed:
+        steps, turn = [*steps, _row("norm", "mul")], [*turn[1:3], turn[0], *turn[3:]]
     rows = 4 * [NORM, QUERIES, *steps, *turn, CORE, OUTPUT, ADD, *MLP]
     said = said_of(tmp_path, rows, shapes=False)
     assert said[: len(rows) // 4] == [row.right for row in rows[: len(rows) // 4]]
@@ -137,6 +141,44 @@ def test_queries_of_layers_without_a_norm_ahead_take_the_sum_of_an_mlp(tmp_path:
     _reads(tmp_path, MLP, attention, RECURRENT, MLP, RECURRENT, RECURRENT, MLP, attention, MLP, attention)
 
 
+def test_two_streams_attend_to_one_another(tmp_path: Path) -> None:
+    """Stable Diffusion 3 (arXiv 2403.03206), as diffusers writes it: queries, keys and values of both are put
+    one behind the other, and each has an output."""
+    normed = [_row("norm", "rms_norm")]
+    joined = [*6 * [OWN], *2 * normed, *3 * [_row("attention.other", "cat")], CORE]
+    joint = [NORM, NORM, *joined, OUTPUT, OUTPUT, _row("residual", "mul"), ADD]
+    _reads(tmp_path, joint, MLP, ATTENTION, MLP, joint, MLP, ATTENTION, RECURRENT, MLP, ATTENTION)
+
+
+def test_a_stream_is_joined_by_that_of_an_earlier_layer(tmp_path: Path) -> None:
+    """U-ViT (arXiv 2209.12152): both side by side, and a linear layer onto one."""
+    skip = [_row("other", "cat"), mm("other", 64, 64, 64)]
+    _reads(tmp_path, ATTENTION, MLP, ATTENTION, MLP, skip + ATTENTION, MLP, skip + ATTENTION, RECURRENT, MLP)
+
+
+def test_what_gates_a_block_is_bent_before_its_result_is_normalized(tmp_path: Path) -> None:
+    """Lumina-Next (arXiv 2406.18583): x + tanh(gate) * norm(block(norm(x) * (1 + scale)))."""
+    steps = [_row("norm", name) for name in ("copy_", "pow", "mean", "add", "rsqrt", "mul", "copy_", "mul")]
+    gated = [_row("", "tanh"), *steps, _row("residual", "mul"), ADD]
+    attention, mlp = [*ATTENTION[:-1], *gated], [*GATED[:-1], *gated]
+    _reads(tmp_path, attention, mlp, RECURRENT, attention, mlp, RECURRENT, RECURRENT, mlp, attention)
+
+
+def test_a_time_and_what_is_made_of_it_stand_ahead_of_the_layers(tmp_path: Path) -> None:
+    """Sines through an MLP (arXiv 2006.11239), and scales of low rank with what all layers share (Cosmos)."""
+    made = mm("embedding", 64, 64, 64)
+    waves = [_row("embedding", name) for name in ("exp", "mul", "sin", "cos", "cat")]
+    times = [*waves, made, _row("embedding", "silu"), made, ADD]
+    low = [_row("other", "silu"), *2 * [mm("other", 64, 64, 64)], _row("other", "add")]
+    attention = [*low, *ATTENTION]
+    rows = [*times, *attention, *MLP, *RECURRENT, *attention, *MLP, *2 * RECURRENT, *attention]
+    said = said_of(tmp_path, rows, shapes=False)
+    named = ("embedding", "other", "attention.qkv", "mlp.down")
+    assert [part for part, row in zip(said, rows, strict=True) if row.right in named] == [
+        row.right for row in rows if row.right in named
+    ]
+
+
 @pytest.mark.parametrize("gated", [False, True])
 def test_an_expert_of_all_tokens_behind_the_others_is_an_mlp(tmp_path: Path, gated: bool) -> None:
     """transformers models/nemotron_h, models/deepseek_v3: what it gives is added to what they gave."""
@@ -182,7 +224,9 @@ def test_four_products_with_a_norm_between_make_latent_queries_and_keys(tmp_path
     _reads(tmp_path, latent, RECURRENT, MLP, RECURRENT, RECURRENT, latent, MLP, latent)
 
 
-def test_products_between_two_cores_that_nothing_is_added_ahead_of_are_no_output(tmp_path: Path) -> None:
-    """transformers models/canine: a sequence is attended to piece by piece, each with queries of its own."""
-    pieces = [NORM, *3 * [OWN], CORE, *3 * [OTHER], CORE]
-    _reads(tmp_path, MLP, RECURRENT, pieces, RECURRENT, RECURRENT, MLP, pieces)
+def test_products_between_two_cores_that_nothing_is_added_ahead_of_are_queries(tmp_path: Path) -> None:
+    """transformers models/canine: a sequence is attended to piece by piece, each with queries of its own; a
+    list of heads, each with three linear layers, whose results are put side by side."""
+    pieces = [NORM, *3 * [OWN], CORE, *3 * [OWN], CORE]
+    heads = [*pieces, *3 * [OWN], CORE, _row("", "cat"), OUTPUT, ADD]
+    _reads(tmp_path, MLP, RECURRENT, pieces, RECURRENT, heads, RECURRENT, MLP, pieces, RECURRENT, heads, MLP)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from tracelens.attribution.structure.connections import joins_sums
 from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.patches import label_merged
 from tracelens.attribution.structure.readings import adapters, mlp_of, scales_sum
@@ -19,6 +20,7 @@ from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import activates, routes
 
 _QUERIES = (1, 2, 3)  # products of one core
+_OF_TWO_STREAMS = 6  # products of one core, whose results are put side by side (arXiv 2403.03206)
 _LATENT = 4  # two down and two up, with a norm between (arXiv 2405.04434)
 _TO_SUM = 8  # units from the last product of a block to the sum with the stream, at most
 _TO_STREAM = ("elementwise", "bmm")  # a batched GEMM mixes several streams (arXiv 2409.19606)
@@ -62,16 +64,22 @@ class _Around:
 
     def label(self) -> None:
         makes = [self._makes(core) for core in self.run.cores]
+        for at, (core, behind) in enumerate(pairwise(self.run.cores), 1):
+            makes[at] = makes[at] or self._of_head(makes[at - 1], core, behind)
         usual, counts = self._named(), [0, *map(len, makes), 0]
         for at, (core, own) in enumerate(zip(self.run.cores, makes, strict=True)):
             beside = {counts[at], counts[at + 2]}  # in a layer beside it; patches are merged in single ones
             queries = own if not usual or len(own) in usual | beside else []
-            norms = self.normed & {*range(own[-1], own[0])} if own else set[int]()
+            joint = len(own) == _OF_TWO_STREAMS
+            norms = self.normed & {*range(own[-1], own[0])} if own and not joint else set[int]()
             fewer = [counts.count(many) for many in range(1, len(own))]
             odd = counts.count(len(own)) <= max(len(makes) > 1, *fewer, 0)
             if norms and (odd or any(at in self.run.labels for at in own)):
                 queries = [at for at in queries if at > max(norms)]  # what is normalized a stage begins with
             found = dict.fromkeys(queries, "attention.qkv") | self._output(core)
+            if joint:  # and another output, of the other stream
+                outputs = [at for at in self.products if at > core.last][:2]
+                found |= dict.fromkeys(outputs, "attention.output")
             self._name(found | core.parts if found else {})
         for number, at in enumerate(self.products):
             if at in self.run.labels:
@@ -102,15 +110,32 @@ class _Around:
             if kind.what == "gemm":
                 found.append(at)
             elif found and (
-                self._of_stream(at)
+                self._of_stream(at) or self._in_row(at, found)
                 if at in self.normed
                 else self._adds_normed(at) or self._closes_block(at, found[-1])
             ):
                 latent = not self.normed.isdisjoint(range(found[-1], found[0]))
-                return found if len(found) in _QUERIES or (latent and len(found) == _LATENT) else []
+                joint = len(found) == _OF_TWO_STREAMS and self._joins(found[0], core.first)
+                return found if len(found) in _QUERIES or (latent and len(found) == _LATENT) or joint else []
             elif kind.what in ("bmm", "softmax", "core", "loss", "activation", "experts", "convolution"):
                 return []
         return []
+
+    def _of_head(self, before: list[int], core: Core, behind: Core) -> list[int]:
+        """Three products and nothing else between two cores: of heads that are written each by itself, where
+        the first has as many."""
+        between = [at for at in range(core.last + 1, behind.first) if not self._passes(at)]
+        alone = all(self.kinds[at].what == "gemm" for at in between)
+        return between[::-1] if alone and len(before) == len(between) == max(_QUERIES) else []
+
+    def _in_row(self, norm: int, found: list[int]) -> bool:
+        """Do three products in a row take what is normalized, and are no more ahead of the core?"""
+        row = [at for at in range(norm + 1, found[0] + 1) if not self._passes(at)]
+        return len(found) == max(_QUERIES) and row == found[::-1]
+
+    def _joins(self, start: int, stop: int) -> bool:
+        """Are three things put side by side between these two?"""
+        return [kind.name for kind in self.kinds[start:stop]].count("cat") >= max(_QUERIES)
 
     def _is_indexer(self, at: int) -> bool:
         """Is it a product of an indexer, between the queries and the core?"""
@@ -125,7 +150,8 @@ class _Around:
             norm = self._before(norm)
         taken = self.kinds[norm] if norm >= 0 else None
         begins = not any(kind.what in ("gemm", "bmm") for kind in self.kinds[: norm + 1])
-        return begins or taken is None or taken.what == "add" or taken.name == "cat"
+        skips = begins or joins_sums(self.kinds, self._before(norm), norm)  # to a later layer
+        return skips or taken is None or taken.what == "add" or taken.name == "cat"
 
     def _adds_normed(self, at: int) -> bool:
         """Is it a sum with what is normalized, which the layers take as it is (OLMo 2, arXiv 2501.00656)?"""
@@ -190,6 +216,7 @@ class _Around:
         """Is the product's result added to something, and that normalized?"""
         places = range(at + 1, min(at + 1 + _TO_SUM, len(self.kinds)))
         rest = [p for p in places if not self._passes(p)]
+        rest = rest[1:] if rest and self._bends_gate(rest[0]) else rest
         sums = next((p for p in rest if self.kinds[p].what == "add"), None)
         if sums is None or any(
             self.kinds[p].what not in _TO_STREAM and p not in self.normed for p in rest if p < sums
@@ -199,6 +226,13 @@ class _Around:
         what = self.kinds[behind].what
         taken = behind != sums and (behind in self.normed or what == "add")
         return taken or (self._adds_normed(sums) and what == "gemm")
+
+    def _bends_gate(self, at: int) -> bool:
+        """Is it a tanh of what weighs the block's result, once that is normalized (arXiv 2406.18583)?"""
+        normed = self._behind(at) in self.normed and self.kinds[at].name == "tanh"
+        behind = range(at + 1, len(self.kinds)) if normed else ()
+        weighs = next((p for p in behind if p not in self.normed and not self._passes(p)), at)
+        return self.kinds[weighs].name in _WEIGHS and self.kinds[self._behind(weighs)].what == "add"
 
     def _added(self, at: int) -> int | None:
         """The sum right behind the product, of its result as it is, or weighed first (arXiv 2212.09748)."""

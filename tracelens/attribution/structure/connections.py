@@ -8,12 +8,13 @@ Long skips join the streams of two layers; a weighted sum of all earlier ones ca
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tracelens.attribution.structure.norms import adds, written_norms
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.units import VIEWS, Dims, Kind
 from tracelens.gemm import GemmShape
 
 _MOST = 8  # streams
@@ -83,12 +84,21 @@ def label_skips(run: Run, hidden: int | None) -> None:
 
 def joins(run: Run, at: int, hidden: int | None) -> int | None:
     """Where what the product takes is put beside one another, if those are two streams and it gives one."""
-    shape = run.shape(at)
-    if shape is None or (shape.n, shape.k) != (hidden, 2 * shape.n):
+    shape, before = run.shape(at), next((p for p in range(at - 1, -1, -1) if run.kinds[p].what != "copy"), at)
+    if shape is None:
+        return before if joins_sums(run.kinds, before, at) else None
+    if (shape.n, shape.k) != (hidden, 2 * shape.n):
         return None
-    before = next((place for place in range(at - 1, -1, -1) if run.kinds[place].what != "copy"), at)
     beside = [(prod(t[:-1]), t[-1]) for t in run.kinds[before].tensors]
     return before if run.kinds[before].name == "cat" and beside == 2 * [(shape.m, hidden)] else None
+
+
+def joins_sums(kinds: Sequence[Kind], at: int, product: int) -> bool:
+    """Without shapes: is a sum put beside another one at this place, and what the product makes of both
+    normalized? An MLP of both bends that next."""
+    rest = (kind.what for kind in kinds[product + 1 :] if kind.what != "copy" and kind.name not in VIEWS)
+    put = kinds[at].name == "cat" and not kinds[at].tensors and at > 0 and kinds[at - 1].what == "add"
+    return put and next(rest, "") == "norm" and next(rest, "") != "activation"
 
 
 def _taken_for(kind: Kind) -> tuple[str, ...]:

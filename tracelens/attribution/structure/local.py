@@ -42,6 +42,7 @@ from tracelens.attribution.structure.part_grammars import (
     PROJECTION_HEAD,
     RESIDUAL_BLOCK,
     SCALED_BACK,
+    TIME,
     TO_OTHER_STREAM,
     TOKEN_MLP,
     WEIGHED_STREAMS,
@@ -70,7 +71,7 @@ def without_mixers(run: Run) -> Excerpt:
     beside = {at for adapter in adapters(run).values() for at in adapter}
     plain = [at for at in range(len(run)) if at not in beside]
     bare = run.part(plain) if beside else run
-    for found in matches(bare, *MIXERS, CONDITION):
+    for found in matches(bare, *MIXERS, CONDITION, TIME):
         parts = found.components
         for edge, own in ((found.start - 1, found.start), (found.stop, found.stop - 1)):
             if 0 <= edge < len(bare) and own in parts and bare.kinds[edge].name in CLIPS:

@@ -31,6 +31,7 @@ _WEIGHED_AHEAD = (
     "copy_",
 )  # in more bits, with a weight kept as its distance from 1
 _SCALE_AND_SHIFT = 2  # rows
+_SUMMED = 2  # products that a rotation is the sum of
 
 
 def written_norms(run: Run) -> set[int]:
@@ -60,8 +61,9 @@ def _whole(kinds: list[Kind]) -> Dims:
 def _weighed(run: Run, start: int, whole: Dims, *, rows: bool = False) -> set[int]:
     """Behind a normalization what prepares a weight for its result, and the product with that: a vector (not
     where ``rows`` is set), or one for each sample (adaptive normalization)."""
-    if not whole and not rows:
-        return _weighed_before_product(run, start)
+    if not whole:
+        weighs_one_more = not rows or adds_number(run.kinds[start - 1])  # a number can be of what takes it
+        return _weighed_before_product(run, start) if weighs_one_more else set()
     samples = {(whole[0], whole[-1]), (whole[0], 1, whole[-1])} if len(whole) == 3 else set[Dims]()
     weights = samples if rows else samples | {whole[-1:]}
     at = start
@@ -253,9 +255,10 @@ def _stop(run: Run, start: int, root: int) -> int:
 
 
 def _turns(run: Run, at: int) -> bool:
-    """Is it the first product of a rotation, behind which the other half is negated?"""
-    behind = (kind.name for kind in run.kinds[at + 1 : at + STEPS] if kind.name not in VIEWS | CUTS)
-    return next(behind, "") == "neg"
+    """Is it the first of the two products of a rotation, behind which the other half is negated?"""
+    kinds = takewhile(lambda kind: kind.what != "add", run.kinds[at + 1 : at + STEPS])
+    behind = [kind.name for kind in kinds if kind.name not in VIEWS | CUTS]
+    return behind[:1] == ["neg"] and behind.count("mul") < _SUMMED
 
 
 def _stop_on_map(run: Run, root: int) -> int | None:

@@ -267,10 +267,10 @@ def _of_condition(it: Match, at: int) -> bool:
 
 
 def _before_norm(it: Match, at: int) -> bool:
-    """Is it a GEMM with a normalization right behind it, as one operator or written out?"""
-    if it.kinds[at].what != "gemm":
+    """Is it a GEMM or a sum with a normalization right behind it, as one operator or written out?"""
+    if it.kinds[at].what == "activation":
         return False
-    parts = (kind for kind in it.kinds[at + 1 : at + _CUT] if kind.name not in CUTS | VIEWS)
+    parts = (kind for kind in it.kinds[at + 1 : at + _CUT] if kind.name not in CUTS | VIEWS | {"unsqueeze"})
     behind = [kind.name if kind.what == "elementwise" else kind.what for kind in parts][:2]
     return behind[behind[:1] == ["copy"] :][:1] in (["norm"], ["pow"])
 
@@ -283,9 +283,30 @@ CONDITION = Grammar(
     (
         one("other", what("activation"), where=_of_condition),
         one("other", what("gemm")),
-        many("other", what("activation", "gemm")),  # of another stream, ahead of both
+        many("other", what("activation", "gemm")),  # of another stream, ahead of both; of low rank
+        one("other", named("add"), least=0),  # with what all layers share
     ),
     where=lambda it: _before_norm(it, it.stop - 1),
+)
+
+
+# Times without shapes (arXiv 2006.11239): sines of frequencies, side by side, which an MLP takes as they are.
+
+_TO_ANGLES = Gap("embedding", either(what("copy"), named("mul")), most=4)
+_PREPARED = Gap("embedding", either(what("copy"), named("cat")), most=3)
+_WAVE = named("sin", "cos")
+
+TIME = Grammar(
+    "time",
+    (
+        one("embedding", named("exp"), where=lambda it, at: not it.kinds[at].tensors),
+        one("embedding", _WAVE, _TO_ANGLES),
+        one("embedding", _WAVE),
+        one("embedding", named("cat")),
+        one("embedding", what("gemm"), _PREPARED),
+        one("embedding", what("activation")),
+        one("embedding", what("gemm")),
+    ),
 )
 
 
