@@ -65,7 +65,7 @@ BACK = [*_work("mlp.activation", "silu", "mul"), _linear("mlp.down")]
 SCALED = _work("norm other", "linalg_vector_norm", "mean", "add", "div", "mul", "mul", "add")
 TAPS = Row("mlp.up mlp.down other", "aten::conv1d", "conv_kernel")
 TIME = _work("embedding other", "mul", "exp", "mul", "cos", "sin", "cat")
-TURNED_BY = _work("mlp.up", "cos", "sin", "mul", "neg", "cat", "mul", "add")
+TURNED_BY = _work("mlp.other", "cos", "sin", "mul", "mul", "neg", "cat", "mul", "mul", "add")
 RECURS = [*NORMS, OPEN, *_work("", "cumprod"), OPEN, *ADDED]
 TURNED_HEADS = _work("attention.rope", "neg", "cat", "mul", "add")
 UNIT = _work("", "linalg_vector_norm", "clamp_min", "expand", "div")
@@ -132,10 +132,7 @@ BARE = {
         *HEAD,
     ],
     "a time that products take beside positions that turn": [
-        *TIME,
-        OPEN,
-        *_work("", "silu"),
-        OPEN,
+        *[*TIME, _linear("embedding"), *_work("embedding", "silu"), _linear("embedding")],
         *WORDS,
         *3 * TURNED,
         *HEAD,

@@ -141,6 +141,12 @@ def test_queries_of_layers_without_a_norm_ahead_take_the_sum_of_an_mlp(tmp_path:
     _reads(tmp_path, MLP, attention, RECURRENT, MLP, RECURRENT, RECURRENT, MLP, attention, MLP, attention)
 
 
+def test_a_stream_that_is_added_to_another_makes_no_queries(tmp_path: Path) -> None:
+    """TNT (arXiv 2103.00112): inner tokens through a linear layer onto the outer ones."""
+    inner = [NORM, OTHER, ADD, _row("", "cat")]
+    _reads(tmp_path, *4 * [ATTENTION, MLP, inner, ATTENTION, MLP])
+
+
 def test_two_streams_attend_to_one_another(tmp_path: Path) -> None:
     """Stable Diffusion 3 (arXiv 2403.03206), as diffusers writes it: queries, keys and values of both are put
     one behind the other, and each has an output."""

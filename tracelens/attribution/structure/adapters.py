@@ -18,13 +18,14 @@ from tracelens.attribution.structure.grammar import (
     what,
 )
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import VIEWS
+from tracelens.attribution.structure.units import CUTS, VIEWS
 from tracelens.attribution.structure.walk import LARGEST_RANK
 
 _BASE = "base"  # the product that is adapted
 
 _AHEAD = Gap("beside", no(PRODUCT, what("norm", "softmax", "activation", "loss", "convolution")))
 _RIGHT = Gap("beside", named(*VIEWS, "copy_", "to"))
+_CUT = Gap("beside", named(*VIEWS, *CUTS))
 
 
 def _adds_few(it: Match) -> bool:
@@ -165,6 +166,20 @@ TURNED = Grammar(
     shaped=True,
 )
 
+#: The same without shapes: its angles and its lengths are made beside it, as those of no rotation of heads are.
+TURNED_UNSHAPED = Grammar(
+    "turning adapter without shapes",
+    (
+        one(_BASE, what("gemm")),
+        one("beside", named("cos"), _RIGHT, where=lambda it, at: not it.kinds[at].tensors),
+        one("beside", named("sin")),
+        one("beside", named("mul"), least=2, most=2),
+        one("beside", named("neg"), _CUT),
+        one("beside", named("cat")),
+        one("beside", named("mul"), least=2, most=2),
+        one("beside", named("add")),
+    ),
+)
 
 #: Shares of what a product takes are summed, and multiplied by one matrix (MiSS, arXiv 2409.15371; peft,
 #: tuners/miss/layer.py).
@@ -198,7 +213,7 @@ OF_BASES = Grammar(
 )
 
 
-ADAPTERS = (LOW_RANK, DECOMPOSED, WHOLE, ORTHOGONAL, REFLECTED, TURNED, SHARED, OF_BASES)
+ADAPTERS = (LOW_RANK, DECOMPOSED, WHOLE, ORTHOGONAL, REFLECTED, TURNED, TURNED_UNSHAPED, SHARED, OF_BASES)
 
 
 def adapters(run: Run) -> dict[int, dict[int, str]]:

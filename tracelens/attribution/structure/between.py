@@ -299,10 +299,8 @@ class _Placed(OnStream):
         found |= dict.fromkeys(casts, either)
         bare = [at for at in gap if not kinds[at].tensors]
         stop = next((at for at in bare if kinds[at].name in _STATISTICS), len(kinds))
-        turned = any(kinds[at].name == "cos" for at in bare)  # by an adapter, ahead of the activation (RoAd)
-        start = next((at for at in gap if activates(kinds[at])), stop) if turned else 0
         # an activation sums nothing up
-        return [(at, found[at]) for at in gap if start <= at < stop or self._own(at)]
+        return [(at, found[at]) for at in gap if at < stop or self._own(at)]
 
     def _is_inside(self, kind: Kind) -> bool:
         """Is it no map of another width, which a compiler puts between an MLP's products?"""

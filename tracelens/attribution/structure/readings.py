@@ -10,7 +10,14 @@ from tracelens.attribution.structure.norm_forms import by_length
 from tracelens.attribution.structure.norms import adds_number, normalizes_by
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
-from tracelens.attribution.structure.walk import bends, convolves_bent, follows, gate_of, routes
+from tracelens.attribution.structure.walk import (
+    bends,
+    convolves_bent,
+    counts_batches,
+    follows,
+    gate_of,
+    routes,
+)
 from tracelens.gemm.inductor import parse_fused
 
 Pattern = tuple[str, ...]
@@ -62,6 +69,8 @@ def _in_stretches(
     beside -= len(output)
     queries = [] if last else blocks[-1:]
     while len(blocks) > len(queries) + 1 and queries and _of_queries(run, blocks[-len(queries) - 1], acts):
+        if _is_added(run, blocks[-len(queries) - 1][-1]):
+            break
         queries = blocks[-len(queries) - 1 :]  # normalizations of queries and keys stand between these
     ahead = (follows(run, at, behind) for at, behind in pairwise(output))
     out = [*("attention.output" if one else "attention.other" for one in ahead), "attention.output"]
@@ -113,6 +122,13 @@ def _conditions(run: Run, block: list[int], acts: list[int]) -> int:
         if names in forms:
             return many
     return 0
+
+
+def _is_added(run: Run, at: int) -> bool:
+    """Is a product's result added to something as it is?"""
+    behind = (p for p in range(at + 1, len(run)) if run.kinds[p].what != "copy")
+    sums = next((p for p in behind if run.kinds[p].name not in VIEWS | CUTS), at)
+    return run.kinds[sums].what == "add" and not counts_batches(run, sums)
 
 
 def _without_pairs(run: Run, block: list[int], acts: list[int]) -> Pattern:
@@ -333,7 +349,10 @@ def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, .
     mlp_names = mlp_of(run.kinds, mlp, acts)
     if mlp_names is None or queries < 1:
         return None
-    return ("attention.output", *mlp_names, *[""] * (len(ahead) - len(mlp)), *["attention.qkv"] * queries)
+    added = [number for number, at in enumerate(places[-queries:], 1) if _is_added(run, at)]
+    other = max(added, default=0)  # of another stream
+    left = len(ahead) - len(mlp) + other
+    return ("attention.output", *mlp_names, *[""] * left, *["attention.qkv"] * (queries - other))
 
 
 def _until_convolution(run: Run, block: list[int]) -> list[int]:
