@@ -166,7 +166,7 @@ TURNED = Grammar(
     shaped=True,
 )
 
-#: The same without shapes: its angles and its lengths are made beside it, as those of no rotation of heads are.
+#: The same without shapes: its angles and lengths are made beside it, as for no rotation of heads.
 TURNED_UNSHAPED = Grammar(
     "turning adapter without shapes",
     (
