@@ -49,15 +49,30 @@ _MODELS = {
     "gpt3-2.7b-128": (2560, 20, 20, 32, 10240, 50264), "qwen-1.8b": (2048, 16, 16, 24, 5504, 151936),
     "qwen-7b": (4096, 32, 32, 32, 11008, 151936), "qwen3-3b-deep": (2048, 32, 8, 48, 8192, 2944),
     "gpt2-size-llama": (768, 12, 12, 12, 2048, 128256), "llama3.2-1b": (2048, 32, 8, 16, 8192, 128256),
+    "qwen3-1.7b": (2048, 16, 8, 28, 6144, 151936), "qwen3-4b": (2560, 32, 8, 36, 9728, 151936),
+    "llama2-13b": (5120, 40, 40, 40, 13824, 32000), "nanochat-d20": (1280, 10, 10, 20, 5120, 65536),
+    "aa-13b": (5120, 40, 40, 40, 13824, 128000), "aa-30b": (6656, 52, 52, 60, 17920, 128000),
+    "aa-65b": (8192, 64, 64, 80, 22016, 128000), "bloom-181b": (14336, 64, 64, 72, 57344, 250880),
+    "bloom-177b": (12288, 64, 64, 96, 49152, 250880),
 }  # fmt: skip
-_UNGATED = re.compile("gpt2-[0-9]|gpt3|gpt-[0-9]|nanochat")
-_TIED = re.compile("gpt2-[0-9]|gpt3|gpt-[0-9]|qwen2.5-[013]|smollm3|llama3.2")
+_UNGATED = re.compile("gpt2-[0-9]|gpt3|gpt-[0-9]|nanochat|bloom")
+_TIED = re.compile("gpt2-[0-9]|gpt3|gpt-[0-9]|qwen2.5-[013]|smollm3|llama3.2|qwen3-(1.7|4)b|bloom")
 
 
 def _vit(hidden: int, heads: int, layers: int) -> dict[str, Any]:
     return {
         "model_type": "vit", "hidden_size": hidden, "num_attention_heads": heads,
         "num_hidden_layers": layers, "intermediate_size": 4 * hidden, "image_size": 224, "patch_size": 16,
+    }  # fmt: skip
+
+
+def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
+    return {
+        "model_type": "gpt_oss", "hidden_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 64, "num_hidden_layers": layers, "intermediate_size": 2880, "num_local_experts": experts,
+        "num_experts_per_tok": 4, "vocab_size": 201088, "max_position_embeddings": 131072,
+        "sliding_window": 128, "tie_word_embeddings": False,
+        "layer_types": ["sliding_attention", "full_attention"] * (layers // 2),
     }  # fmt: skip
 
 
@@ -74,15 +89,9 @@ _FILES: dict[str, dict[str, Any]] = {
         "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936, "max_position_embeddings": 40960,
         "tie_word_embeddings": False, "decoder_sparse_step": 1, "mlp_only_layers": [],
     },
-    "gpt-oss-20b": {
-        "model_type": "gpt_oss", "hidden_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8,
-        "head_dim": 64, "num_hidden_layers": 24, "intermediate_size": 2880, "num_local_experts": 32,
-        "num_experts_per_tok": 4, "vocab_size": 201088, "max_position_embeddings": 131072,
-        "sliding_window": 128, "tie_word_embeddings": False,
-        "layer_types": ["sliding_attention", "full_attention"] * 12,
-    },
+    "gpt-oss-20b": _gpt_oss(24, 32), "gpt-oss-120b": _gpt_oss(36, 128),
 }  # fmt: skip
-_DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel")
+_DEGREES = ("tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel")
 
 
 def _config(one: dict[str, str], folder: Path) -> Configuration:
@@ -92,10 +101,9 @@ def _config(one: dict[str, str], folder: Path) -> Configuration:
     if model in _FILES:
         path = folder / "config.json"
         path.write_text(json.dumps(_FILES[model]))
-        sizes |= {"expert_parallel": 8} if "experts" in str(_FILES[model]) else {}
         return read_config(path, overrides=sizes | ({"sequence": 197} if model.startswith("vit") else {}))
     sizes |= dict(zip(_SIZES, _MODELS[model], strict=True))
-    sizes |= {"head_dim": 128} if model == "qwen3-32b" else {}
+    sizes |= {"head_dim": 128} if model in ("qwen3-32b", "qwen3-4b") else {}
     gated = not _UNGATED.match(model)
     config = config_from_flags(sizes, gated=gated, tied=bool(_TIED.match(model)))
     return replace(config, layout=replace(config.layout, rope=gated or model.startswith("nanochat")))
@@ -119,7 +127,7 @@ def rows(folder: Path) -> list[tuple[str, Row]]:
 
 
 def test_what_is_said_of_compiled_steps(tmp_path: Path) -> None:
-    compiled = [row for who, row in rows(tmp_path) if who != "fresh" and row.training.stack == "compiled"]
+    compiled = [row for who, row in rows(tmp_path) if "fresh" not in who and row.training.stack == "compiled"]
     away = math.expm1(statistics.median(map(abs, judge(compiled).errors)))
     said = [int(number) for number in re.findall(r"\d+", AS_COMPILED)][:2]
     assert said == [len(compiled), round(100 * away)]
