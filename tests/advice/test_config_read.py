@@ -251,6 +251,12 @@ def test_defaults_of_families(tmp_path: Path, said: Listener) -> None:
     assert read(tmp_path, both).model.tied is False
     untied = read(tmp_path, configs.GEMMA3_MULTIMODAL | {"tie_word_embeddings": False})
     assert untied.model.tied is False
+    deep = {"thinker_config": {"text_config": configs.QWEN3_4B | {"model_type": "qwen3_text"}}}
+    omni = read(
+        tmp_path, {"model_type": "qwen3_omni", "talker_config": {}, "tie_word_embeddings": False} | deep
+    )
+    assert omni.keys["hidden"] == "thinker_config.text_config.hidden_size"
+    assert (omni.model.hidden, omni.model.tied, len(omni.notes)) == (2560, False, 1)
     dense = read(tmp_path, configs.MIXTRAL_8X7B | {"mlp_only_layers": [0, 1]}).model
     assert (dense.dense_layers, dense.dense_ffn) == (2, 14336)
 

@@ -35,8 +35,8 @@ _SMALL = {
     "q_lora_rank": 56, "kv_lora_rank": 40, "qk_nope_head_dim": 20, "qk_rope_head_dim": 8, "v_head_dim": 22,
 }  # fmt: skip
 _OTHER_TYPE = {"gemma3": "gemma3_text", "llama4": "llama4_text", "mistral4": "mistral4"}
-#: Code on the Hub.
-_NOT_BUILT = ("deepseek", "kimi_k2", "mimo", "bailing_moe")
+#: Code on the Hub; and language models of thinkers, which no AutoModel builds (weights compared by hand).
+_NOT_BUILT = ("deepseek", "kimi_k2", "mimo", "bailing_moe", "qwen2_5_omni", "qwen3_omni_moe")
 #: Language models of others, which transformers builds without logits.
 _TEXT_ONLY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe", "mistral4")
 #: Heads of these are all of one kind, or of a size that follows from hidden.

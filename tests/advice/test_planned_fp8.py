@@ -55,6 +55,18 @@ def test_widths_off_the_grid_of_16_stay_in_bf16_and_it_is_said(said: Listener) -
     said(suggest(config, gpu="h100-sxm", dtype="fp8").notes)
 
 
+def test_a_step_in_nvfp4_is_of_its_own_peak_and_unlike_those_that_were_fitted() -> None:
+    config, b200 = _config(LLAMA_8B, micro_batch=2), find_gpu(None, override="b200")
+    training = Training(8, stack="megatron")
+    low, wide = (
+        whole_step(Planner(config.layout, gpu=b200, dtype=dtype), config.model, training)
+        for dtype in ("nvfp4", "fp8")
+    )
+    assert (low.step_ms.basis, wide.step_ms.basis) == ("heuristic", "model")
+    assert (low.step_ms.mid or 0) < (wide.step_ms.mid or 0)
+    assert (low.mfu_frac.mid or 0) < (wide.mfu_frac.mid or 0)
+
+
 @pytest.mark.parametrize("gpu", ["a100", "v100"])
 def test_a_gpu_without_fp8_is_refused(gpu: str, said: Listener) -> None:
     with pytest.raises(InputError) as error:

@@ -126,7 +126,7 @@ def test_rates_are_the_architectures() -> None:
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.key)
 def test_peaks_are_dense_and_ceilings_below_them(row: TablePart) -> None:
-    assert set(row.peak_tflops) <= DTYPES
+    assert set(row.peak_tflops) <= DTYPES | {"nvfp4"}
     peak = {dtype: cell.value for dtype, cell in row.peak_tflops.items()}
     # Tensor cores run bf16 at the fp16 rate and 8-bit types at no more than about twice (four times with
     # GeForce's halved fp32 accumulate for integers) that rate; a sparse figure in one column breaks this.
@@ -136,6 +136,8 @@ def test_peaks_are_dense_and_ceilings_below_them(row: TablePart) -> None:
         assert peak["tf32"] == pytest.approx(peak["fp16"] / 2, rel=0.02)
     if "fp8" in peak:
         assert peak["fp8"] == pytest.approx(peak["fp16"] * 2, rel=0.02)
+    if "nvfp4" in peak:
+        assert peak["nvfp4"] == peak["fp16"] * 4
     if "int8" in peak:
         assert 2 * 0.98 <= peak["int8"] / peak["fp16"] <= 4 * 1.02
     for dtype, cell in row.ceiling_tflops.items():

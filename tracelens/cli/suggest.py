@@ -59,7 +59,9 @@ _GROUPS = {
 @click.option("--gpu", metavar="NAME", shell_complete=complete_gpu,
               help="The GPU to train on, e.g. h100-sxm, or 'list'; a trace names its own.")  # fmt: skip
 @click.option(
-    "--dtype", type=click.Choice(["bf16", "fp16", "fp8"]), help="Of a configuration.  [default: bf16]"
+    "--dtype",
+    type=click.Choice(["bf16", "fp16", "fp8", "nvfp4"]),
+    help="Of a configuration.  [default: bf16]",
 )
 @click.option("--params", "params", default="1%", show_default=True, metavar="X%",
               help="How far the number of weights can move.")  # fmt: skip

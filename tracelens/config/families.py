@@ -95,6 +95,7 @@ FAMILIES: dict[str, ModelFamily] = {
     "modernbert-decoder": ModelFamily("ModernBERT decoder", fused_gate=True, tied=True),
     "qwen2_vl": ModelFamily("Qwen2-VL"),
     "qwen2_5_vl": ModelFamily("Qwen2.5-VL"),
+    "qwen2_5_omni": ModelFamily("Qwen2.5-Omni"),
     "qwen3_vl": ModelFamily("Qwen3-VL", head_dim=128),
     "glm4v": ModelFamily("GLM-4.1V", fused_gate=True),
     "bert": ModelFamily("BERT", **_ENCODER),
@@ -161,6 +162,7 @@ FAMILIES: dict[str, ModelFamily] = {
     "flex_olmo": ModelFamily("FlexOlmo", experts=True),
     "solar_open": ModelFamily("Solar Open", experts=True),
     "qwen3_vl_moe": ModelFamily("Qwen3-VL MoE", experts=True),
+    "qwen3_omni_moe": ModelFamily("Qwen3-Omni MoE", experts=True, full_every=0),
     "llama4": ModelFamily("Llama 4", experts=True, head_dim=128),
     "deepseek": ModelFamily("DeepSeek-MoE", experts=True),  # the model's own code on the Hub
     "deepseek_v2": ModelFamily("DeepSeek-V2", **_LATENT_EXPERTS),

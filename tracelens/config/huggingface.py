@@ -19,7 +19,7 @@ from tracelens.config.unlike import unlike, whole_unlike
 from tracelens.errors import InputError
 
 #: Where a model of several parts keeps its language model.
-_PARTS = ("text_config", "llm_config", "language_config")
+_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 _KEYS = {
     "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"),
@@ -50,6 +50,8 @@ def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Co
     """Sizes and layers of a config.json already decoded."""
     draft, whole_table = Draft(name), table
     part, table = _language_part(table, draft)
+    if part not in (None, "encoder"):
+        draft.notes.append(words.other_parts(str(whole_table.get("model_type", "this model"))[:40]))
     if (reason := whole_unlike(whole_table)) is not None:
         raise _refused(name, {**table, "model_type": whole_table.get("model_type")}, reason, whole_table)
     family = _family(table, draft, given)
@@ -114,18 +116,19 @@ def _language_part(table: Mapping[str, Any], draft: Draft) -> tuple[str | None, 
     # PaliGemma says the width of its language model outside of it, too
     if (both := of_parts(draft, table)) is not None:
         return "encoder", both
+    path: list[str] = []
+    while part := _inner_part(table):  # Qwen's Omni keeps it two deep
+        path.append(part)
+        table = {"model_type": table.get("model_type"), **table[part]} | {
+            key: table[key] for key in ("tie_word_embeddings",) if key in table
+        }  # whether weights are tied is the whole model's, which transformers 5 goes by
+    return ".".join(path) or None, table
+
+
+def _inner_part(table: Mapping[str, Any]) -> str | None:
     itself = all(any(key in table for key in _KEYS[size]) for size in ("hidden", "heads", "layers"))
-    for part in () if itself else _PARTS:
-        inner = table.get(part)
-        if isinstance(inner, Mapping):
-            kind = str(table.get("model_type", "this model"))[:40]
-            draft.notes.append(words.other_parts(kind))
-            merged = dict(inner)
-            merged.setdefault("model_type", table.get("model_type"))
-            if "tie_word_embeddings" in table:  # the whole model's, which transformers 5 goes by
-                merged["tie_word_embeddings"] = table["tie_word_embeddings"]
-            return part, merged
-    return None, table
+    parts = () if itself else _PARTS
+    return next((part for part in parts if isinstance(table.get(part), Mapping)), None)
 
 
 def _family(table: Mapping[str, Any], draft: Draft, given: Given) -> ModelFamily:

@@ -319,7 +319,8 @@ def _peak(planner: Planner) -> float:
 
 def _unlike(planner: Planner, config: ModelConfig, training: Training) -> list[str]:
     """What sets a step apart from those that were fitted: decoders in bf16, of Megatron-Core in fp8 too."""
-    low = planner.dtype in LOW_PRECISION and not _megatron(planner, training) and training.stack != "compiled"
+    also = ("fp8",) if _megatron(planner, training) or training.stack == "compiled" else ()
+    low = planner.dtype in LOW_PRECISION and planner.dtype not in also
     found = [words.low_precision_unfitted(planner.dtype)] if low else []
     found += [words.PATCHES_UNFITTED] if planner.layout.patches else []
     found += [words.BOTH_UNFITTED] if config.decoder_layers else []

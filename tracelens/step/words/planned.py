@@ -25,7 +25,7 @@ STACK_ASSUMED = "plain PyTorch is assumed: --stack compiled is torch.compile or 
 MEGATRON_TOO = ", megatron is Megatron-Core with Transformer Engine"
 #: tests/advice/published_steps.csv: those under torch.compile or with fused kernels.
 AS_COMPILED = (
-    "runs as published steps under torch.compile or with kernels fused by hand did: half of 82 within 12 % of"
+    "runs as published steps under torch.compile or with kernels fused by hand did: half of 84 within 12 % of"
     " the middle; boards short of power and the XLA of 2023 were slower"
 )
 FAST_END_HIDES = "the fast end hides exchanges behind kernels"
