@@ -67,7 +67,7 @@ def test_an_answer_takes_about_a_second_of_a_processor_at_most() -> None:
         (("8x8x99999999999999",), "K = 99999999999999"),
         (("2@8x8x8", "--batch", "3"), "give one of them"),
         (("8x8x8", "--batch", "-3"), "--batch '-3': give a whole number"),
-        (("8x8x8", "--gpu", "h10"), "did you mean h100-sxm, h100-pcie, h100-nvl"),
+        (("8x8x8", "--gpu", "h10"), "did you mean h100-sxm, h100-sxm-96gb, h100-pcie, h100-nvl"),
         (("8x8x8", "--gpu", "mi300x"), "only NVIDIA's are known"),
         (("8x8x8", "--gpu", "\x1b[31mx\u202e"), "--gpu list shows all"),
         (("8x8x8", "--dtype", "bf17"), "unknown element type 'bf17'"),

@@ -11,15 +11,15 @@ from typing import Any
 #: Bytes that were measured; beyond, nothing is said.
 _LEAST, _MOST = 1 << 20, 1 << 30
 #: Boards with the links of another, whose times were published.
-_SAME_LINKS = {"a100-sxm-40gb": "a100-sxm-80gb"}
+_SAME_LINKS = {"a100-sxm-40gb": "a100-sxm-80gb", "h100-sxm-96gb": "h100-sxm"}
 #: Joined by PCIe: their times are those of one machine, and its switches and sockets decide.
 _PCIE = frozenset({"l40s", "rtx-pro-6000-server"})
 #: GB/s of a GPU's own network card. NVIDIA's data sheets of DGX A100 (8 x 200 Gb/s), DGX H100, H200 and B200
 #: (8 x 400 Gb/s), DGX B300 (8 x 800 Gb/s), GB200 NVL72 (400 Gb/s a GPU) and GB300 NVL72 (800 Gb/s); other
 #: machines have other cards, or share them.
 _NETWORK_GBPS = {
-    "a100-sxm-40gb": 25.0, "a100-sxm-80gb": 25.0, "h100-sxm": 50.0, "h200": 50.0, "b200": 50.0,
-    "b300": 100.0, "gb200": 50.0, "gb300": 100.0,
+    "a100-sxm-40gb": 25.0, "a100-sxm-80gb": 25.0, "h100-sxm": 50.0, "h100-sxm-96gb": 50.0, "h200": 50.0,
+    "b200": 50.0, "b300": 100.0, "gb200": 50.0, "gb300": 100.0,
 }  # fmt: skip
 #: GPUs that the links of one rack join. The law of four of them holds for all: an all-reduce of 0.5 to 4 GB
 #: among 72 GB200 takes 0.91 to 1.20 times as long by it as measured (coreweave/nccl-tests, pull 43).

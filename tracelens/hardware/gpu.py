@@ -309,7 +309,7 @@ def taken_as(override: str) -> str | None:
     """Says which part a chip's name alone was taken for; None where a part was named.
 
     >>> taken_as("h100"), taken_as("h100-pcie")
-    ('is what h100 usually means (others: h100-pcie, h100-nvl)', None)
+    ('is what h100 usually means (others: h100-sxm-96gb, h100-pcie, h100-nvl)', None)
     """
     chip = next((chip for chip in _USUAL if _squeezed(chip) == _squeezed(override)), None)
     if chip is None:

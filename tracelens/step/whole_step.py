@@ -326,7 +326,7 @@ def _unlike(planner: Planner, config: ModelConfig, training: Training) -> list[s
     found += [words.BOTH_UNFITTED] if config.decoder_layers else []
     found += [words.LATENT_UNFITTED] if config.latent else []
     found += [words.CONTEXT_UNFITTED] if config.cp > 1 and not _megatron(planner, training) else []
-    found += [words.TENSOR_UNFITTED] if config.tp > 1 and training.stack != "megatron" else []
+    found += [words.TENSOR_UNFITTED] if config.tp > 1 and not _megatron(planner, training) else []
     return found + ([words.EXPERTS_UNFITTED] if planner.layout.experts_per_token else [])
 
 

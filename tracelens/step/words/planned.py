@@ -18,14 +18,15 @@ PIPELINE_UNFITTED = f"no step of pipeline stages was there to fit; {PIPELINE}"
 AS_PUBLISHED = "runs as published steps of MPT did: FSDP in plain PyTorch 2.0 and 2.1 with Triton attention"
 AS_MEGATRON = (
     "runs as NVIDIA's published steps of Megatron-Core with Transformer Engine did: today's attention, casts"
-    " within other kernels, exchanges beside kernels; later containers are at the fast end"
+    " within other kernels, exchanges beside kernels; later containers are at the fast end, other trainers'"
+    " steps towards the slow end"
 )
 MEGATRON_AS_PLAIN = "Megatron-LM's published steps of 2021 and 2022 on A100 ran as plain PyTorch does"
 STACK_ASSUMED = "plain PyTorch is assumed: --stack compiled is torch.compile or fused kernels"
 MEGATRON_TOO = ", megatron is Megatron-Core with Transformer Engine"
 #: tests/advice/published_steps.csv: those under torch.compile or with fused kernels.
 AS_COMPILED = (
-    "runs as published steps under torch.compile or with kernels fused by hand did: half of 84 within 12 % of"
+    "runs as published steps under torch.compile or with kernels fused by hand did: half of 84 within 9 % of"
     " the middle; boards short of power and the XLA of 2023 were slower"
 )
 FAST_END_HIDES = "the fast end hides exchanges behind kernels"
