@@ -180,6 +180,10 @@ def copy(kind: Any = "copy", **given: Any) -> OtherRow:
             copy("cast", component="attention.qkv", dims=(1280, 3840), dtype_from="fp16", dtype_to="fp32"),
             "weight_cast",
         ),
+        (  # its bias
+            copy("cast", component="attention.qkv", dims=(3840,), dtype_from="fp32", dtype_to="bf16"),
+            "weight_cast",
+        ),
         (
             copy("cast", component="attention.qkv", dims=(8192, 1280), dtype_from="fp32", dtype_to="bf16"),
             None,

@@ -104,15 +104,15 @@ def text(facts: StepFacts, rows: Sequence[OtherRow], inside: Sequence[OtherRow])
 
 
 def is_weight(row: OtherRow, facts: StepFacts) -> bool:
-    """Has the tensor the size of a weight, and not that of an activation, of its component's GEMMs?"""
+    """Has the tensor the size of a weight or bias, and not that of an activation, of its component's GEMMs?"""
     mine = [one for one in facts.gemms if one.role == "forward" and one.component == row.component]
-    return row.dims is not None and len(row.dims) == 2 and any(row.dims in _weights(one) for one in mine)
+    return row.dims is not None and any(row.dims in _weights(one) for one in mine)
 
 
-def _weights(row: GemmRow) -> list[tuple[int, int]]:
+def _weights(row: GemmRow) -> list[tuple[int, ...]]:
     if row.m is None or row.n is None or row.k is None or row.m in (row.n, row.k):
         return []
-    return [(row.n, row.k), (row.k, row.n)]
+    return [(row.n, row.k), (row.k, row.n), (row.n,)]
 
 
 def weight_cast(row: OtherRow, facts: StepFacts) -> bool:
