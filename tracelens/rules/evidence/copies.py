@@ -104,7 +104,7 @@ def text(facts: StepFacts, rows: Sequence[OtherRow], inside: Sequence[OtherRow])
 
 
 def is_weight(row: OtherRow, facts: StepFacts) -> bool:
-    """Has the tensor the size of a weight or bias, and not that of an activation, of its component's GEMMs?"""
+    """Has the tensor the size of a weight or bias of its component, and not that of an activation?"""
     mine = [one for one in facts.gemms if one.role == "forward" and one.component == row.component]
     return row.dims is not None and any(row.dims in _weights(one) for one in mine)
 
