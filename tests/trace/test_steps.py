@@ -91,7 +91,8 @@ def _micro_batches(*around: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_micro_batch_is_no_step(tmp_path: Path) -> None:
-    assert not read_and_link(tmp_path, _micro_batches())[1].steps.marked
+    steps = read_and_link(tmp_path, _micro_batches())[1].steps
+    assert (steps.index, steps.by) == ([0, 1], "Optimizer.step#AdamW.step")
 
 
 def test_a_step_of_micro_batches_is_the_step(tmp_path: Path) -> None:
@@ -136,6 +137,41 @@ def test_a_batch_of_no_request_is_no_step(tmp_path: Path) -> None:
     events = [range_(DECODE, ts=1000, dur=400), launch(1, ts=1100), kernel(ts=1200, correlation=1), idle]
     _, links = read_and_link(tmp_path, events)
     assert links.steps.marked and links.steps.index == [0]
+
+
+def _updates(folder: Path, held: list[int], names: tuple[str, ...] = ("SGD",)) -> tuple[list[int], list[int]]:
+    """Steps of 1 ms that launch as many kernels as ``held`` says, each with an update at its end."""
+    events, count = [], 0
+    for at, many in enumerate(held):
+        for ts in range(1000 * at + 100, 1000 * at + 100 + many):
+            count += 1
+            events += [launch(count, ts=ts), kernel(ts=ts + 5, dur=1, correlation=count)]
+        for place, name in enumerate(names):
+            update = f"Optimizer.step#{name}.step"
+            events.append(range_(update, ts=1000 * at + 800 + 50 * place, dur=50))
+    _, links = read_and_link(folder, events)
+    steps = links.steps
+    return steps.index if steps.marked else [], (steps.end_ns // 1000 % 1000).tolist()
+
+
+@pytest.mark.parametrize(
+    ("held", "steps"),
+    [
+        ([20, 20, 20], 3),
+        ([27, 20, 20, 20], 3),  # the first warms up
+        ([20, 20], 2),
+        ([27, 20], 0),  # a part of a step and another: nothing says what is whole
+        ([20, 40, 20, 40], 0),  # a generator and its critic
+        ([20], 0),
+    ],
+)
+def test_updates_end_steps_where_nothing_marks_any(tmp_path: Path, held: list[int], steps: int) -> None:
+    """torch.optim names each of its updates, whoever records."""
+    assert _updates(tmp_path, held)[0] == [*range(steps)]
+
+
+def test_the_last_of_several_optimizers_ends_a_step(tmp_path: Path) -> None:
+    assert _updates(tmp_path, [9, 9, 9], ("Muon", "AdamW")) == ([0, 1, 2], [900, 900, 900])
 
 
 def test_the_profilers_own_steps_come_first(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The steps of a recording: by PyTorch's profiler, by the engine that serves, or by a range that says so."""
+"""The steps of a recording: by PyTorch's profiler, the engine that serves, a range that says so, or updates."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ _REPEATED = re.compile(
 )
 _WITHIN = re.compile(r"\(.*?\)|\[.*?\]|\d+")
 _ALL = 0.95  # of the launches: what holds fewer is a part of a step
+_UNLIKE = 0.05  # of the launches of the step that has most: the same work, but for a metric now and then
 _UPDATE = "Optimizer.step#"  # torch.optim: the end of a step, so a range before it is of a micro-batch
 
 
@@ -61,6 +62,8 @@ def find_steps(trace: Trace, host: npt.NDArray[np.integer], launched_ns: IntArra
             return found
     tables = [table for table in (trace.kernels, trace.ops, trace.launches) if len(table)]
     first = min((int(table.ts_ns.min()) for table in tables), default=0)
+    if (found := _by_updates(names, end, launched_ns, first)) is not None:
+        return found
     # not the calls behind: as it stops, the profiler itself waits for the GPU (kineto: cudaDeviceSynchronize)
     work = [table for table in (trace.kernels, trace.ops) if len(table)] or tables
     last = max((int((table.ts_ns + table.dur_ns).max()) for table in work), default=0)
@@ -111,6 +114,29 @@ def _loop(
         steps = Steps([*range(len(row))], start, stop, True, names[int(row[0])])
         found.append(((len(row) > 1, int(held.sum()), len(row)), steps))
     return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def _by_updates(names: list[str], end: IntArray, launched_ns: IntArray, first: int) -> Steps | None:
+    """From the end of one update of the weights to the end of the next, where as much is launched in each.
+
+    Updates of one optimizer; of several that have as many, the last of each step. What comes ``first`` is a
+    step too where it launches what they do.
+    """
+    updates: dict[str, list[int]] = defaultdict(list)
+    for name, at in zip(names, end.tolist(), strict=True):
+        if name.startswith(_UPDATE):
+            updates[name].append(at)
+    if len({len(ends) for ends in updates.values()}) != 1:
+        return None
+    name = max(updates, key=lambda one: max(updates[one]))
+    bounds = np.array([first, *sorted(updates[name])], np.int64)
+    held = np.diff(np.searchsorted(np.sort(launched_ns), bounds))
+    most = held[1:].max(initial=0)
+    alike = np.abs(held - most) <= _UNLIKE * most
+    since = 0 if alike[0] else 1
+    if len(held) - since < 2 or not alike[since:].all():
+        return None
+    return Steps([*range(len(held) - since)], bounds[since:-1], bounds[since + 1 :], True, name)
 
 
 def _mostly_outside(when: IntArray, start: IntArray, stop: IntArray) -> bool:

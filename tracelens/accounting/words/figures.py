@@ -50,6 +50,8 @@ _NO_AMD_PEAKS = "no peaks of AMD GPUs are known here"
 
 def marked_steps(by: str) -> str:
     """Which ranges the steps are; ``by``: the first, where it is not PyTorch's own."""
+    if by.startswith("Optimizer.step#"):
+        return f"from the end of one {by} to the end of the next, on the GPU's clock"
     return f"{f'ranges such as {by}' if by else 'ProfilerStep ranges'}, on the GPU's clock"
 
 
