@@ -1,4 +1,4 @@
-"""The steps of a recording: by PyTorch's profiler, the engine that serves, a range that says so, or updates."""
+"""The steps of a recording: by PyTorch's profiler, the engine that serves, a range that says so, updates."""
 
 from __future__ import annotations
 
