@@ -456,6 +456,17 @@ def test_gradients_that_accumulate_are_of_the_table_as_large() -> None:
     assert [run.labels[at].component if at in run.labels else "" for at in (1, 2)] == ["embedding", ""]
 
 
+def test_groups_of_keys_are_summed_and_have_no_products_bias() -> None:
+    """There are as many samples as a router has experts."""
+    shared = _fused("per_fused_sum_view", (4, 8, 64, 16), (4, 4, 1, 64, 16))
+    run = _run("backward", _gemm(TOKENS, HIDDEN, 4), _core(TOKENS, 64), shared, DGRADS[QUERIES])
+    run.cores = find_cores(run)
+    names = {0: "moe.router", 1: "attention.core", 3: QUERIES}
+    run.labels = {at: Label(name, 0, role=None if at == 1 else "dgrad") for at, name in names.items()}
+    label_gradients(run, _forward(), {HIDDEN}, None)
+    assert run.labels[2].component == "attention.other"
+
+
 def test_groups_of_keys_are_summed_and_are_no_norms_weight() -> None:
     sums = _fused("poi_fused_clone_squeeze_sum_transpose_view", (4, 4, 64, 16), (4, HIDDEN, 2, 16))
     weight = _fused("red_fused_clone_squeeze_sum_transpose_view", (4, 4, 64, 16), (1, 1, 1, 16, 8))

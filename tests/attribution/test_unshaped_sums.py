@@ -147,9 +147,9 @@ def test_sums_of_what_is_gathered_are_of_no_norm() -> None:
     assert 2 not in _label(_backward(DGRAD, NORM, gathered, DGRAD, CORE, DGRAD), [QUERIES], [OUTPUT, UP])
 
 
-def test_a_table_of_zeros_ahead_of_the_head_is_no_loss() -> None:
-    zeros = _fused("poi_fused_index_put_new_zeros_squeeze")
-    run = _backward(LOSS, zeros, DGRAD, WGRAD, NORM, *[DGRAD] * 3, CORE, DGRAD)
+@pytest.mark.parametrize("name", ["poi_fused_index_put_new_zeros_squeeze", "poi_fused__softmax__to_copy"])
+def test_zeros_and_a_routers_shares_ahead_of_the_head_are_no_loss(name: str) -> None:
+    run = _backward(LOSS, _fused(name), DGRAD, WGRAD, NORM, *[DGRAD] * 3, CORE, DGRAD)
     found = _label(run, [QUERIES], [*MLP, "logits"])
     assert (found.get(0), found.get(1)) == ("loss", None)
 

@@ -25,6 +25,7 @@ from tracelens.attribution.structure.serving import for_few_bits, pads, serves_a
 from tracelens.attribution.structure.units import FEW_BITS
 from tracelens.attribution.structure.unshaped import label_unshaped
 from tracelens.attribution.structure.walk import loses
+from tracelens.gemm.inductor_ops import SOFTMAX
 
 _ROUTER = "moe.router"
 _QUERIES = "attention.qkv"
@@ -37,6 +38,7 @@ _GRADIENTS = 2  # of a product
 _MOST = 0.9
 _LOSS = frozenset({"loss", "loss_backward"})
 _ELSEWHERE = frozenset({"embedding_backward", "router"})  # zeros for sums that come later
+_OF_OTHERS = SOFTMAX | {"new_zeros"}  # a router's shares are made anew; a loss takes their logarithms
 _PLACES = 4  # of the gradient of a head's table, at most
 _SLOWER = 3  # one gradient of a product than the other, at most
 
@@ -137,7 +139,7 @@ def label_by_layout(
     if first is not None and first in run.labels and run.labels[first].component == "logits":
         for at in range(lost, first):  # the loss's gradient, to where the head takes it, and that of its bias
             tags = run.kinds[at].tags
-            if tags & _LOSS or not (tags & _ELSEWHERE or "new_zeros" in ops_of(run.kinds[at])):
+            if tags & _LOSS or not (tags & _ELSEWHERE or ops_of(run.kinds[at]) & _OF_OTHERS):
                 of_head = pads(run.kinds[at]) or for_few_bits(run.kinds[at]) or (at > lost and "sum" in tags)
                 run.labels.setdefault(at, Label("logits" if of_head else "loss"))
 
