@@ -458,7 +458,7 @@ def test_gradients_that_accumulate_are_of_the_table_as_large() -> None:
 
 def test_groups_of_keys_are_summed_and_have_no_products_bias() -> None:
     """There are as many samples as a router has experts."""
-    shared = _fused("per_fused_sum_view", (4, 8, 64, 16), (4, 4, 1, 64, 16))
+    shared = _fused("per_fused_sum_view", (4, 4, 64, 16), (4, 2, 1, 64, 16))
     run = _run("backward", _gemm(TOKENS, HIDDEN, 4), _core(TOKENS, 64), shared, DGRADS[QUERIES])
     run.cores = find_cores(run)
     names = {0: "moe.router", 1: "attention.core", 3: QUERIES}
