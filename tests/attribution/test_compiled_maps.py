@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.attribution.test_compiled_gradients import DGRADS, HIDDEN, QUERIES, _forward, _fused, _run
+from tests.attribution.test_compiled_gradients import (
+    DGRADS,
+    HIDDEN,
+    OUTPUT,
+    QUERIES,
+    TOKENS,
+    _core,
+    _forward,
+    _fused,
+    _gemm,
+    _run,
+)
+from tracelens.attribution.structure.attention_on_maps import label_laid_out
+from tracelens.attribution.structure.between import label_between
+from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.late import label_maps_back
 from tracelens.attribution.structure.maps import label_maps
@@ -71,3 +85,23 @@ def test_convolutions_of_no_known_map_name_nothing(tensors: tuple[Dims, ...]) ->
     run.labels = {0: Label("embedding")}
     label_maps_back(run, _run("forward", _convolution(*tensors)), {HIDDEN})
     assert run.labels == {0: Label("embedding")}
+
+
+@pytest.mark.parametrize(("rows", "of_attention"), [(64, False), (2, True)])
+def test_a_map_larger_than_what_a_core_gives_is_of_no_attention(rows: int, of_attention: bool) -> None:
+    """A compiler runs it there (the mask decoders of Segment Anything)."""
+    bent, output = _fused("poi_fused_gelu_view", (4, 8, rows, 64)), _gemm(TOKENS, HIDDEN, HIDDEN)
+    run = _run("forward", _gemm(TOKENS, 192, HIDDEN), _core(TOKENS, 64), bent, output)
+    run.cores = find_cores(run)
+    run.labels = {0: Label(QUERIES), 1: Label("attention.core"), 3: Label(OUTPUT)}
+    label_between(run, HIDDEN, None)
+    assert (2 in run.labels) is of_attention
+
+
+@pytest.mark.parametrize(("name", "of_attention"), [("convolution_gelu", False), ("clone_permute", True)])
+def test_the_bias_and_the_activation_of_a_convolution_lay_nothing_out(name: str, of_attention: bool) -> None:
+    of_map, taken = _fused(f"poi_fused_{name}", (4, 16, 4, 4)), _convolution((4, 16, 4, 4), (16, 16, 3, 3))
+    run = _run("forward", _core(TOKENS, 64), of_map, taken)
+    run.cores = find_cores(run)
+    label_laid_out(run)
+    assert (1 in run.labels) is of_attention

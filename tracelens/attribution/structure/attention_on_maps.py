@@ -91,7 +91,7 @@ def label_views(run: Run) -> None:
 
 def _beside(run: Run, first: int, last: int) -> Iterator[int]:
     """All from a convolution, its bias and its norm to what attends, and from there to the next, but sums
-    of two maps."""
+    of two maps, and what Inductor makes of a bias and an activation."""
     for way in (range(first - 1, -1, -1), range(last + 1, len(run))):
         near = [*takewhile(lambda at: run.kinds[at].what not in _EDGES, way)]
         end = (near[-1] if near else way.start - way.step) + way.step
@@ -100,7 +100,8 @@ def _beside(run: Run, first: int, last: int) -> Iterator[int]:
         for at in near:
             behind = run.kinds[at - 1].what == "convolution"
             bias = behind and run.kinds[at].tensors and _is_bias(run.kinds[at])
-            if not (_sums(run, at) or counts_batches(run, at) or bias):
+            bends = run.kinds[at].tags >= {"activation", "bias"}
+            if not (_sums(run, at) or counts_batches(run, at) or bias or bends):
                 yield at
 
 

@@ -34,6 +34,7 @@ _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 _PUTS = ("index_put", "index_put_", "index_copy", "index_copy_")
 _OF_MAP = 4  # dimensions
+_HALVES = 2  # a result and its gate
 _ASKS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "bitwise_not", "bitwise_and", "logical_not"})
 _STATISTICS = frozenset({"mean", "var", "var_mean", "std", "linalg_vector_norm"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
@@ -142,6 +143,7 @@ class _Placed(OnStream):
             return [
                 (at, Label("mlp.activation", self.layer)) if at in beside else label
                 for at, label in zip(self.gap, self._all("attention.other"), strict=True)
+                if not self._is_larger(self.run.kinds[at])
             ]
         if self.before in ("attention.core", "attention.values") and self.after in cores:
             # one sample behind the other, or what is attended to in two ways
@@ -172,6 +174,12 @@ class _Placed(OnStream):
             found = {at: self._before_core(at, rotates=turns) for at in own}
             return [*(found | self._casts_around(found)).items()]
         return None
+
+    def _is_larger(self, kind: Kind) -> bool:
+        """Than what the core before gives: on a map, which a compiler puts there."""
+        core = next((core for core in reversed(self.run.cores) if core.last < self.gap[0]), None)
+        given = core.tokens * max(core.out_width or 0, self.hidden) if core and core.tokens else 0
+        return given > 0 and any(len(t) == _OF_MAP and prod(t) > _HALVES * given for t in kind.tensors)
 
     def _casts_around(self, found: dict[int, Label]) -> dict[int, Label]:
         """Copies before rotations and as many behind them, queries and keys in more bits; and cuts of a head

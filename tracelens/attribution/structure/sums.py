@@ -165,8 +165,8 @@ class Sums:
         whole = all(prod(t) * min(self.hidden) >= self._most(at) for t in kind.tensors)
         if whole and prod(kind.tensors[-1][:-1]) > 1 and kind.name.startswith("triton_poi"):
             return None  # numbers for each token are left: summed over groups of heads
-        made = kind.tensors[-1]
-        if len(made) >= _OF_MAP and made[0] * made[-2] in self.tokens and made[-1] in self.heads:
+        left = kind.tensors[-1]
+        if len(left) >= _OF_MAP and left[0] * left[-2] in self.tokens and left[-1] in self.heads:
             return None  # every token is left: summed over the heads that share keys
         thirds = {3 * wide for wide in self.hidden}  # queries, keys and values in one: nothing scales these
         scales = any(len(t) > 2 and t[:2] == (1, 1) and t[2] not in thirds for t in kind.tensors)
