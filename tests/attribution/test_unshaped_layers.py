@@ -178,6 +178,29 @@ CASES = {
         *[*WORDS, *4 * [*ATTENTION[:-1], *2 * [*_work("residual", "mul"), *ADDED], *NORM, *GATED, *ADDED]],
         *HEAD,
     ],
+    "a norm in more bits (OLMo, arXiv 2402.00838)": [
+        *WORDS,
+        *4 * [*_work("norm", "copy_"), NORMED[0], *_work("norm", "narrow"), *LAYER[len(NORM) :]],
+        *HEAD,
+    ],
+    "scores that are capped": [
+        *[*WORDS, *4 * LAYER, *NORM, _linear("logits"), *_work("logits", "div", "tanh", "mul")],
+        *LOSS,
+    ],
+    "the stream and the first one are weighed (modded-nanogpt)": [
+        *WORDS,
+        *4 * [*LAYER, *_work("residual", "mul", "mul", "add")],
+        *HEAD,
+    ],
+    "an affine layer in place of a norm (MobileBERT, arXiv 2004.02984)": [
+        *WORDS,
+        *4 * [*ATTENTION, *_work("unattributed", "mul", "add"), *GATED, *ADDED],
+        *HEAD,
+    ],
+    "places side by side, and a linear layer (Swin, arXiv 2103.14030)": [
+        *[*WORDS, *3 * NORMED, Row("embedding", "aten::copy_", "Memcpy DtoD (Device -> Device)")],
+        *[NORMED[0], _linear("embedding"), *4 * NORMED],
+    ],
     "positions that are convolved, and cut to their length (wav2vec 2.0, arXiv 2006.11477)": [
         *[_linear("embedding"), Row("other embedding", "aten::conv1d", "cudnn_fprop")],
         *[*_work("other", "slice", "gelu"), *_work("embedding unattributed", "add"), *4 * LAYER],

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from tracelens.attribution.structure.connections import joins_sums
 from tracelens.attribution.structure.norms import written_norms
-from tracelens.attribution.structure.patches import label_merged
+from tracelens.attribution.structure.patches import label_laid_side_by_side, label_merged
 from tracelens.attribution.structure.readings import adapters, mlp_of, scales_sum
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
@@ -41,6 +41,7 @@ def label_around(run: Run) -> None:
     if run.cores and not any(map(run.shape, run.products())):
         label_merged(run)
         _Around(run).label()
+        label_laid_side_by_side(run)
 
 
 def _beside(run: Run) -> Iterator[tuple[int, int]]:

@@ -35,6 +35,7 @@ _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 _PUTS = ("index_put", "index_put_", "index_copy", "index_copy_")
 _OF_MAP = 4  # dimensions
 _HALVES = 2  # a result and its gate
+_TWO = 2  # tensors
 _ASKS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "bitwise_not", "bitwise_and", "logical_not"})
 _STATISTICS = frozenset({"mean", "var", "var_mean", "std", "linalg_vector_norm"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
@@ -366,16 +367,16 @@ class _Placed(OnStream):
         # another pass, or what another product gave
         begins = (at for at in bare if self.run.kinds[at].what == "embedding" or is_product(self.run, at))
         anew = next(begins, len(self.run))
-        sure = [at for at in sure if self.last_scaled < at < anew and at not in zeros and not self._feeds(at)]
-        parts, last = {at: "norm" for at in self.gap if counts_batches(self.run, at)}, self.last_of_columns
-        last = len(self.run) if handed else last
-        parts |= {at: "other" for at in sure if self.run.kinds[at].what == "picture"}
+        sure = [at for at in sure if at < anew and at not in zeros and not self._feeds(at)]
         # no loss bends so: a score between -1 and 1, or one that is capped, which a number scales back; nor
         # are patches put together for one
         bent = max((p for p in sure if self.run.kinds[p].name.startswith(("tanh", "col2im"))), default=-1)
         scales = bent + 1 in sure and self.run.kinds[bent + 1].name in ("mul", "mul_")
-        back = scales and len(self.run.kinds[bent + 1].tensors) == 1
-        last = max(last, bent + back)
+        bent += scales and len(self.run.kinds[bent + 1].tensors) < _TWO
+        sure = [at for at in sure if at <= bent or at > self.last_scaled]
+        parts, last = {at: "norm" for at in self.gap if counts_batches(self.run, at)}, self.last_of_columns
+        last = max(len(self.run) if handed else last, bent)
+        parts |= {at: "other" for at in sure if self.run.kinds[at].what == "picture"}
         named = ((at, parts.get(at, "logits" if at <= last else "loss")) for at in sure)
         # results that are put side by side are no loss yet
         side = {at for at in bare if loss and last < at < loss[0] and self.run.kinds[at].name == "cat"}

@@ -249,17 +249,26 @@ class Interval:
         return bare and at not in self.normed and not counts_batches(self.run, at)
 
     def _scales_sum(self, at: int) -> bool:
-        """Without shapes: behind a product multiplied, and then added to the stream (layer scale); of two
-        streams side by side the first can be added before, ahead of the next normalization."""
+        """Without shapes: behind a product multiplied, and then added to the stream (layer scale); ahead of a
+        normalization more can be, as of a second stream or of an earlier layer."""
         kinds = self.run.kinds
         if kinds[at].name not in _SCALES or kinds[at].tensors:
             return False
-        ahead, back = range(at + 1, len(kinds)), (p for p in range(at - 1, -1, -1) if not _scales(kinds[p]))
+        ahead, back = range(at + 1, len(kinds)), range(at - 1, -1, -1)
         added = next((p for p in ahead if not _scales(kinds[p])), at)
-        before = next((p for p in back if kinds[p].name not in CUTS and not self._is_bare_sum(p)), at)
+        before = next((p for p in back if not (_scales(kinds[p]) or self._is_bare_sum(p))), at)
+        behind = next((p for p in ahead if not (_scales(kinds[p]) or self._is_bare_sum(p))), at)
         alone = not any(map(self._is_bare_sum, range(before, added)))
-        normed = added + 1 < len(kinds) and self._is_norm(added + 1)
-        return kinds[before].what == "gemm" and kinds[added].what == "add" and (normed or alone)
+        sums = kinds[before].what == "gemm" and kinds[added].what == "add"
+        return sums and (alone or self._is_norm(behind))
+
+    def _shifts_sum(self, at: int) -> bool:
+        """Without shapes: is a scaled sum shifted, and not normalized next? So does an affine layer in place
+        of a normalization (MobileBERT, arXiv 2004.02984)."""
+        ahead = [p for p in range(at - 1, self.gap[0] - 1, -1) if not _passes(self.run.kinds[p])][:2]
+        scaled = len(ahead) > 1 and self.run.kinds[ahead[0]].name == "mul" and self._is_bare_sum(ahead[1])
+        normed = at + 1 < len(self.run) and self._is_norm(at + 1)
+        return scaled and self._is_bare_sum(at) and not normed
 
     def _weighs_shortcut(self, at: int) -> bool:
         """The stream times a weight for each channel right ahead of a normalization: of the sum behind the
@@ -417,7 +426,7 @@ def _passes(kind: Kind) -> bool:
 
 
 def _scales(kind: Kind) -> bool:
-    return _passes(kind) or kind.name in _SCALES
+    return _passes(kind) or kind.name in CUTS | _SCALES
 
 
 def rows_of(tensor: Dims) -> set[int]:

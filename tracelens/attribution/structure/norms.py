@@ -50,6 +50,7 @@ def written_norms(run: Run) -> set[int]:
         if run.kinds[root].what == "norm":
             whole = _whole(run.kinds[root : root + 1])
             out |= _weighed(run, root + 1, whole) | _modulated(run, root + 1, whole)
+            out |= set() if whole else _cast_around(run, root)
     return out | _weighed_as_others(run)
 
 
@@ -176,6 +177,13 @@ def is_root(run: Run, at: int) -> bool:
         return False  # of one number for all tokens
     small = not kind.tensors or kind.tensors[0][-1:] == (1,)
     return kind.name == "pow" and small and before[-1:] in (["add"], ["mean"]) and "mean" in before
+
+
+def _cast_around(run: Run, at: int) -> set[int]:
+    """Without shapes: a cast of what a normalization takes and, back to fewer bits, of what it gives."""
+    before, behind = run.kinds[max(at - 1, 0)], run.kinds[min(at + 1, len(run) - 1)]
+    raises = before.what == "copy" and not before.tags & {"layout", "narrow"}
+    return {at - 1, at + 1} if raises and "narrow" in behind.tags else set()
 
 
 def _start(run: Run, root: int) -> int:

@@ -225,7 +225,7 @@ class OnStream(Places):
         if adds_number(kind):
             return None
         adds = kind.what in ("add", "copy") or kind.name in SCALED
-        if self._has_left(at):
+        if self._has_left(at) or self._shifts_sum(at):
             return None
         if self._adds_position(at):
             return Label("attention.other", self.next_layer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from math import prod
 
 from tracelens.attribution.structure.grammar import Gap, Grammar, many, matches, named, one, what
@@ -35,6 +36,21 @@ def label_merged(run: Run) -> None:
     """Name what merges patches, of a run without shapes; fills ``run.labels``."""
     for found in matches(run, MERGED, taken={at for core in run.cores for at in core.parts}):
         run.labels |= {at: Label(part, evidence="local") for at, part in found.components.items()}
+
+
+def label_laid_side_by_side(run: Run) -> None:
+    """The same where one copy puts the places side by side: the only product between an MLP and the next
+    queries, of a sum in another layout, normed or not; fills ``run.labels``."""
+    products = run.products()
+    for before, at, behind in zip(products, products[1:], products[2:], strict=False):
+        ends = [label.component for end in (before, behind) if (label := run.labels.get(end)) is not None]
+        ahead = [p for p in range(before, at) if run.kinds[p].name not in VIEWS | {"unsqueeze", "squeeze"}]
+        ahead = ahead[:-1] if run.kinds[ahead[-1]].what == "norm" else ahead
+        laid = [*takewhile(lambda p: run.kinds[p].what == "copy", reversed(ahead))]
+        summed = run.kinds[ahead[-len(laid) - 1]].what == "add"
+        if laid and summed and "layout" in run.kinds[laid[-1]].tags and ends == ["mlp.down", "attention.qkv"]:
+            for place in (*laid, at) if at not in run.labels else ():
+                run.labels.setdefault(place, Label("embedding", evidence="local"))
 
 
 def label_patches(run: Run, *, rotated: bool) -> None:
