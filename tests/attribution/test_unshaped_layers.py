@@ -189,7 +189,7 @@ CASES = {
     ],
     "the stream and the first one are weighed (modded-nanogpt)": [
         *WORDS,
-        *4 * [*LAYER, *_work("residual", "mul", "mul", "add")],
+        *4 * [*LAYER, *_work("residual", "mul", "add", "mul", "mul", "add")],
         *HEAD,
     ],
     "an affine layer in place of a norm (MobileBERT, arXiv 2004.02984)": [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, takewhile
+from itertools import chain, islice, takewhile
 from math import prod
 
 from tracelens.attribution.structure.heads import per_sample, widths
@@ -254,21 +254,26 @@ class Interval:
         kinds = self.run.kinds
         if kinds[at].name not in _SCALES or kinds[at].tensors:
             return False
-        ahead, back = range(at + 1, len(kinds)), range(at - 1, -1, -1)
-        added = next((p for p in ahead if not _scales(kinds[p])), at)
-        before = next((p for p in back if not (_scales(kinds[p]) or self._is_bare_sum(p))), at)
-        behind = next((p for p in ahead if not (_scales(kinds[p]) or self._is_bare_sum(p))), at)
+        added = next((p for p in range(at + 1, len(kinds)) if not _scales(kinds[p])), at)
+        before = next((p for p in range(at - 1, -1, -1) if not self._scales_or_adds(p)), at)
         alone = not any(map(self._is_bare_sum, range(before, added)))
         sums = kinds[before].what == "gemm" and kinds[added].what == "add"
-        return sums and (alone or self._is_norm(behind))
+        return sums and (alone or self._goes_to_norm(at))
+
+    def _scales_or_adds(self, at: int) -> bool:
+        return _scales(self.run.kinds[at]) or self._is_bare_sum(at)
+
+    def _goes_to_norm(self, at: int) -> bool:
+        """Is nothing but scaled and added ahead of the next normalization?"""
+        behind = (p for p in range(at + 1, len(self.run)) if not self._scales_or_adds(p))
+        return any(self._is_norm(p) for p in islice(behind, 1))
 
     def _shifts_sum(self, at: int) -> bool:
         """Without shapes: is a scaled sum shifted, and not normalized next? So does an affine layer in place
         of a normalization (MobileBERT, arXiv 2004.02984)."""
         ahead = [p for p in range(at - 1, self.gap[0] - 1, -1) if not _passes(self.run.kinds[p])][:2]
         scaled = len(ahead) > 1 and self.run.kinds[ahead[0]].name == "mul" and self._is_bare_sum(ahead[1])
-        normed = at + 1 < len(self.run) and self._is_norm(at + 1)
-        return scaled and self._is_bare_sum(at) and not normed
+        return scaled and self._is_bare_sum(at) and not self._goes_to_norm(at)
 
     def _weighs_shortcut(self, at: int) -> bool:
         """The stream times a weight for each channel right ahead of a normalization: of the sum behind the
