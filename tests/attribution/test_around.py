@@ -175,7 +175,7 @@ def test_a_time_and_what_is_made_of_it_stand_ahead_of_the_layers(tmp_path: Path)
     made = mm("embedding", 64, 64, 64)
     waves = [_row("embedding", name) for name in ("exp", "mul", "sin", "cos", "cat")]
     times = [*waves, made, _row("embedding", "silu"), made, ADD]
-    low = [_row("other", "silu"), *2 * [mm("other", 64, 64, 64)], _row("other", "add")]
+    low = [_row("other", "silu"), *2 * [mm("other", 64, 64, 64)], _row("other", "add"), _row("", "split")]
     attention = [*low, *ATTENTION]
     rows = [*times, *attention, *MLP, *RECURRENT, *attention, *MLP, *2 * RECURRENT, *attention]
     said = said_of(tmp_path, rows, shapes=False)

@@ -266,13 +266,16 @@ def _of_condition(it: Match, at: int) -> bool:
     return before in ("add", "elementwise", "copy") and not it.kinds[at].tensors
 
 
-def _before_norm(it: Match, at: int) -> bool:
-    """Is it a GEMM or a sum with a normalization right behind it, as one operator or written out?"""
-    if it.kinds[at].what == "activation":
+def _before_norm(it: Match) -> bool:
+    """Ends it with a GEMM, or a sum of one of low rank that is cut into parts, and is a normalization right
+    behind it, as one operator or written out?"""
+    last, behind = it.kinds[it.stop - 1], it.kinds[it.stop : it.stop + _CUT]
+    cut = it.count(what("gemm")) > 1 and any(kind.name in CUTS for kind in behind[:1])
+    if last.what == "activation" or (last.what == "add" and not cut):
         return False
-    parts = (kind for kind in it.kinds[at + 1 : at + _CUT] if kind.name not in CUTS | VIEWS | {"unsqueeze"})
-    behind = [kind.name if kind.what == "elementwise" else kind.what for kind in parts][:2]
-    return behind[behind[:1] == ["copy"] :][:1] in (["norm"], ["pow"])
+    parts = (kind for kind in behind if kind.name not in CUTS | VIEWS | {"unsqueeze"})
+    first = [kind.name if kind.what == "elementwise" else kind.what for kind in parts][:2]
+    return first[first[:1] == ["copy"] :][:1] in (["norm"], ["pow"])
 
 
 _CUT = 16  # units: a result is cut into shifts, scales and gates, each a view
@@ -286,7 +289,7 @@ CONDITION = Grammar(
         many("other", what("activation", "gemm")),  # of another stream, ahead of both; of low rank
         one("other", named("add"), least=0),  # with what all layers share
     ),
-    where=lambda it: _before_norm(it, it.stop - 1),
+    where=_before_norm,
 )
 
 
