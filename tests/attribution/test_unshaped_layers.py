@@ -183,6 +183,10 @@ CASES = {
         *4 * [*_work("norm", "copy_"), NORMED[0], *_work("norm", "narrow"), *LAYER[len(NORM) :]],
         *HEAD,
     ],
+    "a linear layer whose weight and input are cast (autocast)": [
+        *[*WORDS, *3 * NORMED, *_work("unattributed other", "copy_"), NORMED[0]],
+        *[*_work("unattributed logits", "narrow", "narrow"), _linear("logits"), *LOSS],
+    ],
     "scores that are capped": [
         *[*WORDS, *4 * LAYER, *NORM, _linear("logits"), *_work("logits", "div", "tanh", "mul")],
         *LOSS,

@@ -180,10 +180,12 @@ def is_root(run: Run, at: int) -> bool:
 
 
 def _cast_around(run: Run, at: int) -> set[int]:
-    """Without shapes: a cast of what a normalization takes and, back to fewer bits, of what it gives."""
-    before, behind = run.kinds[max(at - 1, 0)], run.kinds[min(at + 1, len(run) - 1)]
+    """Without shapes: a cast of what a normalization takes and, back to fewer bits, of what it gives; where
+    more are cast to these, they are a linear layer's, with its weight (autocast)."""
+    before = run.kinds[max(at - 1, 0)]
     raises = before.what == "copy" and not before.tags & {"layout", "narrow"}
-    return {at - 1, at + 1} if raises and "narrow" in behind.tags else set()
+    back = ["narrow" in kind.tags for kind in run.kinds[at + 1 : at + 3]]
+    return {at - 1, at + 1} if raises and back[:1] == [True] and not any(back[1:]) else set()
 
 
 def _start(run: Run, root: int) -> int:
