@@ -120,7 +120,11 @@ def test_attention_without_a_softmax_has_its_sums_between_queries_and_output(tmp
 def test_a_block_that_convolves_and_does_not_attend_is_no_layer_of_a_transformer(tmp_path: Path) -> None:
     """ResBlock of CompVis/latent-diffusion: emb_layers takes what is said of time."""
     convolves: Part = ("Conv2d_1", [_row("other", "aten::conv2d")])
-    block: Part = ("ResBlock_0", [convolves, ("Sequential_0", [_product("other", "Linear_60")])])
+    copies = [
+        replace(_row(right, "aten::copy_"), kernel=f"Memcpy {way}")
+        for right, way in (("other", "DtoD (Device -> Device)"), ("memory", "HtoD (Pinned -> Device)"))
+    ]
+    block: Part = ("ResBlock_0", [convolves, ("Sequential_0", [_product("other", "Linear_60")]), *copies])
     _check(tmp_path, [("Network_0", [_layer(1), block, _layer(2)])])
 
 

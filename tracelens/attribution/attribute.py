@@ -121,7 +121,7 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     _silent_products(links, names, trace, seen, columns)
     picture = _pictures(links, rule, origin) | _pictures(links, rule, op_node)
     columns.set(picture & columns.are("unattributed") & (candidates == 0), "other", "op")
-    _memory(trace, columns, picture)
+    _memory(trace, columns)
     settle_optimizer(trace, links, columns, look_up(phases.with_gradient, links.kernel_node, False))
     part = inferred.of_kernel() >= 0
     if trace.kernels.marked_backward.any():  # then what is marked and not so is of the forward
@@ -301,16 +301,15 @@ def _pictures(links: Links, rule: IntArray, node: IntArray) -> BoolArray:
     return inside
 
 
-def _memory(trace: Trace, columns: Columns, picture: BoolArray) -> None:
-    """Copies and fills that belong to no component are memory traffic by their category; what a convolution
-    fills is part of it."""
+def _memory(trace: Trace, columns: Columns) -> None:
+    """Copies and fills that belong to no component are memory traffic by their category."""
     is_kernel = trace.symbols.where(lambda text: text == "kernel")[trace.kernels.category]
-    other = columns.are("other")
-    open_ = (columns.are("unattributed") | other) & ~(picture & other)
-    # a place behind the head says nothing of the batch or the result that is sent between host and GPU there
+    # a place behind the head says nothing of the batch or the result that is sent between host and GPU there,
+    # nor does a module that is no part of a transformer
     behind = columns.are("logits", "loss") & (columns.evidence >= EVIDENCE_CODE["structure"])
-    sent = behind & trace.symbols.where(lambda text: text.startswith(_SENT))[trace.kernels.name]
-    columns.set(~is_kernel & (open_ | sent), "memory", "kernel_name")
+    sent = trace.symbols.where(lambda text: text.startswith(_SENT))[trace.kernels.name]
+    sent &= behind | columns.are("other")
+    columns.set(~is_kernel & (columns.are("unattributed") | sent), "memory", "kernel_name")
 
 
 def _reasons(trace: Trace, links: Links, seen: _Seen, open_: BoolArray, ambiguous: BoolArray) -> IntArray:
