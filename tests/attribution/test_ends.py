@@ -206,3 +206,21 @@ def test_what_stands_between_layers_too_is_of_them(tmp_path: Path) -> None:
     for at in (1, 2):
         network += [_layer(at), (f"Sequential_{at}", [_product("unattributed", f"Linear_{30 + at}")])]
     _check(tmp_path, [("Network_0", network)])
+
+
+
+
+
+
+
+
+def test_what_a_loss_averages_is_no_weight_of_a_teacher(tmp_path: Path) -> None:
+    """dino/main_dino.py: the center of the teacher's logits ahead of the average of its weights."""
+    center = [_row("loss", f"aten::{name}", [1, 512], number=-1) for name in ("mul", "mul", "add")]
+    sizes: list[list[int]] = [[64, 64], [64], [256, 64], [256]] * 4
+    weights = [
+        _row("optimizer", f"aten::{name}", size, number=-1)
+        for size in sizes
+        for name in ("mul_", "mul", "add_")
+    ]
+    _check(tmp_path, [("Network_0", [_layer(1), _layer(2)]), ("Loss_0", center), *weights])

@@ -33,7 +33,8 @@ def settle_optimizer(trace: Trace, links: Links, columns: Columns, with_gradient
     between &= ~untold_by_host(trace, links) & columns.are("unattributed")
     columns.set(between, "optimizer", "local")
     trains = with_gradient | (columns.phase == PHASE["backward"])
-    columns.set(averaged_weights(trace, links, ~trains & ~optimizing), "optimizer", "local")
+    can_be = ~trains & ~optimizing & ~columns.are("loss")  # a loss averages what it centers by (DINO)
+    columns.set(averaged_weights(trace, links, can_be), "optimizer", "local")
 
 
 def _updates(name: str) -> bool:
