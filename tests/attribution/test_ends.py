@@ -213,6 +213,13 @@ def test_what_stands_between_layers_too_is_of_them(tmp_path: Path) -> None:
 
 
 
+def test_a_row_of_modules_beside_one_that_convolves_convolves_not(tmp_path: Path) -> None:
+    """lucidrains/enformer-pytorch: convolutions and MLPs are rows of modules, of one class."""
+    acts: Part = ("ReLU_5", [_row("unattributed", "aten::relu")])
+    mlp: Part = ("Sequential_5", [_product("unattributed", "Linear_50"), acts])
+    convolves: Part = ("Sequential_4", [("Conv1d_4", [_row("other", "aten::conv1d")])])
+    _check(tmp_path, [("Network_0", [_layer(1, convolves, mlp), _layer(2)])])
+
 
 def test_what_a_loss_averages_is_no_weight_of_a_teacher(tmp_path: Path) -> None:
     """dino/main_dino.py: the center of the teacher's logits ahead of the average of its weights."""

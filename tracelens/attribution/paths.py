@@ -76,6 +76,7 @@ class Paths:
     """Every distinct path of a trace and the path of every host span."""
 
     paths: list[Path]
+    outer: list[int]  # per path, and behind all for -1: the path around it; -1
     of_node: npt.NDArray[np.int32]  # per node: the path around it; -1 outside every module and range
     of_label: npt.NDArray[np.int32]  # per kernel: the path that marks it in its CUDA graph; -1 for none
     context: npt.NDArray[np.int32]  # per node: the nearest module or range node; -1
@@ -123,6 +124,7 @@ def find_paths(trace: Trace, links: Links) -> Paths:
         lookup[node] = path  # -1 writes the last place, which stays -1
     return Paths(
         paths=paths,
+        outer=[*outers, -1],
         of_node=lookup[nearest],
         of_label=marked,
         context=nearest,

@@ -6,7 +6,6 @@ All features are arrays over sites; a decision is made once per distinct combina
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -158,11 +157,16 @@ def _experts(paths: Paths, rule: IntArray) -> bool:
     return bool(mixture.any() and (chooses or mixture[paths.of_node[moves]].any()))
 
 
-def _convolves(paths: Paths, rule: IntArray) -> frozenset[tuple[Element, ...]]:
-    """The modules that hold convolutions, by themselves or in one of their own (ConvNormAct)."""
-    found = np.unique(paths.of_node[rule == RULE_CODE["convolution"]]).tolist()
-    holders = (paths.paths[path].elements[:-1] for path in found if path >= 0)
-    return frozenset(around for elements in holders for around in _holders(elements))
+def _convolves(paths: Paths, rule: IntArray) -> frozenset[int]:
+    """The paths of modules that hold convolutions, by themselves or in one of their own (ConvNormAct)."""
+    found = {-1}
+    for at in np.unique(paths.of_node[rule == RULE_CODE["convolution"]]).tolist():
+        holder = paths.outer[at]
+        found |= {holder, paths.outer[holder]}
+        while (row := paths.outer[holder]) >= 0 and paths.paths[row].elements[-1].text == "Sequential":
+            holder = row  # a row of modules is of the one around that
+            found.add(paths.outer[holder])
+    return frozenset(found - {-1})
 
 
 def _blocks_on_maps(paths: Paths, rule: IntArray) -> frozenset[tuple[Element, ...]]:
@@ -183,21 +187,12 @@ def _blocks_end(elements: tuple[Element, ...]) -> int:
     return next((at for at in range(len(elements), 0, -1) if elements[at - 1].role == "layer"), 0)
 
 
-def _holders(elements: tuple[Element, ...]) -> Iterator[tuple[Element, ...]]:
-    """A module and the one around it: a row of modules is of the one around that."""
-    yield elements
-    yield elements[:-1]
-    while elements[-2:-1] and elements[-2].text == "Sequential":
-        elements = elements[:-1]
-        yield elements[:-1]
-
-
 def _situation(
     site: dict[str, int],
     paths: Paths,
     transformer: bool,
     experts: bool,
-    convolves: frozenset[tuple[Element, ...]],
+    convolves: frozenset[int],
     on_maps: frozenset[tuple[Element, ...]],
 ) -> Situation:
     path, outer, inner = site["path"], site["outer"], site["inner"]
@@ -227,7 +222,7 @@ def _situation(
         gated=bool(site["gated"]),
         plain=bool(site["plain"]),
         on_maps=elements[: _blocks_end(elements)] in on_maps,
-        beside_convolution=not convolves.isdisjoint({elements, elements[:-1]}),
+        beside_convolution=not convolves.isdisjoint({path, paths.outer[path]}),
     )
 
 
