@@ -208,9 +208,48 @@ def test_what_stands_between_layers_too_is_of_them(tmp_path: Path) -> None:
     _check(tmp_path, [("Network_0", network)])
 
 
+def test_a_row_of_attention_without_layers_around_is_one_of_layers(tmp_path: Path) -> None:
+    """vit.py of lucidrains/vit-pytorch: attention and MLPs stand side by side in the transformer, and what
+    that runs by itself can be of a layer."""
+    attention = [part for at in range(3) for part in _layer(at)[1]]
+    own = _row("unattributed", "aten::mul")
+    pool = _row("logits", "aten::mean")
+    inside: Part = ("Transformer_0", [own, *attention, own])
+    head = _product("logits", "Linear_90")
+    cut = _row("unattributed", "aten::sub", number=-1)
+    _check(tmp_path, [("ViT_0", [_row("embedding", "aten::cat"), inside, pool, head]), cut])
 
 
+def test_what_a_network_runs_between_its_layers_and_its_head_is_no_layers(tmp_path: Path) -> None:
+    """Of one whose result another takes as well: facebookresearch/moco-v3, x[:, 0] ahead of its head."""
+    one: Part = (
+        "One_0",
+        [_layer(1), _layer(2), _row("other", "aten::mean"), _product("unattributed", "Linear_70")],
+    )
+    rows = [_layer(3), _layer(4), _row("logits", "aten::mean"), _product("logits", "Linear_80")]
+    _check(tmp_path, [one, ("Two_0", rows)])
 
+
+def test_what_a_model_compares_behind_its_layers_can_be_of_its_loss(tmp_path: Path) -> None:
+    compared = [_row("unattributed", "aten::div"), _row("unattributed", "aten::mm")]
+    _check(tmp_path, [("Network_0", [_layer(1), _layer(2), *compared])])
+
+
+def test_the_last_layer_of_a_diffusion_transformer_is_its_head(tmp_path: Path) -> None:
+    """FinalLayer of facebookresearch/DiT; what follows it in the model lays out the picture."""
+    last: Part = ("FinalLayer_0", [_row("other", "aten::mul"), _product("logits", "Linear_70")])
+    lays = _row("logits", "aten::clone")
+    loss = [_row("loss", "aten::sub"), _row("loss", "aten::mul", number=-10)]
+    _check(tmp_path, [("Network_0", [_layer(1), _layer(2), last, lays]), *loss])
+
+
+@pytest.mark.parametrize(("dims", "right"), [([1, 6, 256], "other"), (STREAM, "residual")])
+def test_a_sum_of_unequal_tensors_in_a_layer_is_on_no_stream(
+    tmp_path: Path, dims: list[int], right: str
+) -> None:
+    """scale_shift_table of PixArt: a table onto what is said of time."""
+    layers: list[Part] = [_layer(at, _row(right, "aten::add", dims, STREAM)) for at in (1, 2)]
+    _check(tmp_path, [("Network_0", layers)])
 
 
 def test_a_row_of_modules_beside_one_that_convolves_convolves_not(tmp_path: Path) -> None:

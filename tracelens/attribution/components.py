@@ -140,7 +140,8 @@ def _decide(s: Situation) -> Decision | None:
     found = in_path or _from_op(s) or _from_vocabulary(s)
     if found is None and s.behind and s.outer != "picture":
         return Decision("loss", "structure")
-    if found is None and s.transformer and s.end and s.outer not in ("picture", "convolution"):
+    stream = s.outer == "add" and s.residual is not False and s.end == "other"
+    if found is None and s.transformer and s.end and s.outer not in ("picture", "convolution") and not stream:
         return Decision(s.end, "local")  # whatever shapes and order say is surer
     return found or (_elsewhere(s, s.path) if s.path else None)
 

@@ -30,8 +30,10 @@ _COPY = re.compile(r"aten::(copy_|_?to(_copy)?|contiguous|clone|_local_scalar_de
 _ASKS = re.compile(
     r"(aten|prims)::(eq|ne|lt|le|gt|ge|all|any|tri[lu]|where|masked_fill_?|(bitwise|logical)_\w+)"
 )
+_COMPARES = re.compile(r"aten::(baddbmm|bmm|addmm|mm)")
 _TURNS = "TBackward0"  # of a linear layer's weights
 _SEVERAL = 2  # layers of a network
+_PAIR = 2  # attention of one kind in a layer
 _FEW = 3  # modules of a kind in front; more are layers of another kind, as those of a graph network
 #: What pictures' backbones hand to several heads.
 _NECK = re.compile("(?i)(?<!bottle)neck$")
@@ -52,18 +54,20 @@ def ends(
     out = np.zeros(len(links.name), np.int32)
     blocks = _attending(links, paths, phases, rule)
     above = look_up(paths.context, links.forest.parent)  # per module the one around it
-    holds, first = _holders(above, blocks, links.ts_ns)
+    kind = _kinds(paths)
+    holds, first, last = _holders(links, above, blocks, kind)
     if holds.max(initial=0) < _SEVERAL:
         return out
     attends = holds > 0
     attends[blocks] = True
-    home, kind = links.forest.nearest(attends), _kinds(paths)
+    home = links.forest.nearest(attends)
     networks = _networks(links, kind, above, holds)
-    copies, asks = (
+    copies, asks, compares = (
         trace.symbols.where(lambda text, p=pattern: bool(p.fullmatch(text)))[links.name]
-        for pattern in (_COPY, _ASKS)
+        for pattern in (_COPY, _ASKS, _COMPARES)
     )
-    layer = (home == paths.context) & _last(paths, "layer") & (rule < 0) & ~copies & ~networks[home]
+    layer = (home == paths.context) & _last(paths, "layer") & ~copies & ~networks[home]
+    layer &= (rule < 0) | (rule == RULE_CODE["add"])
     inside = links.is_op & ~phases.backward & (paths.context >= 0)
     out[inside & layer & ~asks] = _OTHER
     inside &= ((home < 0) | networks[home]) & (~copies | phases.with_gradient)
@@ -88,24 +92,35 @@ def ends(
     front &= own | ~before | ~_like(top, multiplies) | _like(top, fed)
     head &= ~_like(top, fed)  # of data, behind layers: a table of what is asked for
     # several of a kind that others follow are stages, or make targets
-    final = _like(of_kind, _ends_last(home, when, head & multiplies))
+    multiplied = head & multiplies
+    final = _like(of_kind, multiplied & (when == _latest(home, when, multiplied)))
     head &= ~_like(top, multiplies) | final | (_alike(of_kind, top, head) < _SEVERAL)
+    # what a network runs between its layers and its head, of which others can take the result
+    ended = plain & ~alone & (when > last[home])
+    of_layers = _like(of_kind, ~alone & ~ended & (when > first[home]))
+    made = _latest(home, when, ended & ~of_layers & multiplies)
+    out[nodes[ended & trained & (when < made) & after]] = _OTHER
     out[nodes[front]] = _EMBEDDING
     masks = front & own & asks[nodes] & ~trained
     told = np.where(_like(home, trained), _OTHER, 0)  # where others have gradients
     out[nodes[masks]] = told[masks]
     out[nodes[head]] = np.where(alone & ~_like(top, product[nodes]), _LOSS, _LOGITS)[head]
+    # what a head runs by itself ahead of its product shifts, scales or picks what that takes
+    out[nodes[head & (paths.context[nodes] == top) & (when < _latest(top, when, head & multiplies))]] = _OTHER
     follows = _around(edges, links.ts_ns[(product | behind) & ~phases.backward], when)[1]
-    out[nodes[own & before & ~after & (above[home] < 0) & trained & ~follows]] = _LOSS
+    outermost, closing = above[home] < 0, own & before & ~after & trained
+    out[nodes[closing & outermost & ~follows]] = _LOSS
+    # what it multiplies by itself can be what it compares, for a loss
+    headed = (follows & outermost) | (when < made)
+    out[nodes[closing & headed & (when > _latest(home, when, own & compares[nodes]))]] = _LOGITS
     return out
 
 
-def _ends_last(home: IntArray, when: Times, some: BoolArray) -> BoolArray:
-    """Which of some begins last in its home?"""
+def _latest(home: IntArray, when: Times, some: BoolArray) -> Times:
+    """When the last of some in the same home begins, 0 where there is none."""
     last = np.zeros(int(home.max(initial=0)) + 2, np.int64)  # the place behind all is of no home
     np.maximum.at(last, home[some], when[some])
-    found: BoolArray = some & (when == last[home])
-    return found
+    return last[home]
 
 
 def _of_data(trace: Trace, links: Links, phases: Phases, product: BoolArray) -> BoolArray:
@@ -169,19 +184,31 @@ def _alike(keys: NodeArray, which: IntArray, some: BoolArray) -> NodeArray:
     return np.bincount(codes[some][first], minlength=len(codes) + 1)[codes]
 
 
-def _holders(above: IntArray, blocks: NodeArray, ts_ns: Times) -> tuple[IntArray, Times]:
-    """Per module how many layers it holds, or is, and when the first attention in it begins."""
+def _holders(
+    links: Links, above: IntArray, blocks: NodeArray, kind: IntArray
+) -> tuple[IntArray, Times, Times]:
+    """Per module how many layers it holds, or is, and when the first and the last attention in it begin.
+
+    A module that holds more attention of one kind than a layer does is one of layers that are no modules
+    (lucidrains/vit-pytorch), whose own work can be theirs.
+    """
     holds, first = np.zeros(len(above), np.int32), np.full(len(above), np.iinfo(np.int64).max)
+    last = np.zeros(len(above), np.int64)
     blocks = blocks[above[blocks] >= 0]
-    np.minimum.at(first, above[blocks], ts_ns[blocks])
-    layers = np.unique(above[blocks])
-    when = first[layers]
-    while len(layers):
-        np.add.at(holds, layers, 1)
-        np.minimum.at(first, layers, when)
-        inside = above[layers] >= 0
-        layers, when = above[layers[inside]], when[inside]
-    return holds, first
+    np.minimum.at(first, above[blocks], links.ts_ns[blocks])
+    np.maximum.at(last, above[blocks], links.ts_ns[blocks])
+    every = np.ones(len(blocks), np.bool_)
+    alike = _alike(_key(above[blocks], kind[blocks]), links.name[blocks], every)
+    layers, count = np.unique(above[blocks], return_counts=True)
+    count[~np.isin(layers, above[blocks[alike > _PAIR]])] = 1
+    ends = first[layers], last[layers]
+    holds[layers] = 1
+    while (inside := above[layers] >= 0).any():
+        layers, count, ends = above[layers[inside]], count[inside], (ends[0][inside], ends[1][inside])
+        np.add.at(holds, layers, count)
+        np.minimum.at(first, layers, ends[0])
+        np.maximum.at(last, layers, ends[1])
+    return holds, first, last
 
 
 def _networks(links: Links, kind: IntArray, above: IntArray, holds: IntArray) -> BoolArray:

@@ -257,8 +257,13 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         # the next token's embedding onto the stream: transformer/multi_token_prediction.py of Megatron-LM
         "^eh_proj$",
     ),
-    # of T5's a layer and not its MLP, which lies in it
-    ("layer", r"(?<!base_)(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$", "layerff$"),
+    # of T5's a layer and not its MLP, which lies in it; a FinalLayer (DiT) is the head
+    (
+        "layer",
+        r"(?<!base_)(?<!final)(?<!final_)(?<!last)(?<!last_)(layer|block)(_\d+)?$",
+        r"^(h|layers?|blocks?)$",
+        "layerff$",
+    ),
 )
 _COMPILED_ELEMENTS = tuple((role, re.compile("|".join(words), re.IGNORECASE)) for role, *words in _ELEMENTS)
 # what counts layers has few digits; more of them are another kind of name
