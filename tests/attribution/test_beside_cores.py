@@ -120,7 +120,8 @@ def test_positions_are_projected_inside_the_scores(tmp_path: Path) -> None:
 
 def test_tables_and_casts_are_of_the_rotation(tmp_path: Path) -> None:
     """transformers models/vjepa2/modeling_vjepa2.py makes its tables in each layer; models/sam3 rotates in
-    float32: as many casts back as there."""
+    float32: as many casts back as there. Whether tokens are packed is asked of the same numbers."""
+    asks = [_row("attention.other", name, [LENGTH]) for name in ("eq", "all")]
     angles = [LENGTH, HEAD // 2]
     waves = [_row("attention.rope", name, angles) for name in ("pow", "reciprocal", "mul", "sin", "cos")]
     turn = [
@@ -128,7 +129,7 @@ def test_tables_and_casts_are_of_the_rotation(tmp_path: Path) -> None:
     ]
     back = [_row("attention.rope", "copy_", OF_HEADS), _row("attention.rope", "copy_", OF_HEADS)]
     laid = _row("attention.other", "copy_", OF_HEADS)
-    _found(tmp_path, _layers([NORM, QUERIES, *waves, *turn, *turn, *back, laid, CORE, OUTPUT]))
+    _found(tmp_path, _layers([NORM, QUERIES, *asks, *waves, *turn, *turn, *back, laid, CORE, OUTPUT]))
 
 
 def test_a_rotation_of_neighbours_takes_its_casts_and_cuts_with_it(tmp_path: Path) -> None:

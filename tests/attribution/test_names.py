@@ -368,6 +368,11 @@ def test_an_activation_beside_a_convolution_is_of_no_mlp(beside: bool, component
     assert decided(where) == component
 
 
+def test_an_activation_in_an_embeddings_mlp_is_the_embeddings() -> None:
+    where = replace(situation("embedder.mlp.act"), inner="activation", outer="activation")
+    assert decided(where) == "embedding"
+
+
 def test_samples_of_a_grid_are_of_pictures_or_of_deformable_attention() -> None:
     assert op_rule("aten::upsample_bilinear2d") == "picture"
     assert op_rule("aten::grid_sampler_2d") is None

@@ -362,6 +362,8 @@ def _of_embedding(s: Situation, outer: _Roles, inner: _Roles, is_linear: bool) -
 def _of_activation(s: Situation, outer: _Roles) -> str | None:
     """By the block around it that says something; directly in a module of no known kind it can be any."""
     around = [role for role in outer if role != "activation"]
+    if around[-2:] == ["embedding", "mlp"]:
+        around.pop()  # the MLP is the embedding's (CaptionEmbedder of PixArt)
     if not {"head_transform", "logits"}.isdisjoint(around) and "layer" not in around:
         return "other"
     block = next((role for role in reversed(around) if role in _AROUND_ACTIVATION), None)

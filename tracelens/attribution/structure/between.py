@@ -16,6 +16,7 @@ from tracelens.attribution.structure.heads import per_head, puts_half, rotates
 from tracelens.attribution.structure.norms import adds, is_affine_of_heads, written_norms
 from tracelens.attribution.structure.on_stream import SCALED, OnStream
 from tracelens.attribution.structure.patches import label_patches
+from tracelens.attribution.structure.positions import ASKS
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.serving import helps, serves_few_bits, serves_next, weights_of
 from tracelens.attribution.structure.units import CUTS, VIEWS, Kind
@@ -36,7 +37,6 @@ _PUTS = ("index_put", "index_put_", "index_copy", "index_copy_")
 _OF_MAP = 4  # dimensions
 _HALVES = 2  # a result and its gate
 _TWO = 2  # tensors
-_ASKS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "bitwise_not", "bitwise_and", "logical_not"})
 _STATISTICS = frozenset({"mean", "var", "var_mean", "std", "linalg_vector_norm"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "var", "var_mean", "std"})
 
@@ -273,7 +273,7 @@ class _Placed(OnStream):
         """Without shapes: is no more than scaled and added what tells tokens apart?"""
         kinds = (self.run.kinds[p] for p in range(at - 1, self.gap[0] - 1, -1))
         made = next((kind for kind in kinds if kind.name not in SCALED | VIEWS | CUTS), None)
-        return not self.run.kinds[at].tensors and made is not None and made.name in _ASKS
+        return not self.run.kinds[at].tensors and made is not None and made.name in ASKS
 
     def _squares(self) -> bool:
         """Is more of a written normalization here than a mean, which what is logged can be, or a power?"""

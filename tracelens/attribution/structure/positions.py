@@ -17,6 +17,10 @@ _CONVOLUTION = 4  # kernels of one convolution: its layouts with it
 _ARANGES = 4  # units from the numbers of positions to what is made of pairs of them, at most
 _COMPARES = 2  # units that tell which tokens are padding: a comparison and its cast
 _WAVES = ("cos", "sin")
+#: What asks something of tokens or of their numbers.
+ASKS = frozenset(
+    {"eq", "ne", "lt", "le", "gt", "ge", "all", "any", "bitwise_not", "bitwise_and", "logical_not"}
+)
 WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
 
 
@@ -116,7 +120,8 @@ class Places(Interval):
         waves = [kinds[beside] for beside in self._near(at) if self._is_wave(beside)]
         sizes = {prod(kind.tensors[0]) for kind in waves if kind.tensors}
         small = not two or any(prod(two[0]) in (size, size // 2) or prod(two[0]) < size for size in sizes)
-        return bool(waves) and small and kinds[at].what in ("elementwise", "copy", "add")
+        makes = kinds[at].what in ("elementwise", "copy", "add") and kinds[at].name not in ASKS
+        return bool(waves) and small and makes
 
     @cached_property
     def _frequencies(self) -> set[int]:
