@@ -89,13 +89,17 @@ def as_one_source_would(table: pd.DataFrame, axis: str) -> Figures:
     """Recall of neighbours that two sources measure 10 % apart: by the third source, and by the prediction.
 
     Either names three for each true one, those it has furthest apart. Means over the sources, and their least
-    and most; where no size has three sources, n = 0.
+    and most; where no size has three sources, n = 0. And of those that one source measures 10 % apart, how
+    many another does, the same way round.
     """
     change = _changes(table, axis)
     change = change[change.notna().all(axis=1)]
-    found: dict[str, list[float]] = {"source": [], "mid": []}
+    found: dict[str, list[float]] = {"source": [], "mid": [], "another": []}
     for name in change.columns.drop("mid"):
         others = change.drop(columns=["mid", name])
+        apart = change[name].abs() >= _DIFFERS
+        same = others[apart].mul(np.sign(change[name][apart]), axis=0) >= _DIFFERS
+        found["another"] += same.to_numpy(dtype=np.float64).ravel().tolist()
         up, down = (_agreed(sign * others, 2) for sign in (1, -1))
         count = int((up | down).sum())
         for kind, said in (("source", change[name]), ("mid", change["mid"])):
@@ -110,6 +114,7 @@ def as_one_source_would(table: pd.DataFrame, axis: str) -> Figures:
         "least": min(found["source"]),
         "most": max(found["source"]),
         "predicted": float(np.mean(found["mid"])),
+        "another": float(np.mean(found["another"] or [0.0])),
     }
 
 
@@ -177,16 +182,18 @@ def of_sweeps() -> dict[str, Figures]:
 def as_calls(table: pd.DataFrame) -> pd.DataFrame:
     """The left-out third of GEMMs timed by the CPU, predicted as calls: a kernel and what is around it.
 
-    A call takes at least what the CPU does, and what launch and synchronization add to the kernel: medians of
-    the other two thirds, where the kernel is short (15 us) and where it no longer is (20 to 200 us).
+    A call takes at least what the CPU does, and what launch and synchronization add to the kernel: of the
+    other two thirds, where the kernel is short (15 us) and where it no longer is (20 to 200 us). The middle
+    takes the medians of both; the range also has what 90 % of those calls vary by.
     """
     sizes = zip(table["m"], table["n"], table["k"], table["batch"], strict=True)
     judging = np.asarray([left_out(*map(int, one)) for one in sizes])
-    fit = table[~judging]
-    least = fit["time_us"][fit["mid"] < 15].median()
-    more = (fit["time_us"] - fit["mid"])[fit["mid"].between(20, 200)].median()
-    rest = table[judging]
-    return rest.assign(**{end: np.maximum(rest[end] + more, least) for end in ("low", "mid", "high")})
+    fit, rest = table[~judging], table[judging]
+    least = fit["time_us"][fit["mid"] < 15]
+    more = (fit["time_us"] - fit["mid"])[fit["mid"].between(20, 200)]
+    at = {"low": 0.05, "mid": 0.5, "high": 0.95}
+    around = {end: (float(more.quantile(q)), float(least.quantile(q))) for end, q in at.items()}
+    return rest.assign(**{end: np.maximum(rest[end] + add, floor) for end, (add, floor) in around.items()})
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -170,6 +170,7 @@ def test_a_source_names_what_two_others_measured_as_the_prediction_does() -> Non
         "least": 0.0,
         "most": 0.0,
         "predicted": pytest.approx(1 / 3),
+        "another": 0.5,
     }
     found = as_one_source_would(table.assign(c=stepped), "m")
-    assert found == {"n": 10, "by_a_source": 1.0, "least": 1.0, "most": 1.0, "predicted": 1.0}
+    assert found == {"n": 10, "by_a_source": 1.0, "least": 1.0, "most": 1.0, "predicted": 1.0, "another": 1.0}

@@ -118,3 +118,4 @@ def test_batched_gemms_timed_as_calls_are_within_10_percent() -> None:
     kernels, calls = predictions.judged(table), predictions.judged(predictions.as_calls(table))
     assert float(calls["n"]) >= 15
     assert float(calls["median"]) <= 0.10 < float(kernels["median"])
+    assert float(calls["in_range"]) >= 0.90
