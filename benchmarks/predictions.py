@@ -89,12 +89,12 @@ def as_one_source_would(table: pd.DataFrame, axis: str) -> Figures:
     """Recall of neighbours that two sources measure 10 % apart: by the third source, and by the prediction.
 
     Either names three for each true one, those it has furthest apart. Means over the sources, and their least
-    and most; where no size has three sources, n = 0. And of those that one source measures 10 % apart, how
-    many another does, the same way round.
+    and most; where no size has three sources, n = 0. Of those that one source measures 10 % apart, how many
+    ``another`` does, the same way round; and how far off the mean of two the third is, and the prediction (ln).
     """
     change = _changes(table, axis)
     change = change[change.notna().all(axis=1)]
-    found: dict[str, list[float]] = {"source": [], "mid": [], "another": []}
+    found: dict[str, list[float]] = {"source": [], "mid": [], "another": [], "source off": [], "mid off": []}
     for name in change.columns.drop("mid"):
         others = change.drop(columns=["mid", name])
         apart = change[name].abs() >= _DIFFERS
@@ -106,6 +106,7 @@ def as_one_source_would(table: pd.DataFrame, axis: str) -> Figures:
             first = said.abs().sort_values(ascending=False, kind="stable").index[: 3 * count]
             right = (said > 0) & up | (said < 0) & down
             found[kind].append(float(right.loc[first].sum() / max(count, 1)))
+            found[f"{kind} off"].append(float((said - others.mean(axis=1)).abs().mean()))
     if len(found["source"]) < 3 or not len(change):
         return {"n": 0}
     return {
@@ -115,6 +116,8 @@ def as_one_source_would(table: pd.DataFrame, axis: str) -> Figures:
         "most": max(found["source"]),
         "predicted": float(np.mean(found["mid"])),
         "another": float(np.mean(found["another"] or [0.0])),
+        "source_off": float(np.mean(found["source off"])),
+        "predicted_off": float(np.mean(found["mid off"])),
     }
 
 

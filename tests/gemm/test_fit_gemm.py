@@ -171,6 +171,9 @@ def test_a_source_names_what_two_others_measured_as_the_prediction_does() -> Non
         "most": 0.0,
         "predicted": pytest.approx(1 / 3),
         "another": 0.5,
+        "source_off": pytest.approx(np.log(1.2) * (0.5 + 0.5 + 1.0) / 3 / 10),
+        "predicted_off": pytest.approx(np.log(1.2) * (0.5 + 0.5 + 0.0) / 3 / 10),
     }
     found = as_one_source_would(table.assign(c=stepped), "m")
-    assert found == {"n": 10, "by_a_source": 1.0, "least": 1.0, "most": 1.0, "predicted": 1.0, "another": 1.0}
+    assert (found["by_a_source"], found["predicted"], found["another"]) == (1.0, 1.0, 1.0)
+    assert (found["source_off"], found["predicted_off"]) == pytest.approx((0.0, 0.0))
