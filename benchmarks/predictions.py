@@ -90,7 +90,7 @@ def as_one_source_would(table: pd.DataFrame, axis: str) -> Figures:
 
     Either names three for each true one, those it has furthest apart. Means over the sources, and their least
     and most; where no size has three sources, n = 0. Of those that one source measures 10 % apart, how many
-    ``another`` does, the same way round; and how far off the mean of two the third is, and the prediction (ln).
+    ``another`` does, the same way round; and how far the third, and the prediction, is off two (ln).
     """
     change = _changes(table, axis)
     change = change[change.notna().all(axis=1)]
