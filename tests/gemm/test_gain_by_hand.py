@@ -25,7 +25,7 @@ def timed(n: int, *times: float | None, basis: Any = "model", m: int = 4096, k: 
     """A prediction with these times, and its rates with these figures."""
     found = predict_gemm(m, n, k, gpu=A100)
     assert found.chosen is not None
-    plain = {"ratio_error_frac": 1.0, "high_frac": 1.25}  # the GPU that the errors of ratios are from
+    plain = {"ratio_error_frac": 1.0, "high": 1.25}  # the GPU that the errors of ratios are from
     chosen = replace(found.chosen, rates=replace(found.chosen.rates, **(plain | rates)))  # type: ignore[arg-type]
     low, mid, high = times
     return replace(found, time_us=Estimate(low, mid, high, basis), chosen=chosen)
@@ -75,7 +75,7 @@ def test_a_tenth_of_a_changed_rate_is_error_too(mid: float, change: float) -> No
 def test_of_a_gpu_that_is_less_known_ratios_are_less_known(
     high_frac: float, ratio_frac: float, wider: float
 ) -> None:
-    then = timed(3072, 1e-3, 75.0, 1e6, high_frac=high_frac, ratio_error_frac=ratio_frac)
+    then = timed(3072, 1e-3, 75.0, 1e6, high=high_frac, ratio_error_frac=ratio_frac)
     ratio = made(timed(4096, 1.0, 100.0, 1e6), then).time_ratio
     assert ratio.high == pytest.approx(0.75 * math.exp(0.12 * wider))
     assert ratio.low == pytest.approx(0.75 * math.exp(-0.12 * wider))
@@ -136,7 +136,7 @@ def test_a_time_without_a_range_saves_nothing_that_is_known(lacking: int) -> Non
 @pytest.mark.parametrize("high", [200.0, None])
 def test_a_present_time_that_is_only_bounded(high: float | None, wider: float) -> None:
     """By the model what the rate leaves open is taken out of the other time, once."""
-    then = timed(3072, 10.0, 50.0, 200.0, high_frac=1.25**wider)
+    then = timed(3072, 10.0, 50.0, 200.0, high=1.25**wider)
     assert then.chosen is not None
     low_frac, high_frac = then.chosen.rates.range_of(then.m, then.n, then.k, 50.0)
     found = made(timed(4096, 90.0, None, high), then)

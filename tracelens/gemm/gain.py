@@ -186,7 +186,7 @@ def _wider(one: Prediction) -> float:
     """How much less is known of this GPU than of those that were measured."""
     if one.chosen is None:
         return 1.0
-    return max(1.0, math.log(one.chosen.rates.high_frac) / math.log(_HIGH_OF_A100))
+    return max(1.0, math.log(one.chosen.rates.high) / math.log(_HIGH_OF_A100))
 
 
 def _ladder_range(one: Prediction, gpu: Gpu, measured: Measurements | None) -> tuple[float, float]:

@@ -7,7 +7,7 @@ Without measurements the rates of a GPU are its datasheet's figures times what i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -44,48 +44,30 @@ class Cast(NamedTuple):
     element_bytes: float  # moved per element
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """The rates of one GPU for one type; what the cost of every tile is computed from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates(Shares):
+    """The rates of one GPU for one type: its shares, and what they make of its datasheet."""
 
     sms: int
     multiply_tflops: float  # whole GPU, inside the K loop of a 128x256 tile
-    load_elements: float  # how much a tile's loads slow its multiplies: see ``cost.tile_slowdown``
-    partial_wave_frac: float  # an almost empty last wave costs this share of a full one
-    first_wave_frac: float  # the same where the first wave is the last: fewer tiles than SMs
-    store_frac: float  # share of a wave's output store that no computation hides
     bandwidth_gbps: float  # achieved
-    fixed_us: float  # a kernel's start and end
-    split_us: float  # what summing up slices of K costs besides its traffic
-    sm_gbps: float  # what one SM loads into its shared memory
-    cluster_load_frac: float  # share of those loads left where a cluster loads an operand together
-    cached_mb: float  # operands of this size come from the L2 cache
     l2_gbps: float
-    sustained_loss_frac: float  # rate lost to power in a long kernel
-    sustained_us: float  # half of that loss is there in a kernel of this length
     casts: tuple[Cast, ...]  # of 16-bit activations before the GEMM: see ``cost.cast_us``; () for it alone
-    whole_tiles_above_m: float  # from M above it the library takes no tile below 128x128
-    ragged_frac: float  # see ``cost.ragged``
-    tile_us: float  # a tile's start and end beside its K loop and its store
-    long_k_frac: float  # see ``cost.long_k``
-    whole_m_frac: float  # how the library ranks a tile that divides M: its time times this
-    whole_n_frac: float
-    ratio_error_frac: float  # error of the ratio of two times beside ``tracelens.gemm.gain``'s
-    told_apart_m: float  # ln of the time per FLOP by which neighbours along M must be predicted to differ
-    told_apart_n: float  # to be called so; along N
-    low_frac: float  # range: low = mid * low_frac, high = mid * high_frac
-    high_frac: float
-    low_small_frac: float  # the same where M, N or K is below ``SMALL``
-    high_small_frac: float
-    few: tuple[float, ...]  # instead where M is at most ``FEW``, and where the time is under ``SHORT_US``;
-    short: tuple[float, ...]  # () where that is not known by itself
-    source: str
+
+    @property
+    def low_frac(self) -> float:
+        """The range of large shapes: low = mid * low_frac, high = mid * high_frac."""
+        return self.low
+
+    @property
+    def high_frac(self) -> float:
+        return self.high
 
     def range_of(self, m: int, n: int, k: int, mid_us: float) -> tuple[float, float]:
         """Low and high end of the range of a time, as factors of its middle."""
         if min(m, n, k) >= SMALL:
-            return self.low_frac, self.high_frac
-        small = self.low_small_frac, self.high_small_frac
+            return self.low, self.high
+        small = self.low_small, self.high_small
         low, high = (self.few if m <= FEW else self.short if mid_us < SHORT_US else ()) or small
         return low, high
 
@@ -214,39 +196,14 @@ def rates_of_unknown(sms: int, multiply_tflops: float, bandwidth_gbps: float) ->
 
 
 def _rates(shares: Shares, sms: int, tflops: float, bandwidth_gbps: float, load_elements: float) -> Rates:
+    own = {one.name: getattr(shares, one.name) for one in fields(Shares)} | {"load_elements": load_elements}
     return Rates(
+        **own,
         sms=sms,
         multiply_tflops=round(tflops, 4),
-        load_elements=load_elements,
-        partial_wave_frac=shares.partial_wave_frac,
-        first_wave_frac=shares.first_wave_frac,
-        store_frac=shares.store_frac,
         bandwidth_gbps=round(bandwidth_gbps, 2),
-        fixed_us=shares.fixed_us,
-        split_us=shares.split_us,
-        sm_gbps=shares.sm_gbps,
-        cluster_load_frac=shares.cluster_load_frac,
-        cached_mb=shares.cached_mb,
         l2_gbps=round(shares.l2_sm_gbps * sms, 2),
-        sustained_loss_frac=shares.sustained_loss_frac,
-        sustained_us=shares.sustained_us,
         casts=tuple(map(Cast, shares.cast_us, shares.cast_row_ns, shares.cast_bytes)),
-        whole_tiles_above_m=shares.whole_tiles_above_m,
-        ragged_frac=shares.ragged_frac,
-        tile_us=shares.tile_us,
-        long_k_frac=shares.long_k_frac,
-        whole_m_frac=shares.whole_m_frac,
-        whole_n_frac=shares.whole_n_frac,
-        ratio_error_frac=shares.ratio_error_frac,
-        told_apart_m=shares.told_apart_m,
-        told_apart_n=shares.told_apart_n,
-        low_frac=shares.low,
-        high_frac=shares.high,
-        low_small_frac=shares.low_small,
-        high_small_frac=shares.high_small,
-        few=shares.few,
-        short=shares.short,
-        source=shares.source,
     )
 
 
