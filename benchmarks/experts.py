@@ -220,7 +220,7 @@ def fit(table: pd.DataFrame, gpu: Gpu, dtype: str, source: str) -> ExpertShares:
 
 
 def _toml(dtype: str, gpu: Gpu, shares: ExpertShares) -> str:
-    lines = [f"[{dtype}.{gpu.name}]", f"capability = {list(gpu.compute_capability or ())}"]
+    lines = [f"[{dtype}.{gpu.name}]"]
     for name in ExpertShares.__dataclass_fields__:
         if value := getattr(shares, name):
             lines.append(f"{name} = {json.dumps(value)}")

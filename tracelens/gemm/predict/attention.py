@@ -199,7 +199,7 @@ class _KernelRun:
         basis: Basis = "model"
         modelled, correction = self.modelled(lines), None
         if self.measured is not None:
-            fit = _fit(_Same(self.measured), self.gpu)
+            fit = _fit(self.measured, self.gpu)
             correction = fit.correction(self.call, self.kernel.backend, model_range_frac=rate.range_frac)
         floor = self._floor_us(lines)
         factor, range_frac, notes = 1.0, rate.range_frac, [rate.source]
@@ -259,42 +259,18 @@ def _correct(correction: Correction, lines: Derivation) -> float:
 def _unknown(call: AttentionProblem, kernel: Kernel, why: str, missing: str) -> AttentionPrediction:
     return AttentionPrediction(
         time_us=Estimate(None, None, None, "model"),
-        kernel_us=None,
         backend=kernel.backend,
         backend_why=why,
         head_dim=kernel.head_dim,
         block_q=kernel.block_q,
         block_k=kernel.block_k,
-        tiles=None,
-        waves=None,
         useful_flops=float(call.useful_flops),
-        computed_flops=None,
-        floor_us=None,
-        terms=(),
-        notes=(),
         unknown=missing,
     )
 
 
-class _Same:
-    """A key for the cache: the very object, for measurements are not hashable."""
-
-    __slots__ = ("measured",)
-
-    def __init__(self, measured: Measurements) -> None:
-        self.measured = measured
-
-    def __hash__(self) -> int:
-        return id(self.measured)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.measured is self.measured
-
-
 @lru_cache(maxsize=8)
-def _fit(same: _Same, gpu: Gpu) -> AttentionFit:
-    measured = same.measured
-
+def _fit(measured: Measurements, gpu: Gpu) -> AttentionFit:
     def model_us(call: AttentionProblem, backend: str) -> float | None:
         try:
             kernel = _kernel(call, backend, gpu)

@@ -8,7 +8,7 @@ from tracelens.gemm.predict.derivation import Term
 from tracelens.results import Estimate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPrediction:
     """What one attention call takes, and why. None = not known; ``unknown`` says why.
 
@@ -16,19 +16,21 @@ class AttentionPrediction:
     """
 
     time_us: Estimate
-    kernel_us: float | None  # of the middle estimate, the main kernel alone; None for unfused attention
+    kernel_us: float | None = (
+        None  # of the middle estimate, the main kernel alone; None for unfused attention
+    )
     backend: str
     backend_why: str
     head_dim: int | None  # the kernel computes with
-    block_q: int | None
-    block_k: int | None
-    tiles: int | None
-    waves: float | None
+    block_q: int | None = None
+    block_k: int | None = None
+    tiles: int | None = None
+    waves: float | None = None
     useful_flops: float  # of scores that are not masked
-    computed_flops: float | None  # with masked parts of blocks and padded head dimensions
-    floor_us: float | None  # useful operations at the peak or bytes at the bandwidth, the larger
-    terms: tuple[Term, ...]  # the last value is the middle estimate
-    notes: tuple[str, ...]  # where the rate is from, what is left out
+    computed_flops: float | None = None  # with masked parts of blocks and padded head dimensions
+    floor_us: float | None = None  # useful operations at the peak or bytes at the bandwidth, the larger
+    terms: tuple[Term, ...] = ()  # the last value is the middle estimate
+    notes: tuple[str, ...] = ()  # where the rate is from, what is left out
     unknown: str | None = None  # why there is no estimate
 
     @property

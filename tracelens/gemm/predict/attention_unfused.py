@@ -130,18 +130,12 @@ def _prediction(
     pairs = visible_pairs(call.seq_q, call.seq_k, causal=call.causal, window=call.window)
     return AttentionPrediction(
         time_us=time_us,
-        kernel_us=None,
         backend="math",
         backend_why=why,
         head_dim=call.head_dim,
-        block_q=None,
-        block_k=None,
-        tiles=None,
-        waves=None,
         # Backward, nothing is computed again: four products of the fused kernels' five.
         useful_flops=float(call.batch * call.heads * pairs * width),
         computed_flops=float(call.rows * call.seq_k * width),
-        floor_us=None,
         terms=lines.done(),
         notes=(words.SCORES_CROSS_MEMORY,),
         unknown=unknown,

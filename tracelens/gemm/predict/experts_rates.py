@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 
 from tracelens.gemm.predict.rates import no_units
 from tracelens.gemm.predict.words import experts as words
-from tracelens.hardware import Gpu
+from tracelens.hardware import Gpu, find_gpu
 
 #: Bytes of an element with its scale: NVFP4 has one byte for 16 elements. Types run at the peak named.
 _TYPES = {
@@ -74,7 +74,7 @@ def expert_rates(gpu: Gpu, dtype: str) -> ExpertRates | str:
         return why
     of_type = _shares().get("bf16" if dtype == "fp16" else dtype, {})
     own = of_type.get(gpu.name)
-    shares = own[1] if own is not None else _like(of_type, gpu.compute_capability)
+    shares = own or _like(of_type, gpu.compute_capability)
     if shares is None:
         return words.unmeasured(gpu.title, dtype)
     return rates_of(gpu, dtype, shares, derived=own is None)
@@ -91,30 +91,19 @@ def rates_of(gpu: Gpu, dtype: str, shares: ExpertShares, *, derived: bool = Fals
     return ExpertRates(gpu.sms, peak, gpu.bandwidth_gbps, size, shares, derived)
 
 
-_Capability = tuple[int, int]
-
-
-def _like(
-    known: dict[str, tuple[_Capability, ExpertShares]], capability: _Capability | None
-) -> ExpertShares | None:
+def _like(known: dict[str, ExpertShares], capability: tuple[int, int] | None) -> ExpertShares | None:
     """The shares of a GPU of the same architecture: compute capability to the first digit, nearest below."""
     if capability is None:
         return None
-    near = [(at, shares) for at, shares in known.values() if at[0] == capability[0] and at <= capability]
-    return max(near, key=lambda one: one[0], default=(None, None))[1]
+    of = {name: find_gpu(None, override=name).compute_capability or (0, 0) for name in known}
+    near = [name for name, at in of.items() if at[0] == capability[0] and at <= capability]
+    return known[max(near, key=of.__getitem__)] if near else None
 
 
 @lru_cache(maxsize=1)
-def _shares() -> dict[str, dict[str, tuple[_Capability, ExpertShares]]]:
+def _shares() -> dict[str, dict[str, ExpertShares]]:
     text = resources.files("tracelens.gemm.predict").joinpath("experts.toml").read_text(encoding="utf-8")
-    names = [one.name for one in fields(ExpertShares)]
     return {
-        dtype: {
-            gpu: (
-                (row["capability"][0], row["capability"][1]),
-                ExpertShares(**{name: row[name] for name in names if name in row}),
-            )
-            for gpu, row in gpus.items()
-        }
+        dtype: {gpu: ExpertShares(**figures) for gpu, figures in gpus.items()}
         for dtype, gpus in tomllib.loads(text).items()
     }
