@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tracelens
+from tests.kept import analyzed
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import Analysis
 
@@ -159,10 +160,9 @@ def test_another_gpu_can_be_named(analysis: Analysis) -> None:
     assert other.report.gpu.peak_tflops["bf16"] == 312
 
 
-def test_the_fixed_twin_loses_the_finding() -> None:
-    fixed = tracelens.analyze(ROOT / "sample_traces" / "generated_gpt2_vocab50304.json.gz").report
-    broken = tracelens.analyze(SAMPLE).report
-    assert any(finding.rule == "TL101" for finding in broken.findings)
+def test_the_fixed_twin_loses_the_finding(analysis: Analysis) -> None:
+    fixed = analyzed(ROOT / "sample_traces" / "generated_gpt2_vocab50304.json.gz").report
+    assert any(finding.rule == "TL101" for finding in analysis.report.findings)
     assert not any(finding.rule == "TL101" for finding in fixed.findings)
     assert any(check.rule == "TL101" and check.state == "passed" for check in fixed.checks)
 
@@ -193,9 +193,11 @@ def test_layers_of_a_row_are_shown_as_runs(analysis: Analysis) -> None:
     assert {row.layers for row in analysis.report.gemms if row.component == "logits"} == {None}
 
 
-def test_the_step_without_the_profiler_comes_from_the_captures_metadata(tmp_path: Path) -> None:
+def test_the_step_without_the_profiler_comes_from_the_captures_metadata(
+    analysis: Analysis, tmp_path: Path
+) -> None:
     trace = json.loads(gzip.decompress(SAMPLE.read_bytes()))
-    profiled = tracelens.analyze(SAMPLE).report
+    profiled = analysis.report
     assert profiled.summary.unprofiled.median_ms is None and profiled.summary.unprofiled.why
     before = [profiled.summary.step_ms.median * frac for frac in (0.80, 0.79, 0.81)]
     trace["tracelens"] = {"time": {"clock": "cuda_events", "before_ms": before, "after_ms": before}}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import tracelens
+from tests.kept import analyzed
 from tracelens import assistant
 from tracelens.errors import InputError, UsageError
 from tracelens.results.json import to_json
@@ -25,7 +25,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("saved")
     files = {"before": folder / "before.json", "after": folder / "after.json"}
     for trace, path in zip((BEFORE, AFTER), files.values(), strict=True):
-        path.write_bytes(to_json(tracelens.analyze(trace).report))
+        path.write_bytes(to_json(analyzed(trace).report))
     return files
 
 

@@ -34,6 +34,11 @@ def _report(path: Path) -> Report:
     return analyzed(path).report
 
 
+@cache
+def _page(path: Path) -> str:
+    return render_html(_report(path))
+
+
 def _terminal(report: Report, width: int, *, verbose: bool = False) -> str:
     file = io.StringIO()
     render_terminal(report, console=Console(file=file, width=width), verbose=verbose)
@@ -68,7 +73,7 @@ def test_terminal_page_and_markdown_say_the_same(path: Path) -> None:
     report = _report(path)
     told = [
         _terminal(report, 120, verbose=True),
-        render_html(report),
+        _page(path),
         render_report_markdown(report).replace("\\", ""),
     ]
     for share in groups.group_shares(report):
@@ -102,7 +107,7 @@ def test_terminal_and_page_name_the_same_component_as_the_largest(path: Path) ->
     shares = groups.group_shares(report)
     largest = max(shares, key=lambda one: one.ms_per_step)
     assert listed.splitlines()[1].startswith(f"{largest.title} ")
-    page = render_html(report)
+    page = _page(path)
     assert f">{largest.title}</span><b>{f.pct(largest.frac)}</b>" in page
     assert f"Components and layers <small>{largest.short} {f.pct(largest.frac)}" in page
 
@@ -119,7 +124,7 @@ def test_findings_together_save_no_more_than_each_of_them_alone(path: Path) -> N
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name.partition(".")[0])
 def test_no_section_is_only_its_heading(path: Path) -> None:
-    page = render_html(_report(path))
+    page = _page(path)
     assert len(page.encode()) <= 300_000
     for section in re.findall(r"<section .*?</section>", page, re.DOTALL):
         heading, content = re.fullmatch(r"(.*?</h2>)(.*)", section, re.DOTALL).groups()  # type: ignore[union-attr]

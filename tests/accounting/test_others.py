@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kept import analyzed
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.accounting.others import _distinct, other_rows
 from tracelens.analysis import Analysis, analyze
@@ -336,7 +337,7 @@ def test_products_and_others_are_all_of_a_steps_time(tmp_path: Path, family: Any
 @pytest.mark.parametrize("prefix", ["d1_", "d2_", "d4_"])
 def test_nothing_is_lost_in_real_traces(prefix: str) -> None:
     (path,) = TRACES.glob(f"{prefix}*.json.gz")
-    done = analyze(path, shape_search=False)
+    done = analyzed(path)
     assert _counted_ms(done) == pytest.approx(done.report.summary.gpu_ms_per_step)
 
 
@@ -350,11 +351,7 @@ def _counted_ms(analysis: Analysis) -> float:
 def test_casts_of_fp32_weights_in_a_compiled_training_step() -> None:
     """modded-nanogpt casts the weights of its 11 MLPs in every forward."""
     (path,) = TRACES.glob("d1_*.json.gz")
-    casts = [
-        row
-        for row in rows_of(analyze(path, shape_search=False))
-        if row.kind == "cast" and row.component == "mlp.up"
-    ]
+    casts = [row for row in rows_of(analyzed(path)) if row.kind == "cast" and row.component == "mlp.up"]
     forward = next(row for row in casts if row.phase == "forward")
     assert (forward.calls_per_step, forward.layers, forward.dims) == (11.0, 11, (768, 3072))
     assert (forward.dtype_from, forward.dtype_to) == ("fp32", "bf16")

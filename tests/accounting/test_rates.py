@@ -10,6 +10,7 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
+from tests.kept import analyzed
 from tests.said import Listener
 from tracelens.accounting.rates import above, most_tflops, rate_of, work_known, work_why
 from tracelens.analysis import analyze
@@ -99,7 +100,7 @@ def test_what_was_reached_can_be_reached() -> None:
 def too_fast() -> Report:
     """The sample with the GEMMs of mlp.up in an eighth of their time."""
     sample = Path(__file__).resolve().parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
-    frame = analyze(sample, shape_search=False).kernels
+    frame = analyzed(sample).kernels
     fast = frame[(frame["component"] == "mlp.up") & frame["flops"].notna()]
     when = set(zip(fast["correlation"], fast["dur_ns"], strict=True))
     trace = json.loads(gzip.decompress(sample.read_bytes()))

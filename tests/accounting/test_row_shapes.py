@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.kept import analyzed
 from tests.said import Listener
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import analyze
@@ -234,7 +235,7 @@ def _rows(made: dict[str, Any], folder: Path) -> list[GemmRow]:
 def test_a_captured_graph_of_an_a100_has_its_products_bounded() -> None:
     """ViT-B: 197 tokens, hidden 768, feed-forward 3072, 12 heads of 64."""
     (path,) = TRACES.glob("d5_*.json.gz")
-    report = analyze(path, shape_search=False).report
+    report = analyzed(path).report
     ranges = {row.n_range for row in report.gemms if row.kind == "gemm" and row.n_range}
     assert ranges == {(2177, 2304), (2945, 3072), (641, 768), (705, 768)}
     assert all(row.m_range[0] <= 197 <= row.m_range[1] for row in report.gemms if row.m_range)
@@ -245,10 +246,6 @@ def test_a_captured_graph_of_an_a100_has_its_products_bounded() -> None:
 @pytest.mark.skipif(not TRACES.exists(), reason="the shared traces are not here")
 def test_muon_in_a_real_trace_is_all_shaped_where_its_operators_are_in_the_file() -> None:
     (path,) = TRACES.glob("d1_*.json.gz")
-    rows = [
-        row
-        for row in analyze(path, shape_search=False).report.gemms
-        if row.kernel_family == "triton_symmetric" and row.op
-    ]
+    rows = [row for row in analyzed(path).report.gemms if row.kernel_family == "triton_symmetric" and row.op]
     assert {row.batch for row in rows} == {1, 2, 8}
     assert all(row.shape_known == "exact" and row.flops for row in rows)

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kept import analyzed
 from tests.said import Listener
 from tests.trace.tools import event, kernel, launch
 from tracelens.accounting.steps import step_times, unprofiled_steps
-from tracelens.analysis import analyze
 from tracelens.attribution import attribute
 from tracelens.errors import UsageError
 from tracelens.results import StepTime
@@ -111,7 +111,7 @@ def test_the_first_steps_of_real_traces_are_as_long_as_the_others() -> None:
     if len(found) < 3:
         pytest.skip("no such traces beside this checkout")
     for path in found:
-        report = analyze(path, shape_search=False).report
+        report = analyzed(path).report
         first, *others = (step.duration_ms for step in report.steps)
         assert first == pytest.approx(median(others), rel=0.05), path.name
         exposed = sum(row.exposed_ms_per_step for row in report.communication)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kept import analyzed
 from tests.said import Listener
 from tests.synthetic import ModelSpec, Options, build
 from tests.trace.tools import read
@@ -23,9 +24,19 @@ SHARED = Path(__file__).parents[3] / "shared" / "traces"
 SPEC = ModelSpec(hidden=768, heads=12, vocab=50304, layers=4, sequence=1024, micro_batch=4)
 
 
-def report_of(spec: ModelSpec, options: Options, folder: Path) -> Report:
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return _report_of(Options(steps=2, attention="math"), tmp_path_factory.mktemp("math"))
+
+
+@pytest.fixture(scope="module")
+def after(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return _report_of(Options(steps=2, attention="flash"), tmp_path_factory.mktemp("flash"))
+
+
+def _report_of(options: Options, folder: Path) -> Report:
     path = folder / "trace.json.gz"
-    path.write_bytes(gzip.compress(build(spec, options).text().encode(), 1))
+    path.write_bytes(gzip.compress(build(SPEC, options).text().encode(), 1))
     return analyze(path, shape_search=False).report
 
 
@@ -48,10 +59,8 @@ def attention_ms(report: Report, *, core: bool = True) -> float:
 
 
 def test_what_the_finding_counts_is_gone_from_the_trace_with_fused_attention(
-    tmp_path: Path, said: Listener
+    before: Report, after: Report, said: Listener
 ) -> None:
-    before = report_of(SPEC, Options(steps=2, attention="math"), tmp_path)
-    after = report_of(SPEC, Options(steps=2, attention="flash"), tmp_path)
     finding = finding_of(before)
     gone = attention_ms(before) - attention_ms(after, core=False)
     counted = dict(finding.evidence["chain_ms"])
@@ -61,22 +70,19 @@ def test_what_the_finding_counts_is_gone_from_the_trace_with_fused_attention(
     said(check_of(after).why)
 
 
-def test_the_middle_is_no_more_than_the_fused_trace_saves(tmp_path: Path) -> None:
-    before = report_of(SPEC, Options(steps=2, attention="math"), tmp_path)
-    after = report_of(SPEC, Options(steps=2, attention="flash"), tmp_path)
+def test_the_middle_is_no_more_than_the_fused_trace_saves(before: Report, after: Report) -> None:
     saving = finding_of(before).saving_ms
     took = attention_ms(before) - attention_ms(after)
     assert saving.low is not None and saving.mid is not None
     assert 0 < saving.low < saving.mid <= took
 
 
-def test_what_a_finding_names_is_what_the_tables_hold(tmp_path: Path) -> None:
-    report = report_of(SPEC, Options(steps=2, attention="math"), tmp_path)
-    finding = finding_of(report)
+def test_what_a_finding_names_is_what_the_tables_hold(before: Report) -> None:
+    finding = finding_of(before)
     parts = finding.evidence["chain_ms"]
-    rows = {row.id: row for row in report.gemms}
+    rows = {row.id: row for row in before.gemms}
     assert sum(rows[name].time_ms_per_step for name in finding.gemms) == pytest.approx(parts["products"])
-    softmax = sum(row.time_ms_per_step for row in report.components if row.component == "attention.softmax")
+    softmax = sum(row.time_ms_per_step for row in before.components if row.component == "attention.softmax")
     assert parts["softmax"] == pytest.approx(softmax)
 
 
@@ -107,7 +113,7 @@ def test_a_real_encoder_layer_kernel_by_kernel() -> None:
         for event in events
         if event.get("cat") == "kernel" and any(name in event["name"] for name in names)
     ]
-    report = analyze(path, shape_search=False).report
+    report = analyzed(path).report
     finding = finding_of(report)
     assert len(times) == 3 * 7
     assert sum(finding.evidence["chain_ms"].values()) == pytest.approx(sum(times) / 3 / 1e3)
@@ -127,4 +133,4 @@ def test_real_traces_with_fused_attention_or_none(name: str, state: str) -> None
     path = SHARED / f"{name}.json.gz"
     if not path.is_file():
         pytest.skip("this trace is not here")
-    assert check_of(analyze(path, shape_search=False).report).state == state
+    assert check_of(analyzed(path).report).state == state

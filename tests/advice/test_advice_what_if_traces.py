@@ -33,7 +33,7 @@ TRACES = sorted(path for path in SHARED.glob("*.json.gz") if "54MB" not in path.
 )
 def test_no_change_breaks_on_a_real_trace(path: Path) -> None:
     try:
-        report = analyze(path).report
+        report = analyzed(path).report
     except InputError:
         pytest.skip("not a trace that can be analyzed")
     step = step_of(report)
@@ -72,7 +72,7 @@ def test_two_real_traces_of_one_model_predict_each_others_products(
     Attention is left out: its windows changed between the two.
     """
     pair = [
-        analyze(path).report
+        analyzed(path).report
         for path in (
             SHARED / "d1_h100_nanogpt_compile_8gpu_rank0_2025-10.json.gz",
             SHARED / "job_h100_nanogpt_8ranks" / "rank0_trace.json.gz",

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.kept import analyzed
 from tests.trace.tools import need_shared
-from tracelens.analysis import analyze
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.hardware import find_gpu
@@ -25,17 +24,12 @@ from tracelens.step.whatif import scenario
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 
-@cache
-def report_of(path: Path) -> Report:
-    return analyze(path, shape_search=False).report
-
-
 def sample(name: str) -> Report:
-    return report_of(SAMPLES / f"h100-sxm_{name}.json.gz")
+    return analyzed(SAMPLES / f"h100-sxm_{name}.json.gz").report
 
 
 def shared(name: str) -> Report:
-    return report_of(need_shared(name))
+    return analyzed(need_shared(name)).report
 
 
 def finding(report: Report, rule: str) -> Finding:

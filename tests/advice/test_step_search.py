@@ -11,6 +11,7 @@ import pytest
 import tracelens
 from tests.advice.advice_steps import H100, Shape, dims_of, model_of, rows_of
 from tests.effort import unit
+from tests.kept import analyzed
 from tests.said import Listener
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import Analysis
@@ -374,7 +375,7 @@ TRACES = [
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name[:12])
 def test_a_saved_report_gives_what_its_trace_gives(path: Path, tmp_path: Path) -> None:
-    analysis = tracelens.analyze(path)
+    analysis = analyzed(path)
     saved = tmp_path / "anything.txt"  # told by content, not by name
     analysis.save(saved)
     fresh = tracelens.suggest(path)

@@ -12,6 +12,7 @@ import pytest
 
 import tracelens
 from tests.browser import devtools
+from tests.kept import analyzed
 from tests.render import sample_report
 from tests.render.sample_search import FOUND
 from tracelens.render.plots import Plots
@@ -34,7 +35,7 @@ _TOUCH = 3.0  # pixels by which boxes of letters overlap without the letters doi
 @pytest.fixture(scope="module")
 def drawn() -> list[Plot]:
     made = Plots(replace(sample_report.full(), shape_search=FOUND))
-    return [*made, *tracelens.analyze(SAMPLE).plots, tracelens.compare(SAMPLE, TWIN).plots.components()]
+    return [*made, *Plots(analyzed(SAMPLE).report), tracelens.compare(SAMPLE, TWIN).plots.components()]
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.kept import analyzed
 from tests.render import sample_report
 from tests.render.sample_report import with_steps
 from tests.said import Listener
-from tracelens.analysis import Analysis, analyze
+from tracelens.analysis import Analysis
 from tracelens.api import compare as compare_reports
 from tracelens.comparison.gemms import match_gemms
 from tracelens.comparison.step_change import mixed_otherwise, spread, step_change
@@ -579,7 +579,7 @@ def test_the_page_is_small_needs_no_network_and_says_what_the_terminal_says() ->
 
 
 def test_the_function_takes_paths_analyses_and_reports(tmp_path: Path) -> None:
-    analysis = analyze(SAMPLES[0])
+    analysis = analyzed(SAMPLES[0])
     analysis.save(tmp_path / "before.json")
     results = [
         tracelens.compare(one, SAMPLES[1])

@@ -13,9 +13,9 @@ import pytest
 
 from tests.compare.parsed import Parsed
 from tests.compare.test_folders import ranks
+from tests.kept import analyzed
 from tests.render import sample_report
 from tests.said import Listener
-from tracelens.analysis import analyze
 from tracelens.api import compare as compare_reports
 from tracelens.api import compare_folders
 from tracelens.render.compare_figures import (
@@ -38,7 +38,7 @@ SAMPLES = [ROOT / "sample_traces" / f"generated_gpt2_vocab{size}.json.gz" for si
 
 @cache
 def samples() -> Comparison:
-    before, after = (analyze(path).report for path in SAMPLES)
+    before, after = (analyzed(path).report for path in SAMPLES)
     return compare_reports(before, after)
 
 
@@ -178,7 +178,7 @@ def test_a_fact_at_the_top_is_not_said_again_below(said: Listener) -> None:
 
 
 def test_the_same_recording_twice_is_quiet() -> None:
-    report = analyze(SAMPLES[0]).report
+    report = analyzed(SAMPLES[0]).report
     page = render_compare_html(compare_reports(report, report))
     assert "h-causes" not in page
     assert not re.search(r'<rect class="(less|more)"', page) and "n-step identical" in page
@@ -197,7 +197,7 @@ def test_the_page_of_folders_draws_the_job_and_its_ranks(tmp_path: Path) -> None
 
 def test_the_published_numbers_are_those_of_the_page() -> None:
     found = samples()
-    assert found.before.steps_ms == [step.duration_ms for step in analyze(SAMPLES[0]).report.steps]
+    assert found.before.steps_ms == [step.duration_ms for step in analyzed(SAMPLES[0]).report.steps]
     gemms = next(part for part in found.parts if part.name == "GEMMs and attention")
     rows = [row.after.time_ms_per_step or 0.0 for row in found.gemms if row.after]
     assert math.isclose(gemms.after_ms, sum(rows))

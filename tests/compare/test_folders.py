@@ -20,9 +20,10 @@ import tracelens
 from tests import kept
 from tests.cli import running
 from tests.compare.parsed import only_ours
+from tests.kept import analyzed
 from tests.render import sample_report
 from tests.said import Listener
-from tracelens.analysis import Analysis, analyze
+from tracelens.analysis import Analysis
 from tracelens.api import compare_folders
 from tracelens.errors import InputError, UsageError
 from tracelens.gates import judge_comparison
@@ -312,7 +313,7 @@ def test_one_file_on_each_side_needs_no_name_in_common(tmp_path: Path) -> None:
 def test_reports_and_traces_mix_and_a_saved_report_is_the_partner_of_its_trace(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "gpt2.json.gz").write_bytes(SAMPLES[0].read_bytes())
-    after = save(tmp_path / "b", {"gpt2.report.json": analyze(SAMPLES[1]).report})
+    after = save(tmp_path / "b", {"gpt2.report.json": analyzed(SAMPLES[1]).report})
     result = compare_folders(tmp_path / "a", after)
     assert result.pairs[0].name == "gpt2" and result.before.generated
     assert "vocab 50257 -> 50304" in {one.change.said for one in result.changes}

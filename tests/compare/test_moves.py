@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tests.compare.parsed import Parsed
 from tests.compare.test_compare import BASE, shared
+from tests.kept import analyzed
 from tests.render import sample_report
 from tests.render.sample_report import with_steps
 from tests.said import Listener
@@ -338,10 +339,8 @@ def test_the_p_of_the_verdict_is_said_in_words(said: Listener) -> None:
 
 def test_a_prediction_stands_beside_what_was_measured_above_all_else(said: Listener) -> None:
     root = Path(__file__).resolve().parents[2] / "sample_traces"
-    from tracelens.analysis import analyze
-
     result = compare_reports(
-        *(analyze(root / f"generated_gpt2_vocab{size}.json.gz").report for size in (50257, 50304))
+        *(analyzed(root / f"generated_gpt2_vocab{size}.json.gz").report for size in (50257, 50304))
     )
     first = result.reasons[0]
     # no GPU ran them

@@ -11,7 +11,7 @@ from statistics import median
 
 import pytest
 
-from tracelens import analyze
+from tests.kept import analyzed
 from tracelens.gemm import parse_kernel_name
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
@@ -26,7 +26,7 @@ _OTHERS = ("triton", "gemv", "cublas_dot")
 
 def pairs(pattern: str, *, with_kernel: bool) -> list[tuple[float, Estimate]]:
     """(measured, predicted) of each row of exact shape, per call, in microseconds."""
-    report = analyze(next(TRACES.glob(pattern))).report
+    report = analyzed(next(TRACES.glob(pattern))).report
     gpu = find_gpu(None, override=report.gpu.name)
     found = []
     for row in report.gemms:

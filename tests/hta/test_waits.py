@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
+from tests.kept import analyzed
 from tracelens.analysis import Analysis, analyze
 from tracelens.cli.analyze import analyze as command
 from tracelens.errors import UsageError
 from tracelens.hta.library import LibraryMissing, library
 from tracelens.render.html import render_html
-from tracelens.results import Report
+from tracelens.results import IdleCause, PathPart, Report, Waits
 from tracelens.results.json import from_json, to_json
 from tracelens.results.schema import json_schema
 
@@ -136,9 +138,14 @@ def test_a_kernel_is_what_the_report_says_it_is_whatever_its_name(tmp_path: Path
     assert (waits.compute_ms, waits.non_compute_ms, waits.overlap_frac) == pytest.approx((0.1, 0.1, 0.0))
 
 
+def anew() -> Analysis:
+    """The sample analyzed, and nothing known of its waits."""
+    return replace(analyzed(SAMPLE))
+
+
 @cache
 def sample() -> Report:
-    return analyze(SAMPLE, waits=True).report
+    return anew().with_waits().report
 
 
 @needs_hta
@@ -172,7 +179,7 @@ def test_the_critical_path_adds_up_to_no_more_than_its_step() -> None:
 @needs_hta
 def test_a_step_too_large_to_follow_has_no_path_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracelens.hta.frames.PATH_EVENTS", 100)
-    waits = analyze(SAMPLE, waits=True, shape_search=False).report.waits
+    waits = anew().with_waits().report.waits
     assert not waits.path and "too many to follow" in waits.missing["path"]
     assert waits.idle_ms is not None
 
@@ -183,7 +190,7 @@ def test_what_fails_there_costs_that_part_only(monkeypatch: pytest.MonkeyPatch) 
         raise KeyError("of its own")
 
     monkeypatch.setattr(library().analysis, "get_queue_length_summary", broken)
-    waits = analyze(SAMPLE, waits=True, shape_search=False).report.waits
+    waits = anew().with_waits().report.waits
     assert "failed" in waits.missing["queue"] and not waits.queue and waits.idle
 
 
@@ -191,14 +198,14 @@ def test_what_fails_there_costs_that_part_only(monkeypatch: pytest.MonkeyPatch) 
 def test_it_leaves_the_users_logging_alone_and_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before = root.handlers[:], root.level, logging.root.manager.disable
-    analyze(SAMPLE, waits=True, shape_search=False)
+    anew().with_waits()
     assert (root.handlers, root.level, logging.root.manager.disable) == before
     assert capfd.readouterr() == ("", "")
 
 
 @needs_hta
 def test_frames_have_their_documented_columns() -> None:
-    frames = analyze(SAMPLE).waits
+    frames = anew().waits
     assert list(frames.temporal.columns) == [
         "span_ms",
         "idle_ms",
@@ -267,7 +274,7 @@ def test_without_the_extra_the_page_and_the_terminal_say_how_to_get_it(tmp_path:
 @pytest.mark.usefixtures("without")
 def test_without_the_extra_the_frames_are_one_clear_error() -> None:
     with pytest.raises(LibraryMissing, match="not installed"):
-        _ = analyze(SAMPLE).waits
+        _ = anew().waits
 
 
 def test_who_did_not_ask_is_told_how_on_the_page_and_not_bothered_elsewhere(tmp_path: Path) -> None:
@@ -279,7 +286,7 @@ def test_who_did_not_ask_is_told_how_on_the_page_and_not_bothered_elsewhere(tmp_
 
 
 def test_a_saved_report_has_no_events_to_follow(tmp_path: Path) -> None:
-    analyze(SAMPLE).save(tmp_path / "report.json")
+    anew().save(tmp_path / "report.json")
     with pytest.raises(UsageError, match="analyze the trace itself"):
         _ = Analysis.load(tmp_path / "report.json").waits
 
@@ -298,10 +305,6 @@ def test_the_library_is_imported_only_when_asked_for() -> None:
 
 
 def test_a_page_of_hostile_waits_holds_no_markup() -> None:
-    from dataclasses import replace
-
-    from tracelens.results import IdleCause, PathPart, Waits
-
     evil = "<script>alert(1)</script>"
     waits = Waits(
         tool=evil,
@@ -310,5 +313,5 @@ def test_a_page_of_hostile_waits_holds_no_markup() -> None:
         missing={"queue": evil},
         why=None,
     )
-    page = render_html(replace(analyze(SAMPLE).report, waits=waits))
+    page = render_html(replace(anew().report, waits=waits))
     assert evil not in page

@@ -68,7 +68,11 @@ def events_of(document: Any) -> list[Event]:
 
 def annotate(trace: Path, out: Path, *, device: int | None = None) -> Written:
     """Analyze, write all of it, read back, and check what must hold of every such file."""
-    analysis = analyze(trace, device=device)
+    return annotated(analyze(trace, device=device), out)
+
+
+def annotated(analysis: Analysis, out: Path) -> Written:
+    """The same of what has been analyzed."""
     result = write_perfetto(analysis, out, keep_metadata=True)
     document = load(out)
     written = Written(analysis, result, document, events_of(document))

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.perfetto.annotated import annotate, events_of, kernel_spans, load, span
+from tests.kept import analyzed
+from tests.perfetto.annotated import Written, annotate, annotated, events_of, kernel_spans, load, span
 from tests.said import Listener
 from tests.trace.tools import document, kernel, op, shared_traces, small_trace
-from tracelens.analysis import Analysis, analyze, analyze_trace
+from tracelens.analysis import Analysis, analyze
 from tracelens.errors import UsageError
 from tracelens.render.perfetto import write_perfetto
-from tracelens.trace import read_trace
 
 SAMPLE = Path(__file__).resolve().parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
 
@@ -31,26 +31,31 @@ def assert_inserted(original: bytes, written: bytes) -> None:
     assert written[at : at + added].endswith(b"}},\n")
 
 
-def test_the_original_is_in_the_file_byte_for_byte(tmp_path: Path) -> None:
-    annotate(SAMPLE, tmp_path / "out.json")
-    assert_inserted(gzip.decompress(SAMPLE.read_bytes()), (tmp_path / "out.json").read_bytes())
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("out") / "out.json"
 
 
-def test_gzip_and_plain_hold_the_same(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def sample(out: Path) -> Written:
+    """The sample as it is written to ``out``."""
+    return annotated(analyzed(SAMPLE), out)
+
+
+def test_the_original_is_in_the_file_byte_for_byte(sample: Written, out: Path) -> None:
+    assert_inserted(gzip.decompress(SAMPLE.read_bytes()), out.read_bytes())
+
+
+def test_gzip_and_plain_hold_the_same(sample: Written, tmp_path: Path) -> None:
     written = annotate(SAMPLE, tmp_path / "out.json.gz")
-    plain = annotate(SAMPLE, tmp_path / "out.json")
-    assert written.document == plain.document
+    assert written.document == sample.document
     assert written.original == events_of(load(SAMPLE))
     assert (tmp_path / "out.json.gz").read_bytes()[:2] == b"\x1f\x8b"
 
 
-def test_everything_but_the_added_events_is_as_it_was(tmp_path: Path) -> None:
-    written = annotate(SAMPLE, tmp_path / "out.json")
-    want = load(SAMPLE)
-    assert {k: v for k, v in written.document.items() if k != "traceEvents"} == {
-        k: v for k, v in want.items() if k != "traceEvents"
-    }
-    assert (written.result.rewritten, written.result.left_out, written.result.notes) == (0, 0, ())
+def test_everything_but_the_added_events_is_as_it_was(sample: Written) -> None:
+    assert {**sample.document, "traceEvents": 0} == {**load(SAMPLE), "traceEvents": 0}
+    assert (sample.result.rewritten, sample.result.left_out, sample.result.notes) == (0, 0, ())
 
 
 def test_slices_say_evidence_module_and_shape(tmp_path: Path) -> None:
@@ -71,10 +76,9 @@ def test_slices_say_evidence_module_and_shape(tmp_path: Path) -> None:
     assert {e["args"]["layer"] for e in attention if "layer" in e["args"]} == {0}
 
 
-def test_a_finding_lies_on_its_products_with_rule_and_saving(tmp_path: Path) -> None:
-    written = annotate(SAMPLE, tmp_path / "out.json")
-    finding = written.analysis.report.findings[0]
-    own = [e for e in written.slices("findings") if e["args"]["title"] == finding.title]
+def test_a_finding_lies_on_its_products_with_rule_and_saving(sample: Written) -> None:
+    finding = sample.analysis.report.findings[0]
+    own = [e for e in sample.slices("findings") if e["args"]["title"] == finding.title]
     assert own
     assert own[0]["name"] == f"{finding.rule} {finding.title}"
     saving = own[0]["args"]["saving of the whole finding, ms"]
@@ -83,7 +87,7 @@ def test_a_finding_lies_on_its_products_with_rule_and_saving(tmp_path: Path) -> 
 
 
 def test_two_findings_on_one_product_are_nested_on_it(tmp_path: Path) -> None:
-    analysis = analyze(SAMPLE)
+    analysis = analyzed(SAMPLE)
     first = analysis.report.findings[0]
     other = dataclasses.replace(first, rule="TL999", title="Another of the same products")
     report = dataclasses.replace(analysis.report, findings=[first, other])
@@ -176,26 +180,28 @@ def test_events_that_no_table_holds_are_kept(tmp_path: Path) -> None:
 
 def test_a_saved_report_and_a_pipe_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="analyze the trace itself"):
-        write_perfetto(Analysis(analyze(SAMPLE).report), tmp_path / "out.json")
-    trace = read_trace(SAMPLE)
+        write_perfetto(Analysis(analyzed(SAMPLE).report), tmp_path / "out.json")
+    trace = analyzed(SAMPLE).trace
+    assert trace is not None
     piped = dataclasses.replace(trace, source=dataclasses.replace(trace.source, path=None))
     with pytest.raises(UsageError, match="standard input"):
-        write_perfetto(analyze_trace(piped), tmp_path / "out.json")
+        write_perfetto(dataclasses.replace(analyzed(SAMPLE), trace=piped), tmp_path / "out.json")
 
 
 @pytest.mark.parametrize("name", ["out.gz", "out.pftrace", "out", "out.json.zst"])
 def test_only_two_suffixes_are_known(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"end it in \.json or \.json\.gz"):
-        write_perfetto(analyze(SAMPLE), tmp_path / name)
+        write_perfetto(analyzed(SAMPLE), tmp_path / name)
 
 
 def test_the_trace_itself_is_never_replaced(tmp_path: Path) -> None:
     trace = tmp_path / "t.json.gz"
     trace.write_bytes(SAMPLE.read_bytes())
     os.link(trace, tmp_path / "same.json.gz")
+    analysis = analyze(trace)
     for name in ("t.json.gz", "same.json.gz"):
         with pytest.raises(UsageError, match="replace the trace itself"):
-            write_perfetto(analyze(trace), tmp_path / name)
+            write_perfetto(analysis, tmp_path / name)
     assert trace.read_bytes() == SAMPLE.read_bytes()
 
 
@@ -206,7 +212,7 @@ def test_the_trace_itself_is_never_replaced(tmp_path: Path) -> None:
 )
 def test_real_traces(path: Path, tmp_path: Path) -> None:
     """The largest is checked below."""
-    written = annotate(path, tmp_path / "out.json")
+    written = annotated(analyzed(path), tmp_path / "out.json")
     want = load(path)
     assert written.original == events_of(want)
     if isinstance(want, dict):
@@ -220,7 +226,7 @@ def test_a_large_real_trace_is_whole(tmp_path: Path) -> None:
     large = [path for path in shared_traces() if path.stat().st_size > 2_000_000]
     if not large:
         pytest.skip("no large trace beside the repository")
-    analysis = analyze(large[0])
+    analysis = analyzed(large[0])
     result = write_perfetto(analysis, tmp_path / "out.json", keep_metadata=True)
     assert analysis.trace is not None
     assert (result.events, result.rewritten) == (analysis.trace.events, 0)

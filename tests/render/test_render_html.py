@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from tests.said import Listener
 from tracelens import numbers as f
 from tracelens.accounting.cost import with_cost
 from tracelens.accounting.loads import by_load
-from tracelens.analysis import analyze
 from tracelens.render import explorer, groups, layers, losses
 from tracelens.render.findings import row_names
 from tracelens.render.gemm_table import DERIVED
@@ -90,28 +90,34 @@ def _data(page: str) -> dict[str, object]:
     return loaded
 
 
+@cache
+def _page_of(name: str) -> str:
+    """The page of a made-up report."""
+    return render_html(sample_report.VARIANTS[name]())
+
+
 @pytest.fixture(params=sorted(sample_report.VARIANTS))
-def variant(request: pytest.FixtureRequest) -> Report:
-    report: Report = sample_report.VARIANTS[request.param]()
-    return report
+def variant(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
-def test_every_variant_is_well_formed_with_unique_ids_and_live_links(variant: Report) -> None:
-    page = _Page(render_html(variant))
+def test_every_variant_is_well_formed_with_unique_ids_and_live_links(variant: str) -> None:
+    page = _Page(_page_of(variant))
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
     links = {(attrs.get("href") or "")[1:] for tag, attrs in page.tags if tag == "a"}
     assert links <= set(ids)
 
 
-def test_no_banned_word_and_nothing_python_about_the_text(variant: Report) -> None:
-    text = _Page(render_html(variant)).text
+def test_no_banned_word_and_nothing_python_about_the_text(variant: str) -> None:
+    text = _Page(_page_of(variant)).text
     assert not BANNED.search(text)
     assert not re.search(r"\bNone\b|\bnan\b|\bTrue\b(?<!=True)|Estimate\(", text)
 
 
-def test_the_page_reaches_for_nothing(variant: Report) -> None:
-    page = _Page(render_html(variant))
+def test_the_page_reaches_for_nothing(variant: str) -> None:
+    page = _Page(_page_of(variant))
     for tag, attrs in page.tags:
         assert tag not in {"link", "img", "iframe", "object", "embed", "form", "base"}
         assert not {"src", "srcset", "style", "action"} & attrs.keys()
@@ -121,7 +127,7 @@ def test_the_page_reaches_for_nothing(variant: Report) -> None:
 
 
 def test_the_policy_allows_exactly_our_style_and_script() -> None:
-    page = render_html(sample_report.full())
+    page = _page_of("full")
     content = next(a["content"] for t, a in _Page(page).tags if t == "meta" and a.get("http-equiv"))
     assert content is not None
     style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
@@ -133,19 +139,18 @@ def test_the_policy_allows_exactly_our_style_and_script() -> None:
     assert content.startswith("default-src 'none';") and "unsafe" not in content
 
 
-def test_the_embedded_data_is_the_report_and_cannot_end_its_element(variant: Report) -> None:
-    page = render_html(variant)
+def test_the_embedded_data_is_the_report_and_cannot_end_its_element(variant: str) -> None:
+    report, page = sample_report.VARIANTS[variant](), _page_of(variant)
     data = _data(page)
     VALIDATOR.validate(data)
-    assert data["schema_version"] == variant.schema_version
-    assert data["trace"]["path"] == variant.trace.path  # type: ignore[index]
+    assert data["schema_version"] == report.schema_version
+    assert data["trace"]["path"] == report.trace.path  # type: ignore[index]
     raw = page.split('id="report">')[1].split("</script>")[0]
     assert not re.search(r"[<>&\u2028\u2029]", raw)
 
 
 def test_hostile_names_come_out_as_text_without_invisible_characters() -> None:
-    report = sample_report.hostile()
-    page = render_html(report)
+    page = _page_of("hostile")
     tags = {tag for tag, _ in _Page(page).tags}
     assert "img" not in tags
     assert html.escape(sample_report.HOSTILE) in page
@@ -163,7 +168,7 @@ def test_a_lone_surrogate_does_not_stop_the_page() -> None:
 
 def test_usual_and_large_reports_stay_under_the_budget() -> None:
     report = sample_report.full()
-    assert len(render_html(report).encode()) < BUDGET
+    assert len(_page_of("full").encode()) < BUDGET
     many = [replace(report.gemms[i % 18], id=f"g{i}", kernel="k" * 500) for i in range(2000)]
     page = render_html(replace(report, gemms=many))
     assert len(page.encode()) < BUDGET
@@ -183,7 +188,7 @@ def test_shares_of_the_bar_add_up_and_unattributed_is_drawn() -> None:
     assert sum(share.frac for share in shares) == pytest.approx(1.0)
     per_step = sum(row.time_ms_per_step for row in report.components)
     assert sum(share.ms_per_step for share in shares) == pytest.approx(per_step)
-    page = render_html(report)
+    page = _page_of("full")
     assert "seg g-unattributed" in page and "Unattributed: 2.0%" in page
 
 
@@ -206,10 +211,10 @@ def test_a_row_has_a_rate_where_most_of_its_time_is_of_calls_with_known_flops() 
 
 
 def test_generated_and_partial_traces_are_called_so() -> None:
-    assert "Generated trace, not a measurement" in render_html(sample_report.generated())
-    assert "Generated trace" not in render_html(sample_report.full())
+    assert "Generated trace, not a measurement" in _page_of("generated")
+    assert "Generated trace" not in _page_of("full")
     partial = sample_report.partial()
-    page = _Page(render_html(partial)).text
+    page = _Page(_page_of("partial")).text
     assert (
         "Partial:" in page and partial.trace.warnings and all(one in page for one in partial.trace.warnings)
     )
@@ -217,7 +222,7 @@ def test_generated_and_partial_traces_are_called_so() -> None:
 
 def test_without_a_known_gpu_mfu_says_why_and_there_is_no_roofline() -> None:
     report = sample_report.unknown_gpu()
-    page = render_html(report)
+    page = _page_of("unknown_gpu")
     text = _Page(page).text
     assert report.summary.mfu_why and report.summary.mfu_why in text
     assert "Frobnicator 9000 (not in the GPU table)" in text
@@ -226,7 +231,7 @@ def test_without_a_known_gpu_mfu_says_why_and_there_is_no_roofline() -> None:
 
 def test_silence_means_something() -> None:
     report = sample_report.no_findings()
-    page = render_html(report)
+    page = _page_of("no_findings")
     assert 'id="h-findings"' not in page
     text = _Page(_section(page, "h-checks")).text
     for one in report.checks:
@@ -252,7 +257,7 @@ def test_what_passed_checks_did_not_see_is_said_once() -> None:
     assert sum(part in one.why for one in checks) > 1
     text = _Page(_section(render_html(replace(report, checks=checks, coverage=coverage)), "h-checks")).text
     assert text.count(part) == 1
-    assert part not in _Page(_section(render_html(report), "h-checks")).text
+    assert part not in _Page(_section(_page_of("no_findings"), "h-checks")).text
 
 
 def test_dimensions_that_one_reason_leaves_unknown_are_one_row() -> None:
@@ -297,7 +302,7 @@ def test_rows_of_one_name_are_told_apart() -> None:
 
 
 def test_a_bound_reads_as_a_bound() -> None:
-    text = _Page(render_html(sample_report.full())).text
+    text = _Page(_page_of("full")).text
     assert "at most 3.20 ms/step (2.4%; " in text
     assert "≈ 7.80 ms/step (5.9%; 6.90–8.40 ms; " in text
 
@@ -330,8 +335,7 @@ def test_the_moment_is_shown_only_when_given() -> None:
 
 @pytest.mark.parametrize("name", ["full", "no_findings"])
 def test_golden_page(name: str) -> None:
-    page = render_html(sample_report.VARIANTS[name]())
-    page = re.sub(r"(<style>).*?(</style>)", r"\1\2", page, flags=re.DOTALL)
+    page = re.sub(r"(<style>).*?(</style>)", r"\1\2", _page_of(name), flags=re.DOTALL)
     page = re.sub(r"(<script[^>]*>).*?(</script>)", r"\1\2", page, flags=re.DOTALL)
     check(f"{name}.html", re.sub(r"sha256-[^']+", "sha256-", page))
 
@@ -363,7 +367,7 @@ def test_parts_are_found_in_an_installed_package_and_in_a_checkout(tmp_path: Pat
 
 def test_a_row_leads_to_its_derivation_and_back() -> None:
     """The id stands inside the closed details, so that a browser opens them for the link without a script."""
-    page = render_html(sample_report.full())
+    page = _page_of("full")
     for row in re.findall(r'href="#d-(g\d+)"', page):
         found = re.search(rf'<details class="derived"><summary>{row} .*?</details>', page, re.DOTALL)
         assert found and f'<div id="d-{row}">' in found[0] and f'href="#{row}"' in found[0]
@@ -380,13 +384,13 @@ def test_the_waterfall_steps_down_from_all_gemm_time_to_the_useful() -> None:
         assert fall.start + fall.frac == pytest.approx(left)
         left = fall.start
     assert left == pytest.approx(falls[-1].frac)
-    text = _Page(render_html(report)).text
+    text = _Page(_page_of("full")).text
     for fall in falls:
         assert fall.text in text and fall.title in text  # every bar has its numbers beside it
 
 
 def test_gemm_time_that_cannot_be_split_says_why(said: Listener) -> None:
-    gemms = _Page(_section(render_html(sample_report.unknown_gpu()), "h-gemms")).text
+    gemms = _Page(_section(_page_of("unknown_gpu"), "h-gemms")).text
     said(re.findall(r"The [\d.]+ ms of GEMM time .*", gemms))
 
 
@@ -412,8 +416,8 @@ def test_a_large_report_derives_as_many_rows_and_shows_fewer(count: int, whole: 
 
 
 def test_scenarios_say_what_they_save_what_they_cost_and_what_is_not_known(said: Listener) -> None:
-    said(_Page(_section(render_html(sample_report.what_if()), "h-what_if")).text)
-    assert 'id="h-what_if"' not in render_html(sample_report.full())
+    said(_Page(_section(_page_of("what_if"), "h-what_if")).text)
+    assert 'id="h-what_if"' not in _page_of("full")
 
 
 def _section(page: str, name: str) -> str:
@@ -471,13 +475,13 @@ def test_findings_below_one_percent_of_the_step_are_folded() -> None:
 
 
 def test_waits_that_were_not_asked_for_are_a_line_of_the_method() -> None:
-    page = render_html(sample_report.full())
+    page = _page_of("full")
     assert "h-waits" not in page
     assert "tracelens analyze TRACE --waits" in _Page(_section(page, "h-method")).text
 
 
 def test_a_curve_marks_now_and_what_is_suggested_and_says_where_the_cliffs_are() -> None:
-    section = _section(render_html(sample_report.full()), "h-explorer")
+    section = _section(_page_of("full"), "h-explorer")
     text = _Page(section).text
     figures = re.findall(r'<figure class="curve" data-at="(\d)">(.*?</figure>)', section, re.DOTALL)
     assert len(figures) == 4 and figures[0][0] == "1", "what a finding suggests comes first"
@@ -534,7 +538,7 @@ def test_what_is_suggested_close_to_now_has_one_line_and_two_names() -> None:
 
 
 def test_marks_of_no_prediction_stand_off_the_numbers_below_the_axis() -> None:
-    page = _section(render_html(sample_report.full()), "h-explorer")
+    page = _section(_page_of("full"), "h-explorer")
     path = re.search(r'class="unknown" d="M[\d.]+ ([\d.]+)l6 6', page)
     assert path is not None
     bottom = explorer.HEIGHT - explorer.BOTTOM
@@ -542,8 +546,8 @@ def test_marks_of_no_prediction_stand_off_the_numbers_below_the_axis() -> None:
     assert f'class="grid" d="M{explorer.LEFT} {bottom}H{explorer.WIDTH - explorer.RIGHT}"' in page, "between"
 
 
-def test_a_curve_reads_without_its_picture(variant: Report) -> None:
-    for figure in explorer.figures(variant):
+def test_a_curve_reads_without_its_picture(variant: str) -> None:
+    for figure in explorer.figures(sample_report.VARIANTS[variant]()):
         assert str(figure.curve.now) in figure.spoken and figure.curve.parameter in figure.spoken
         assert any("now, measured" in row.note for row in figure.rows)
         for one in figure.curve.suggested:
@@ -585,7 +589,7 @@ def test_whatever_the_curve_everything_is_drawn_inside_its_frame(
 
 def test_no_curve_says_why() -> None:
     report = sample_report.unknown_gpu()
-    assert report.explorer.why and report.explorer.why in _Page(render_html(report)).text
+    assert report.explorer.why and report.explorer.why in _Page(_page_of("unknown_gpu")).text
 
 
 def _widths(svg: str) -> list[tuple[float, float]]:
@@ -594,7 +598,7 @@ def _widths(svg: str) -> list[tuple[float, float]]:
 
 
 def test_the_icicle_adds_up_row_by_row() -> None:
-    section = _section(render_html(sample_report.full()), "h-components")
+    section = _section(_page_of("full"), "h-components")
     strips = re.findall(r'<svg class="strip".*?\n</svg>', section, re.DOTALL)
     assert len(strips) == 6  # phases, groups, components; layers, groups in them; the forward pass
     for strip in strips:
@@ -605,11 +609,11 @@ def test_the_icicle_adds_up_row_by_row() -> None:
 
 
 def test_layers_are_compared_and_the_odd_one_is_named() -> None:
-    text = _Page(_section(render_html(sample_report.full()), "h-components")).text
+    text = _Page(_section(_page_of("full"), "h-components")).text
     assert "in 32 layers" in text
     assert re.search(r"Layer 3 is \d+\.\d% shorter", text)
     assert "Time of each layer" in text
-    bare = _Page(render_html(sample_report.no_transformer())).text
+    bare = _Page(_page_of("no_transformer")).text
     assert "No layers: " in bare and "kernel by kernel" not in bare
 
 
@@ -631,7 +635,7 @@ def test_the_share_of_a_layer_by_component_is_of_all_its_kernels() -> None:
     names = [name for _, name, _, _ in forward.rows]
     assert {"norm", "attention.qkv", "attention.core", "mlp.up", "mlp.down"} <= set(names)
     assert not {"logits", "embedding", "optimizer"} & set(names)
-    assert "as in Figure 2 of arXiv 2401.14489" in render_html(report)
+    assert "as in Figure 2 of arXiv 2401.14489" in _page_of("full")
 
 
 def _in_layers(report: Report, phase: str) -> float:
@@ -645,7 +649,7 @@ def test_the_forward_pass_of_the_layers_is_what_the_figures_by_layer_say(name: s
     path = next((one for one in paths if one.name.startswith(name)), None)
     if path is None:
         pytest.skip("no shared/traces beside this checkout")
-    report = analyze(path).report
+    report = analyzed(path).report
     forward = layers.forward_shares(report)
     assert forward is not None
     inside = _in_layers(report, "forward")
@@ -682,7 +686,7 @@ def test_kernels_of_another_layer_in_a_backward_pass_are_explained(said: Listene
 
 
 def test_one_layers_kernels_are_drawn_by_stream_and_listed() -> None:
-    section = _section(render_html(sample_report.full()), "h-layer")
+    section = _section(_page_of("full"), "h-layer")
     text = _Page(section).text
     assert "Layer 16, kernel by kernel" in text and "step 13" in text
     forward, backward = layers.passes(sample_report.full())

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.kept import analyzed
 from tests.measure.verify import rig
-from tracelens import analyze
 from tracelens.measure.facts import DeviceFacts
 from tracelens.measure.verify import Done, Source, read_source, verify
 from tracelens.results import Report
@@ -31,13 +31,13 @@ def _of_sizes(report: Report) -> Report:
 @pytest.fixture(scope="session")
 def report_bytes() -> bytes:
     """GPT-2 large with 12 layers, an odd vocabulary, and some scenarios."""
-    return to_json(_of_sizes(analyze(SAMPLE, what_ifs=WHAT_IFS, shape_search=False).report))
+    return to_json(_of_sizes(analyzed(SAMPLE, what_ifs=WHAT_IFS, shape_search=False).report))
 
 
 @pytest.fixture(scope="session")
 def searched_bytes() -> bytes:
     """The same step with what the shape search picked."""
-    return to_json(_of_sizes(analyze(SAMPLE).report))
+    return to_json(_of_sizes(analyzed(SAMPLE).report))
 
 
 @pytest.fixture
