@@ -20,10 +20,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.kept import kept, sources
 from tests.synthetic.spec import Truth
 from tests.trace.tools import read
 from tests.zoo import FAMILIES, ZooOptions, record
 from tests.zoo.compiled import CompiledOptions, record_compiled
+from tests.zoo.recording import recipe
 from tracelens.accounting.model import model_dims
 from tracelens.attribution import attribute, find_calls
 from tracelens.trace import link
@@ -110,12 +112,20 @@ def score_of(folder: Path, zoo: Any) -> Score:
 
 @cache
 def eager(folder: Path, family: str, **options: Any) -> Score:
-    return score_of(folder, record(family, ZooOptions(**options)))
+    zoo = record(family, ZooOptions(**options))
+    return kept("eager", (family, options), made_of(), lambda: score_of(folder, zoo))
 
 
 @cache
 def compiled(folder: Path, family: str, **options: Any) -> Score:
-    return score_of(folder, record_compiled(family, CompiledOptions(**options)))
+    zoo = record_compiled(family, CompiledOptions(**options))
+    return kept("score", (family, options), made_of(), lambda: score_of(folder, zoo))
+
+
+@cache
+def made_of() -> str:
+    """What a score follows from: the recording, what reads it, and how it is judged here."""
+    return f"{recipe()} {sources('tracelens', 'tests/attribution/test_against_zoo.py')}"
 
 
 def lean(folder: Path) -> list[Score]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -49,10 +50,39 @@ def run(
     return CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def run_without(modules: Sequence[str], *arguments: str | Path, **environment: str) -> CompletedProcess[str]:
+_ONE = "sys.argv[0] = 'tracelens'; main()"
+_MANY = """
+import io, json
+said = []
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["tracelens", *arguments]
+    sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    said.append([code, sys.stdout.getvalue(), sys.stderr.getvalue()])
+json.dump(said, sys.__stdout__)
+"""
+
+
+def run_each_without(
+    modules: Sequence[str], commands: Sequence[Sequence[str]], **environment: str
+) -> list[CompletedProcess[str]]:
+    """Commands one after another in a Python that cannot import ``modules``."""
+    done = run_without(modules, json.dumps(commands), code=_MANY, **environment)
+    assert done.returncode == 0, done.stderr
+    pairs = zip(commands, json.loads(done.stdout), strict=True)
+    return [CompletedProcess(arguments, *said) for arguments, said in pairs]
+
+
+def run_without(
+    modules: Sequence[str], *arguments: str | Path, code: str = _ONE, **environment: str
+) -> CompletedProcess[str]:
     """The same in a Python of its own that cannot import ``modules``."""
     blocked = "".join(f"sys.modules[{name!r}] = None; " for name in modules)
-    code = f"import sys; {blocked}from tracelens.cli import main; sys.argv[0] = 'tracelens'; main()"
+    code = f"import sys; {blocked}from tracelens.cli import main; {code}"
     ours = {name: value for name, value in os.environ.items() if name not in _THEIRS}
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],

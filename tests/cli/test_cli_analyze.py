@@ -11,8 +11,10 @@ import pandas as pd
 import pytest
 
 from tests.cli.running import run_bytes as run
+from tests.kept import analyzed
 from tests.said import Listener
 from tests.synthetic import ModelSpec, Options, build
+from tracelens.results.json import to_json
 
 SAMPLE = Path(__file__).resolve().parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
 
@@ -213,8 +215,10 @@ def test_what_if_predicts_each_scenario_everywhere(tmp_path: Path) -> None:
 
 
 def test_a_wrong_scenario_is_one_line_with_the_present_values(tmp_path: Path) -> None:
-    for wrong in ("hiden=3", "vocab", "vocab=many", "experts=8", "heads=7", "vocab=0", ""):
-        done = run("analyze", SAMPLE, "--what-if", wrong, "--no-html", cwd=tmp_path)
+    (tmp_path / "saved.json").write_bytes(to_json(analyzed(SAMPLE).report))
+    wrongs = ("hiden=3", "vocab", "vocab=many", "experts=8", "heads=7", "vocab=0", "")
+    for trace, wrong in [(SAMPLE, "hiden=3"), *(("saved.json", wrong) for wrong in wrongs)]:
+        done = run("analyze", trace, "--what-if", wrong, "--no-html", cwd=tmp_path)
         assert done.returncode == 2 and done.stdout == b"", wrong
         message = done.stderr.decode()
         assert message.count("\n") == 1 and "Traceback" not in message

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import run
+from tests.kept import analyzed
 from tests.render import sample_report
 from tests.said import Listener
 from tests.synthetic import ModelSpec, Options, build
@@ -20,11 +21,20 @@ from tracelens.gates import REPORT_METRICS, Judged, Remark, judge_report, parse_
 from tracelens.render.actions import annotation, disarm, disarm_json
 from tracelens.render.gates import finding_annotations, gate_annotations
 from tracelens.render.markdown import render_report_markdown
+from tracelens.results.json import to_json
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE, AFTER = (ROOT / "sample_traces" / f"generated_gpt2_vocab{v}.json.gz" for v in (50257, 50304))
 #: Lines that GitHub's runner takes for a command (actions/runner, ActionCommand.cs).
 COMMAND = re.compile(r"(?m)^\s*::[\w-]+( [^:\n]*)?::|##\[[\w-]+[^\]\n]*\]")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample's report: a gate says of it what it says of the trace, without an analysis each time."""
+    path = tmp_path_factory.mktemp("saved") / "saved.json"
+    path.write_bytes(to_json(analyzed(SAMPLE).report))
+    return path
 
 
 # exit codes
@@ -45,23 +55,23 @@ def test_a_failed_gate_ends_with_1_after_everything_is_written(tmp_path: Path) -
     assert line.startswith("tracelens: 1 of 2 gates failed: shape_waste>5% (20.")
 
 
-def test_gates_that_pass_end_with_0(tmp_path: Path) -> None:
-    done = run("analyze", SAMPLE, "--no-html", "--fail-on", "idle>5%", cwd=tmp_path)
+def test_gates_that_pass_end_with_0(saved: Path, tmp_path: Path) -> None:
+    done = run("analyze", saved, "--no-html", "--fail-on", "idle>5%", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     done = run("compare", SAMPLE, AFTER, "--fail-on", "component_change[logits]>1%", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "") and "passed" in done.stdout
 
 
 def test_a_figure_that_is_unknown_fails_unless_told_otherwise_and_is_never_silent(
-    tmp_path: Path, said: Listener
+    saved: Path, tmp_path: Path, said: Listener
 ) -> None:
     gate = ["--fail-on", "step_unprofiled>1ms"]
-    done = run("analyze", SAMPLE, "--no-html", *gate, cwd=tmp_path)
+    done = run("analyze", saved, "--no-html", *gate, cwd=tmp_path)
     assert done.returncode == 1 and "not judged" in done.stdout
     said(done.stderr)
-    done = run("analyze", SAMPLE, "--no-html", *gate, "--if-unknown", "warn", cwd=tmp_path)
+    done = run("analyze", saved, "--no-html", *gate, "--if-unknown", "warn", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "") and "not judged" in done.stdout
-    done = run("analyze", SAMPLE, "--no-html", "-q", *gate, "--if-unknown", "warn", cwd=tmp_path)
+    done = run("analyze", saved, "--no-html", "-q", *gate, "--if-unknown", "warn", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "") and "step_unprofiled>1ms not judged" in done.stderr
 
 
@@ -74,8 +84,8 @@ def test_two_steps_are_too_few_to_pass_a_regression_gate(tmp_path: Path, said: L
     said(done.stderr)
 
 
-def test_an_open_gate_passes_and_says_so(tmp_path: Path, said: Listener) -> None:
-    done = run("analyze", SAMPLE, "--no-html", "-q", "--fail-on", "shape_waste>21%", cwd=tmp_path)
+def test_an_open_gate_passes_and_says_so(saved: Path, tmp_path: Path, said: Listener) -> None:
+    done = run("analyze", saved, "--no-html", "-q", "--fail-on", "shape_waste>21%", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     said(done.stderr)
 
@@ -99,9 +109,9 @@ def test_the_figures_are_listed_without_a_trace(tmp_path: Path, command: str) ->
     assert "attention.core" in done.stdout
 
 
-def test_the_readers_going_away_changes_no_exit_code(tmp_path: Path) -> None:
+def test_the_readers_going_away_changes_no_exit_code(saved: Path, tmp_path: Path) -> None:
     for gate, code in (("mfu<90%", 1), ("mfu<1%", 0)):
-        command = f'{sys.executable} -m tracelens analyze "{SAMPLE}" --no-html --fail-on "{gate}"'
+        command = f'{sys.executable} -m tracelens analyze "{saved}" --no-html --fail-on "{gate}"'
         done = subprocess.run(
             ["bash", "-c", f"{command} | head -1; exit ${{PIPESTATUS[0]}}"],
             cwd=tmp_path,
@@ -121,12 +131,12 @@ def test_the_readers_going_away_changes_no_exit_code(tmp_path: Path) -> None:
 # Markdown
 
 
-def test_the_summary_of_a_job_is_added_to_and_other_files_are_replaced(tmp_path: Path) -> None:
+def test_the_summary_of_a_job_is_added_to_and_other_files_are_replaced(saved: Path, tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     summary.write_text("what another command said\n")
     for markdown in ("summary.md", str(summary)):
         done = run(
-            "analyze", SAMPLE, "--no-html", "-q", "--markdown", markdown, cwd=tmp_path,
+            "analyze", saved, "--no-html", "-q", "--markdown", markdown, cwd=tmp_path,
             GITHUB_STEP_SUMMARY=str(summary),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -135,7 +145,7 @@ def test_the_summary_of_a_job_is_added_to_and_other_files_are_replaced(tmp_path:
     (tmp_path / "other.md").write_text("old")
     run(
         "analyze",
-        SAMPLE,
+        saved,
         "--no-html",
         "-q",
         "--markdown",
@@ -147,9 +157,9 @@ def test_the_summary_of_a_job_is_added_to_and_other_files_are_replaced(tmp_path:
     assert summary.read_text() == text
 
 
-def test_nothing_is_written_to_the_summary_unasked(tmp_path: Path) -> None:
+def test_nothing_is_written_to_the_summary_unasked(saved: Path, tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
-    run("analyze", SAMPLE, "--no-html", cwd=tmp_path, GITHUB_STEP_SUMMARY=str(summary), GITHUB_ACTIONS="true")
+    run("analyze", saved, "--no-html", cwd=tmp_path, GITHUB_STEP_SUMMARY=str(summary), GITHUB_ACTIONS="true")
     assert not summary.exists()
 
 
@@ -205,7 +215,7 @@ def test_a_diff_cannot_end_its_block() -> None:
 # annotations and commands
 
 
-def test_annotations_come_only_when_asked_for(tmp_path: Path) -> None:
+def test_annotations_come_only_when_asked_for(saved: Path, tmp_path: Path) -> None:
     gates = [
         "--fail-on",
         "shape_waste>5%",
@@ -214,9 +224,9 @@ def test_annotations_come_only_when_asked_for(tmp_path: Path) -> None:
         "--fail-on",
         "shape_waste>21%",
     ]
-    silent = run("analyze", SAMPLE, "--no-html", *gates, cwd=tmp_path, GITHUB_ACTIONS="true")
+    silent = run("analyze", saved, "--no-html", *gates, cwd=tmp_path, GITHUB_ACTIONS="true")
     assert not COMMAND.search(silent.stdout) and silent.returncode == 1
-    done = run("analyze", SAMPLE, "--no-html", "-q", *gates, "--annotations", "github", cwd=tmp_path)
+    done = run("analyze", saved, "--no-html", "-q", *gates, "--annotations", "github", cwd=tmp_path)
     lines = done.stdout.splitlines()
     assert [line.split(" ")[0] for line in lines] == [
         "::error", "::error", "::warning", "::notice", "::notice",
@@ -225,7 +235,7 @@ def test_annotations_come_only_when_asked_for(tmp_path: Path) -> None:
     assert lines[3].startswith("::notice title=tracelens%3A TL101::Pad vocab_size from 50257 to 50304: saves")
     warned = run(
         "analyze",
-        SAMPLE,
+        saved,
         "--no-html",
         "-q",
         *gates,

@@ -7,13 +7,14 @@ import resource
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
 from tests.cli.running import run as run_here
-from tests.cli.running import run_without
+from tests.cli.running import run_each_without, run_without
 from tests.effort import unit
 from tests.gemm.test_predict_calibration import measurements, truth
 from tracelens.hardware.measurements import write_measurements
@@ -28,19 +29,21 @@ def run(*arguments: str, calibration: Path | str = "/nowhere", **env: str) -> Co
     return run_without(HEAVY, "gemm", *arguments, **here)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def run_each(calls: Sequence[tuple[str, ...]]) -> list[CompletedProcess[str]]:
+    commands = [("gemm", *arguments) for arguments in calls]
+    return run_each_without(HEAVY, commands, COLUMNS="80", TRACELENS_CALIBRATION="/nowhere")
+
+
+def test_every_spelling_gives_the_same() -> None:
+    spellings = [
         ("8192x50257x2560",), ("8192,50257,2560",), ("8192", "50257", "2560"), ("8192, 50257,", "2560"),
         ("1@8192x50257x2560",), ("8192x50257x2560", "--batch", "1"),
         ("8192x50257x2560", "--layout", "forward"),
-    ],
-)  # fmt: skip
-def test_every_spelling_gives_the_same(arguments: tuple[str, ...]) -> None:
-    done = run(*arguments, "--gpu", "h100-sxm")
-    assert done.returncode == 0 and done.stderr == ""
-    assert done.stdout.startswith("out[8192,50257] = a[8192,2560] @ b[2560,50257]  bf16, TN (forward)\n")
-    assert "N = 50304  " in done.stdout and "\x1b" not in done.stdout
+    ]  # fmt: skip
+    for done in run_each([(*arguments, "--gpu", "h100-sxm") for arguments in spellings]):
+        assert done.returncode == 0 and done.stderr == "", done.args
+        assert done.stdout.startswith("out[8192,50257] = a[8192,2560] @ b[2560,50257]  bf16, TN (forward)\n")
+        assert "N = 50304  " in done.stdout and "\x1b" not in done.stdout
 
 
 def test_an_answer_takes_about_a_second_of_a_processor_at_most() -> None:
@@ -56,9 +59,8 @@ def test_an_answer_takes_about_a_second_of_a_processor_at_most() -> None:
     assert min(seconds) < 12 * unit()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_wrong_use_is_one_line_and_exit_code_2() -> None:
+    wrong = [
         ((), "give M, N and K of out[M,N]"),
         (("12x34",), "cannot read '12x34'"),
         (("axbxc",), "cannot read 'axbxc'"),
@@ -79,14 +81,12 @@ def test_an_answer_takes_about_a_second_of_a_processor_at_most() -> None:
         (("8x8x8", "--span", "9:12"), "must hold N = 8"),
         (("8x8x8; rm -rf", "--json"), "cannot read '8x8x8; rm -rf'"),
         (("9" * 5000,), "cannot read '999"),
-    ],
-)
-def test_wrong_use_is_one_line_and_exit_code_2(arguments: tuple[str, ...], says: str) -> None:
-    done = run(*arguments)
-    assert done.returncode == 2 and done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("tracelens: ") and says in line
-    assert line.isprintable() and len(line) < 900
+    ]
+    for done, (arguments, says) in zip(run_each([one for one, _ in wrong]), wrong, strict=True):
+        assert done.returncode == 2 and done.stdout == "", arguments
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("tracelens: ") and says in line
+        assert line.isprintable() and len(line) < 900
 
 
 def test_without_a_gpu_the_answer_says_for_which_it_is() -> None:
