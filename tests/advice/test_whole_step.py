@@ -16,7 +16,7 @@ from tests.advice.configs import MIXTRAL_8X7B, gpt3_2_7b, read
 from tests.said import Listener
 from tracelens.config import config_from_flags
 from tracelens.config.configuration import Layout
-from tracelens.config.training import Training
+from tracelens.config.training import STACKS, Training
 from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
@@ -122,28 +122,9 @@ def test_a_compiled_step_pads_its_gemms_and_hardly_waits_for_the_cpu() -> None:
     plain = [_step(Training(gpus=1), sizes=small | {"vocab": vocab}) for vocab in (50257, 50304)]
     assert _part(plain[0], "GEMMs") > 1.2 * _part(plain[1], "GEMMs")
     few = small | {"vocab": 50304, "micro_batch": 1, "sequence": 512}
-    waits = [
-        _part(_step(Training(1, stack=stack), sizes=few), "waiting for the CPU")
-        for stack in ("plain", "compiled")
-    ]
+    waits = [_part(_step(Training(1, stack=stack), sizes=few), "waiting for the CPU") for stack in STACKS]
     assert waits[1] < 0.5 * waits[0]
     assert _part(even, "memory-bound kernels") < 0.5 * _part(plain[1], "memory-bound kernels")
-
-
-def test_transformers_wait_for_the_cpu_and_can_have_scores_in_memory(said: Listener) -> None:
-    sizes = {"hidden": 2048, "heads": 16, "layers": 24, "vocab": 151936, "micro_batch": 1}
-    short, long = (
-        [
-            _step(Training(2, stack=stack), sizes=sizes | {"sequence": sequence})
-            for stack in ("plain", "transformers")
-        ]
-        for sequence in (512, 8192)
-    )
-    assert _part(short[0], "waiting for the CPU") == 0
-    assert _part(short[1], "waiting for the CPU") > 0.4 * _mid(short[1].step_ms)
-    assert _mid(long[1].step_ms) == _mid(long[0].step_ms)
-    assert (long[1].step_ms.high or 0) > 1.3 * (long[0].step_ms.high or 0)
-    said([note for note in long[1].notes if note not in long[0].notes])
 
 
 def test_more_nodes_are_slower_but_not_much() -> None:

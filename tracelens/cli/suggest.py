@@ -76,10 +76,9 @@ _GROUPS = {
               help="How GPUs share the step.  [default: the file's, or fsdp]")  # fmt: skip
 @click.option("--sequence-parallel", is_flag=True, default=None,
               help="Tensor-parallel ranks share what is between their GEMMs, too.")  # fmt: skip
-@click.option("--stack", type=click.Choice(["plain", "transformers", "compiled", "megatron"]),
-              help="PyTorch as it is, under transformers' Trainer, torch.compile or with fused kernels, or"
-                   " Megatron-Core with Transformer Engine (Megatron-Bridge, NeMo).  [default: the file's, or"
-                   " plain]",
+@click.option("--stack", type=click.Choice(["plain", "compiled", "megatron"]),
+              help="PyTorch as it is, under torch.compile or with fused kernels, or Megatron-Core with"
+                   " Transformer Engine (Megatron-Bridge, NeMo).  [default: the file's, or plain]",
 )  # fmt: skip
 @click.option("--checkpoint", type=click.Choice(["full", "selective", "selective-op", "none"]),
               help="Activations computed again in the backward.  [default: the file's, or none]")  # fmt: skip

@@ -41,7 +41,6 @@ _RECOMPUTE: dict[Checkpoint, str] = {
 }
 
 _STACK: dict[Stack, str] = {
-    "transformers": "transformers' Trainer",
     "compiled": "compiled, or kernels fused by hand",
     "megatron": "Megatron-Core with Transformer Engine",
 }

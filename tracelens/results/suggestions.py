@@ -21,7 +21,7 @@ Strategy = Literal["fsdp", "ddp", "zero1", "tp"]
 Checkpoint = Literal["none", "full", "selective", "selective-op"]
 #: plain: PyTorch's own kernels and collectives. compiled: what lies between GEMMs in one kernel each, by
 #: torch.compile, XLA or hand. megatron: Megatron-Core with Transformer Engine.
-Stack = Literal["plain", "transformers", "compiled", "megatron"]
+Stack = Literal["plain", "compiled", "megatron"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,7 @@ class WholeStep:
     pipeline_parallel: Annotated[int, says("stages, each on GPUs of its own")] = 1
     virtual_stages: Annotated[int, says("parts of its layers that a stage takes turns with")] = 1
     context_parallel: Annotated[int, says("GPUs that share each sequence")] = 1
-    stack: Annotated[
-        Stack,
-        says("PyTorch plain, under transformers' Trainer or compiled, or Megatron-Core with its engine"),
-    ] = "plain"
+    stack: Annotated[Stack, says("PyTorch plain or compiled, or Megatron-Core with its engine")] = "plain"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -31,7 +31,7 @@ from tracelens.step.reasons import PlannedPart, in_ms
 from tracelens.step.step import Change
 from tracelens.step.traffic import BANDWIDTH_FRAC
 from tracelens.step.words import planned as words
-from tracelens.words import DIRECTIONS, ROLES, Direction, Role
+from tracelens.words import DIRECTIONS, ROLES, Role
 
 #: What plain PyTorch's pointwise kernels, norms and losses reach, and what they take under autocast, which
 #: keeps the residual stream in fp32, over that: layers and captures of our H100 (benchmarks/gpu/results).
@@ -40,8 +40,6 @@ _AUTOCAST = 2.0
 #: Bytes for each score that crosses memory which autocast adds: a bias of fp32 makes the scores and all that
 #: is done to them fp32 (two more reads and writes forward, three backward, and the casts).
 _FP32_SCORES = {"forward": 16.0, "backward": 22.0}
-#: The same of transformers' eager_attention_forward, whose softmax gives fp32 that is cast back.
-_EAGER_SCORES = {"forward": 8.0, "backward": 14.0}
 #: Inductor pads the operands of products below this (torch/_inductor/fx_passes/pad_mm.py).
 _PADDED_BELOW_BYTES = 16
 
@@ -252,7 +250,22 @@ class Planner:
         shape += f" window {call.window}" if call.window is not None else ""
         shape += f" keys {call.keys}" if call.keys is not None else ""
         for direction in DIRECTIONS:
-            found = self._predict_call(self._problem(call, direction), call)
+            found = self._predict_call(
+                AttentionProblem(
+                    batch=call.batch,
+                    heads=call.heads,
+                    kv_heads=call.kv_heads,
+                    seq_q=call.sequence,
+                    seq_k=call.keys or call.sequence,
+                    head_dim=call.head_dim,
+                    causal=call.causal and not call.bias,  # a bias holds the mask: nothing is skipped
+                    direction=direction,
+                    dtype="fp32" if self.wide == "tf32" else self.wide,
+                    window=call.window,
+                    value_dim=call.value_dim,
+                ),
+                call,
+            )
             time = found.time_us
             cannot = found.unknown or words.no_time("attention", self.gpu.title)
             if time.low is None or time.mid is None or time.high is None:
@@ -276,35 +289,6 @@ class Planner:
                 )
             )
         return tuple(parts)
-
-    def eager_ms(self, config: ModelConfig) -> dict[Direction, float]:
-        """Attention as transformers' eager one: scores cross memory, their softmax in fp32."""
-        found: dict[Direction, float] = dict.fromkeys(DIRECTIONS, 0.0)
-        for call in (one for each in self.stacks(config) for one in kernels.attention_calls(*each)):
-            for direction in DIRECTIONS:
-                problem = replace(self._problem(call, direction), window=None)
-                time = predict_attention(
-                    problem, gpu=self.gpu, measured=self.measured, backend="math"
-                ).time_us
-                scores = _EAGER_SCORES[direction] * problem.rows * problem.seq_k
-                moved_us = scores / ((self.gpu.bandwidth_gbps or math.inf) * _PLAIN_FRAC * 1e3)
-                found[direction] += ((time.mid or 0.0) + moved_us) / 1e3 * call.calls
-        return found
-
-    def _problem(self, call: RankAttention, direction: Direction) -> AttentionProblem:
-        return AttentionProblem(
-            batch=call.batch,
-            heads=call.heads,
-            kv_heads=call.kv_heads,
-            seq_q=call.sequence,
-            seq_k=call.keys or call.sequence,
-            head_dim=call.head_dim,
-            causal=call.causal and not call.bias,  # a bias holds the mask: nothing is skipped
-            direction=direction,
-            dtype="fp32" if self.wide == "tf32" else self.wide,
-            window=call.window,
-            value_dim=call.value_dim,
-        )
 
     def _predict_call(self, problem: AttentionProblem, call: RankAttention) -> AttentionPrediction:
         """One call; with a bias a wide guess, for no such call was measured.

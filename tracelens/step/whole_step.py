@@ -44,7 +44,6 @@ from tracelens.step.predicted import LOW_PRECISION
 from tracelens.step.reasons import PlannedPart
 from tracelens.step.traffic import BANDWIDTH_FRAC
 from tracelens.step.words import planned as words
-from tracelens.words import Direction
 
 #: Outside the layers: checkpointing does not compute them again.
 _OUTSIDE = frozenset({"embedding", "logits", "loss"})
@@ -63,8 +62,6 @@ _OPTIMIZER_BYTES = 28.0
 #: PyTorch, which launch one in 14 to 50 us with the profiler in them; where the GPU needs longer, none shows.
 #: The most is transformers' trainer: 137 to 150, whatever the sequence (Qwen 1.8B, README of QwenLM/Qwen).
 _LAUNCH_US = (7.0, 15.0, 150.0)
-#: What it takes of each, where it is said that this trainer runs.
-_TRAINER_US = (15.0, 140.0, 150.0)
 #: Kernels that plain PyTorch has for each of ``planned_kernels.Traffic``, casts among them.
 _SMALL_KERNELS = 5
 #: Kernels of a layer of experts with grouped GEMMs: choosing, sorting, gathering, GEMMs, summing up. A guess.
@@ -98,10 +95,7 @@ def whole_step(
     if config.model_ranks > 1:  # who shares layers has fused kernels, as Megatron-LM does, or plain ones
         pace = replace(pace, least_moved=1.0)
     present, data = planner.step(stage), training.data_ranks(config)
-    parts = _busy(planner, stage, training, pace)
-    if training.stack == "transformers":
-        parts |= _eager(parts, planner.eager_ms(stage), training)
-    parts |= dict(_exchanged(planner, config, training, pace))
+    parts = _busy(planner, stage, training, pace) | dict(_exchanged(planner, config, training, pace))
     if (pcie := pcie_frac(planner.gpu.name, training.gpus or 1)) < 1:
         for name in parts.keys() & {"communication", "experts' all-to-all"}:
             parts[name] = replace(parts[name], low=parts[name].low * pcie)
@@ -109,8 +103,7 @@ def whole_step(
     parts = {name: _within(time, pace) for name, time in parts.items()}
     parts |= _as_fast_as_kernels(parts, present, training)
     nodes = math.ceil((training.gpus or 1) / node_size(planner.gpu.name))
-    launches = _launches(present, training, 1 if pace.fused else _SMALL_KERNELS)
-    parts |= _waits(parts, launches, training, nodes=nodes)
+    parts |= _waits(parts, _launches(present, training, 1 if pace.fused else _SMALL_KERNELS), nodes=nodes)
     fitted = _has_fit(planner, config, training) and not unlike
     step_ms, share = total(parts.values()), training.batches / config.batch_ranks
     peak_ms = share * _operations(planner, config) / (_peak(planner) * 1e9)  # the fast ends of parts add up
@@ -275,25 +268,10 @@ def _launches(present: PlannedStep, training: Training, small: int) -> float:
     return found * training.batches
 
 
-def _eager(parts: dict[str, Span], slow_ms: dict[Direction, float], training: Training) -> dict[str, Span]:
-    """The slow end of attention in transformers, whose eager one some models and files ask for."""
-    again = slow_ms["forward"] if training.checkpoint in ("full", "selective") else 0.0
-    found = parts["attention"]
-    slow = training.batches * (sum(slow_ms.values()) + again)
-    return {"attention": replace(found, high=max(found.high, slow))}
-
-
-def _waits(parts: dict[str, Span], launches: float, training: Training, *, nodes: int) -> dict[str, Span]:
-    """What the GPU waits for: the CPU, where it takes longer than all kernels, and the slowest node.
-
-    transformers' DeepSpeed gathers weights as the CPU comes to a layer: no exchange passes while it is late.
-    """
-    busy, each_us = total(parts.values()).mid, _LAUNCH_US
-    meanwhile = busy
-    if training.stack == "transformers":
-        exchanged = parts.get("communication", Span.exactly(0.0, "model"))
-        each_us, meanwhile = _TRAINER_US, busy - exchanged.mid
-    gaps = [max(0.0, launches * each / 1e3 - meanwhile) for each in each_us]
+def _waits(parts: dict[str, Span], launches: float, *, nodes: int) -> dict[str, Span]:
+    """What the GPU waits for: the CPU, where it takes longer than all kernels, and the slowest node."""
+    busy = total(parts.values()).mid
+    gaps = [max(0.0, launches * each / 1e3 - busy) for each in _LAUNCH_US]
     found = {"waiting for the CPU": Span(gaps[0], gaps[1], gaps[2], "heuristic")} if gaps[2] else {}
     if nodes > 1:
         found["waiting for other nodes"] = Span.exactly(NODES_FRAC * math.log2(nodes) * busy, "model")
@@ -391,8 +369,6 @@ def _notes(planner: Planner, config: ModelConfig, training: Training) -> Iterato
         fitted, fast = planner.gpu.name in FITTED, words.fast_end(training.gpus or 1)
         yield words.AS_PUBLISHED if fitted else words.gpu_unfitted(planner.gpu.title)
         yield f"{words.MEGATRON_AS_PLAIN}; {fast}" if training.stack == "megatron" else fast
-    if training.stack == "transformers":
-        yield words.AS_TRANSFORMERS
     yield from _unlike(planner, config, training)
     fitted = training.strategy == "fsdp" or _megatron(planner, training)
     if not fitted and training.strategy is not None and (training.gpus or 1) > 1:

@@ -22,14 +22,7 @@ AS_MEGATRON = (
     " steps towards the slow end"
 )
 MEGATRON_AS_PLAIN = "Megatron-LM's published steps of 2021 and 2022 on A100 ran as plain PyTorch does"
-STACK_ASSUMED = (
-    "plain PyTorch is assumed: --stack compiled is torch.compile or fused kernels, transformers its Trainer"
-)
-#: The slower rows of tests/advice/published_steps.csv: Qwen's and "GPU Test".
-AS_TRANSFORMERS = (
-    "the CPU takes 140 us for a kernel, as in published steps of transformers' Trainer; the slow end has its"
-    " eager attention, whose scores cross memory"
-)
+STACK_ASSUMED = "plain PyTorch is assumed: --stack compiled is torch.compile or fused kernels"
 MEGATRON_TOO = ", megatron is Megatron-Core with Transformer Engine"
 #: tests/advice/published_steps.csv: those under torch.compile or with fused kernels.
 AS_COMPILED = (
