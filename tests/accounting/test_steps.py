@@ -135,6 +135,12 @@ def test_a_step_before_missing_numbers_ends_with_its_own_work(tmp_path: Path) ->
     assert (times.end_ns / 1000).tolist() == [110, 600, 700]
 
 
+def test_what_is_launched_behind_the_last_step_does_not_prolong_it(tmp_path: Path) -> None:
+    """The beginning of a step whose end was not recorded."""
+    times = _times(tmp_path, [_step(1, 0, 100), *_kernel(1, 10, 20, 90), *_kernel(2, 150, 160, 50)])
+    assert (times.end_ns / 1000).tolist() == [110]
+
+
 def test_without_step_ranges_the_whole_trace_is_one_step_and_says_so(tmp_path: Path) -> None:
     stop = launch(2, ts=30, dur=40, name="cudaDeviceSynchronize")  # the profiler's own
     times = _times(tmp_path, [*_kernel(1, 0, 5, 10), stop])

@@ -170,6 +170,14 @@ def test_updates_end_steps_where_nothing_marks_any(tmp_path: Path, held: list[in
     assert _updates(tmp_path, held)[0] == [*range(steps)]
 
 
+def test_an_update_in_which_the_recording_ends_ends_no_step(tmp_path: Path) -> None:
+    """A public recording has four updates of 0.16 ms, and a fifth that lasts 0."""
+    events = [range_("Optimizer.step#SGD.step", ts=1000 * at + 800, dur=50 * (at < 3)) for at in range(4)]
+    for at in range(1, 4):
+        events += [launch(at, ts=1000 * at - 500), kernel(ts=1000 * at - 400, correlation=at)]
+    assert read_and_link(tmp_path, events)[1].steps.index == [0, 1, 2]
+
+
 def test_the_last_of_several_optimizers_ends_a_step(tmp_path: Path) -> None:
     assert _updates(tmp_path, [9, 9, 9], ("Muon", "AdamW")) == ([0, 1, 2], [900, 900, 900])
 

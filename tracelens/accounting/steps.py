@@ -14,7 +14,7 @@ from tracelens.attribution.communication import exposed_within
 from tracelens.errors import UsageError
 from tracelens.numbers import integers
 from tracelens.results import LeftOut, NotWhole, Step, StepTime, UnprofiledSteps
-from tracelens.trace import Links, Trace
+from tracelens.trace import Links, Trace, look_up
 from tracelens.trace.metadata import UnprofiledTimes
 from tracelens.trace.spans import covered
 
@@ -126,14 +126,16 @@ def _marked(trace: Trace, links: Links, attribution: Attribution) -> _Cut:
     owner = np.where(outside, queued, attribution.step)
     before = outside & _before_own(trace, outside)
     owner[before] = -1
+    launched = look_up(links.ts_ns, links.kernel_node)
+    own = ~(outside & (links.kernel_node >= 0) & (launched >= steps.end_ns[-1]))  # not of a step behind all
     done = np.full(len(steps.index) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(done, owner + 1, end)  # done[i + 1]: end of step i's work; done[0]: of what came before
+    np.maximum.at(done, owner[own] + 1, end[own])  # done[i + 1]: end of step i's work; done[0]: before
     done[0] = max(int(done[0]), _not_recorded(trace, links))
     done = np.maximum.accumulate(done)
     start = np.maximum(steps.start_ns, done[:-1])
-    own = steps.end_ns.copy()  # where the next number is not there, what was done until it was in no step
-    np.maximum.at(own, attribution.step[~outside], end[~outside])
-    next_ = np.where(np.diff(steps.index) == 1, start[1:], np.minimum(own[:-1], start[1:]))
+    last = steps.end_ns.copy()  # where the next number is not there, what was done until it was in no step
+    np.maximum.at(last, attribution.step[~outside], end[~outside])
+    next_ = np.where(np.diff(steps.index) == 1, start[1:], np.minimum(last[:-1], start[1:]))
     stop = np.maximum(np.append(next_, max(int(steps.end_ns[-1]), int(done[-1]))), start)
     unlinked = links.kernel_node < 0
     owned = np.isin(np.arange(len(steps.index)), owner[outside & unlinked])

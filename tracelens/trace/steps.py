@@ -62,7 +62,7 @@ def find_steps(trace: Trace, host: npt.NDArray[np.integer], launched_ns: IntArra
             return found
     tables = [table for table in (trace.kernels, trace.ops, trace.launches) if len(table)]
     first = min((int(table.ts_ns.min()) for table in tables), default=0)
-    if (found := _by_updates(names, end, launched_ns, first)) is not None:
+    if (found := _by_updates(names, np.where(end > begin, end, -1), launched_ns, first)) is not None:
         return found
     # not the calls behind: as it stops, the profiler itself waits for the GPU (kineto: cudaDeviceSynchronize)
     work = [table for table in (trace.kernels, trace.ops) if len(table)] or tables
@@ -124,7 +124,7 @@ def _by_updates(names: list[str], end: IntArray, launched_ns: IntArray, first: i
     """
     updates: dict[str, list[int]] = defaultdict(list)
     for name, at in zip(names, end.tolist(), strict=True):
-        if name.startswith(_UPDATE):
+        if name.startswith(_UPDATE) and at >= 0:  # one in which the recording ends has no end
             updates[name].append(at)
     if len({len(ends) for ends in updates.values()}) != 1:
         return None
