@@ -171,10 +171,12 @@ def test_what_gates_a_block_is_bent_before_its_result_is_normalized(tmp_path: Pa
 
 
 def test_a_time_and_what_is_made_of_it_stand_ahead_of_the_layers(tmp_path: Path) -> None:
-    """Sines through an MLP (arXiv 2006.11239), and scales of low rank with what all layers share (Cosmos)."""
+    """Sines through an MLP (arXiv 2006.11239), classes that are dropped by chance (2207.12598), and scales of
+    low rank with what all layers share (Cosmos)."""
     made = mm("embedding", 64, 64, 64)
     waves = [_row("embedding", name) for name in ("exp", "mul", "sin", "cos", "cat")]
-    times = [*waves, made, _row("embedding", "silu"), made, ADD]
+    dropped = [_row("embedding", name) for name in ("rand", "lt", "where", "embedding")]
+    times = [*waves, made, _row("embedding", "silu"), made, *dropped, ADD]
     low = [_row("other", "silu"), *2 * [mm("other", 64, 64, 64)], _row("other", "add"), _row("", "split")]
     attention = [*low, *ATTENTION]
     rows = [*times, *attention, *MLP, *RECURRENT, *attention, *MLP, *2 * RECURRENT, *attention]

@@ -270,10 +270,12 @@ class Interval:
 
     def _shifts_sum(self, at: int) -> bool:
         """Without shapes: is a scaled sum shifted, and not normalized next? So does an affine layer in place
-        of a normalization (MobileBERT, arXiv 2004.02984)."""
-        ahead = [p for p in range(at - 1, self.gap[0] - 1, -1) if not _passes(self.run.kinds[p])][:2]
-        scaled = len(ahead) > 1 and self.run.kinds[ahead[0]].name == "mul" and self._is_bare_sum(ahead[1])
-        return scaled and self._is_bare_sum(at) and not self._goes_to_norm(at)
+        of a normalization (MobileBERT, arXiv 2004.02984), and an adaptive one ahead of a head."""
+        kinds, rest = self.run.kinds, range(self.last_norm + 1, self.gap[-1] + 1)
+        ahead = [p for p in range(at - 1, self.gap[0] - 1, -1) if not _passes(kinds[p])][:2]
+        scaled = len(ahead) > 1 and kinds[ahead[0]].name == "mul" and self._is_bare_sum(ahead[1])
+        adapted = self.after == "logits" and at in rest and any(adds_number(kinds[p]) for p in rest)
+        return self._is_bare_sum(at) and (adapted or (scaled and not self._goes_to_norm(at)))
 
     def _weighs_shortcut(self, at: int) -> bool:
         """The stream times a weight for each channel right ahead of a normalization: of the sum behind the

@@ -32,6 +32,7 @@ from tracelens.attribution.structure.part_grammars import (
     DROP_PATH_FLOORED,
     DROPOUT,
     GATED_MLP,
+    GUIDED,
     HALVED_MLP,
     HEAD,
     INNER_MLP,
@@ -71,7 +72,7 @@ def without_mixers(run: Run) -> Excerpt:
     beside = {at for adapter in adapters(run).values() for at in adapter}
     plain = [at for at in range(len(run)) if at not in beside]
     bare = run.part(plain) if beside else run
-    for found in matches(bare, *MIXERS, CONDITION, TIME):
+    for found in matches(bare, *MIXERS, CONDITION, TIME, GUIDED):
         parts = found.components
         for edge, own in ((found.start - 1, found.start), (found.stop, found.stop - 1)):
             if 0 <= edge < len(bare) and own in parts and bare.kinds[edge].name in CLIPS:

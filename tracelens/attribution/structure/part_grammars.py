@@ -299,6 +299,13 @@ _TO_ANGLES = Gap("embedding", either(what("copy"), named("mul")), most=4)
 _PREPARED = Gap("embedding", either(what("copy"), named("cat")), most=3)
 _WAVE = named("sin", "cos")
 
+
+def _before_tokens(it: Match) -> bool:
+    """Are no maps convolved next?"""
+    ends = ("convolution", "norm", "gemm", "core", "embedding")
+    return next((kind.what for kind in it.kinds[it.stop :] if kind.what in ends), "") != "convolution"
+
+
 TIME = Grammar(
     "time",
     (
@@ -309,6 +316,18 @@ TIME = Grammar(
         one("embedding", what("gemm"), _PREPARED),
         one("embedding", what("activation")),
         one("embedding", what("gemm")),
+    ),
+    _before_tokens,
+)
+
+# Classes and texts that are dropped by chance, for guidance without a classifier (arXiv 2207.12598).
+
+GUIDED = Grammar(
+    "dropped condition",
+    (
+        one("embedding", named("rand"), where=lambda it, at: not it.kinds[at].tensors),
+        one("embedding", named("lt")),
+        one("embedding", named("where"), Gap("embedding", what("copy"))),
     ),
 )
 
