@@ -214,7 +214,9 @@ def test_a_row_of_attention_without_layers_around_is_one_of_layers(tmp_path: Pat
     attention = [part for at in range(3) for part in _layer(at)[1]]
     own = _row("unattributed", "aten::mul")
     pool = _row("logits", "aten::mean")
-    inside: Part = ("Transformer_0", [own, *attention, own])
+    places: Part = ("Places_0", [_row("embedding", "aten::sum")])
+    last: Part = ("Last_0", [_row("norm", "aten::native_layer_norm"), _row("unattributed", "aten::cat")])
+    inside: Part = ("Transformer_0", [places, own, *attention, own, last])
     head = _product("logits", "Linear_90")
     cut = _row("unattributed", "aten::sub", number=-1)
     _check(tmp_path, [("ViT_0", [_row("embedding", "aten::cat"), inside, pool, head]), cut])

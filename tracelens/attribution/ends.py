@@ -55,7 +55,7 @@ def ends(
     blocks = _attending(links, paths, phases, rule)
     above = look_up(paths.context, links.forest.parent)  # per module the one around it
     kind = _kinds(paths)
-    holds, first, last = _holders(links, above, blocks, kind)
+    holds, first, last, flat = _holders(links, above, blocks, kind)
     if holds.max(initial=0) < _SEVERAL:
         return out
     attends = holds > 0
@@ -71,6 +71,7 @@ def ends(
     inside = links.is_op & ~phases.backward & (paths.context >= 0)
     out[inside & layer & ~asks] = _OTHER
     inside &= ((home < 0) | networks[home]) & (~copies | phases.with_gradient)
+    inside &= (home != paths.context) | ~np.isin(home, flat) | asks
     nodes = np.flatnonzero(inside)
     home, top = home[nodes], paths.context[nodes]
     when, trained = links.ts_ns[nodes], phases.with_gradient[nodes]
@@ -91,6 +92,8 @@ def ends(
     multiplies, fed = linear[nodes] & ~own, _of_data(trace, links, phases, linear)[nodes]
     front &= own | ~before | ~_like(top, multiplies) | _like(top, fed)
     head &= ~_like(top, fed)  # of data, behind layers: a table of what is asked for
+    normed = rule[nodes] == RULE_CODE["norm"]
+    head &= _like(top, product[nodes]) | ~_like(top, normed)  # a class of its own for the last normalization
     # several of a kind that others follow are stages, or make targets
     multiplied = head & multiplies
     final = _like(of_kind, multiplied & (when == _latest(home, when, multiplied)))
@@ -186,11 +189,11 @@ def _alike(keys: NodeArray, which: IntArray, some: BoolArray) -> NodeArray:
 
 def _holders(
     links: Links, above: IntArray, blocks: NodeArray, kind: IntArray
-) -> tuple[IntArray, Times, Times]:
+) -> tuple[IntArray, Times, Times, NodeArray]:
     """Per module how many layers it holds, or is, and when the first and the last attention in it begin.
 
-    A module that holds more attention of one kind than a layer does is one of layers that are no modules
-    (lucidrains/vit-pytorch), whose own work can be theirs.
+    And the modules of layers that are none, whose own work can be theirs: each holds more attention of one
+    kind than a layer does (lucidrains/vit-pytorch).
     """
     holds, first = np.zeros(len(above), np.int32), np.full(len(above), np.iinfo(np.int64).max)
     last = np.zeros(len(above), np.int64)
@@ -200,15 +203,16 @@ def _holders(
     every = np.ones(len(blocks), np.bool_)
     alike = _alike(_key(above[blocks], kind[blocks]), links.name[blocks], every)
     layers, count = np.unique(above[blocks], return_counts=True)
-    count[~np.isin(layers, above[blocks[alike > _PAIR]])] = 1
+    flat = np.unique(above[blocks[alike > _PAIR]])
+    count[~np.isin(layers, flat)] = 1
     ends = first[layers], last[layers]
-    holds[layers] = 1
+    holds[layers] = count
     while (inside := above[layers] >= 0).any():
         layers, count, ends = above[layers[inside]], count[inside], (ends[0][inside], ends[1][inside])
         np.add.at(holds, layers, count)
         np.minimum.at(first, layers, ends[0])
         np.maximum.at(last, layers, ends[1])
-    return holds, first, last
+    return holds, first, last, flat
 
 
 def _networks(links: Links, kind: IntArray, above: IntArray, holds: IntArray) -> BoolArray:
