@@ -209,6 +209,8 @@ _ROWS = (
     Row(r"L2NormEmbeddingPostprocessor\[\w+\]", _ANY, "norm logits other loss", "hstu: of length one"),
     # what is left of whole models
     Row(r"FourM\[\]", "__getitem__|__eq__", "logits other loss embedding", "fm.py: tokens of each kind"),
+    Row(r"FourM\[\]", "add|__radd__|div|__truediv__", "loss embedding other attention.other",
+        "fm.py: the mean over kinds of tokens; masks"),
     Row(r"FourM\[\]", r"(?!add=|cross).*", "embedding other attention.other", "fm.py: what is chosen; masks"),
     Row(r"ImageEncoderViT\[\w+\](/Sequential\[neck\]/Conv2d\[\d\])?", _ANY, "embedding other",
         "EfficientSAM: places; the neck"),
