@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import gzip
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +16,8 @@ import click
 from click.testing import CliRunner
 
 from tests.kept import kept, sources
-from tests.truth.outputs import ROOT, SAMPLES
+from tests.synthetic import ModelSpec, Options, build
+from tests.truth.outputs import ROOT
 from tracelens.cli import cli
 from tracelens.errors import TracelensError
 
@@ -26,7 +27,7 @@ HOLE = "\0"
 _FILLED = {
     "TRACE": "trace.json.gz", "BEFORE": "trace.json.gz", "AFTER": "after.json.gz", "FOLDER": "ranks",
     "REPORT.json": "report.json", "config.json": "config.json", "FILE": "out.json",
-    "NAME": "h100-sxm", "N": "12", "NAME=NUMBER": "heads=16", "ID": "g1", "RULE": "TL101", "ARGS": "",
+    "NAME": "h100-sxm", "N": "2", "NAME=NUMBER": "heads=16", "ID": "g1", "RULE": "TL101", "ARGS": "",
 }  # fmt: skip
 _AFTER_FLAG = {"--device": "0", "--gemm": "g1", "--minutes": "1", "--dtypes": "bf16"}
 #: Commands that need a GPU, a script or a browser: only their words are checked.
@@ -103,11 +104,11 @@ def _said() -> Iterator[tuple[str, str]]:
 
 def prepare(folder: Path) -> None:
     """Put what commands are run on into ``folder``."""
-    before, after = SAMPLES[:2]
-    shutil.copy(before, folder / "trace.json.gz")
-    shutil.copy(after, folder / "after.json.gz")
     (folder / "ranks").mkdir()
-    shutil.copy(before, folder / "ranks" / "rank0.json.gz")
+    for name, vocab in (("trace", 50257), ("after", 50304), ("ranks/rank0", 50257)):
+        model = ModelSpec(hidden=1280, heads=10, vocab=vocab, layers=2, sequence=512, micro_batch=4)
+        packed = gzip.compress(build(model, Options(steps=2)).text().encode(), 1)
+        (folder / f"{name}.json.gz").write_bytes(packed)
     (folder / "config.json").write_text(
         json.dumps({"model_type": "gpt2", "n_embd": 1024, "n_head": 16, "n_layer": 12, "vocab_size": 50257})
     )
