@@ -217,7 +217,8 @@ def test_what_if_predicts_each_scenario_everywhere(tmp_path: Path) -> None:
 def test_a_wrong_scenario_is_one_line_with_the_present_values(tmp_path: Path) -> None:
     (tmp_path / "saved.json").write_bytes(to_json(analyzed(SAMPLE).report))
     wrongs = ("hiden=3", "vocab", "vocab=many", "experts=8", "heads=7", "vocab=0", "")
-    for trace, wrong in [(SAMPLE, "hiden=3"), *(("saved.json", wrong) for wrong in wrongs)]:
+    cases: list[tuple[str | Path, str]] = [(SAMPLE, "hiden=3"), *(("saved.json", one) for one in wrongs)]
+    for trace, wrong in cases:
         done = run("analyze", trace, "--what-if", wrong, "--no-html", cwd=tmp_path)
         assert done.returncode == 2 and done.stdout == b"", wrong
         message = done.stderr.decode()
