@@ -211,7 +211,8 @@ def test_what_stands_between_layers_too_is_of_them(tmp_path: Path) -> None:
 def test_a_row_of_attention_without_layers_around_is_one_of_layers(tmp_path: Path) -> None:
     """vit.py of lucidrains/vit-pytorch: attention and MLPs stand side by side in the transformer, and what
     that runs by itself can be of a layer."""
-    attention = [part for at in range(3) for part in _layer(at)[1]]
+    layers = map(_layer, range(3))
+    attention = [part for layer in layers if isinstance(layer, tuple) for part in layer[1]]
     own = _row("unattributed", "aten::mul")
     pool = _row("logits", "aten::mean")
     places: Part = ("Places_0", [_row("embedding", "aten::sum")])
@@ -264,7 +265,9 @@ def test_a_row_of_modules_beside_one_that_convolves_convolves_not(tmp_path: Path
 
 def test_what_a_loss_averages_is_no_weight_of_a_teacher(tmp_path: Path) -> None:
     """dino/main_dino.py: the center of the teacher's logits ahead of the average of its weights."""
-    center = [_row("loss", f"aten::{name}", [1, 512], number=-1) for name in ("mul", "mul", "add")]
+    center: list[Part] = [
+        _row("loss", f"aten::{name}", [1, 512], number=-1) for name in ("mul", "mul", "add")
+    ]
     sizes: list[list[int]] = [[64, 64], [64], [256, 64], [256]] * 4
     weights = [
         _row("optimizer", f"aten::{name}", size, number=-1)

@@ -189,7 +189,7 @@ def _alike(keys: NodeArray, which: IntArray, some: BoolArray) -> NodeArray:
 
 def _holders(
     links: Links, above: IntArray, blocks: NodeArray, kind: IntArray
-) -> tuple[IntArray, Times, Times, NodeArray]:
+) -> tuple[IntArray, Times, Times, IntArray]:
     """Per module how many layers it holds, or is, and when the first and the last attention in it begin.
 
     And the modules of layers that are none, whose own work can be theirs: each holds more attention of one
