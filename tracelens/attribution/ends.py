@@ -98,11 +98,12 @@ def ends(
     multiplied = head & multiplies
     final = _like(of_kind, multiplied & (when == _latest(home, when, multiplied)))
     head &= ~_like(top, multiplies) | final | (_alike(of_kind, top, head) < _SEVERAL)
-    # what a network runs between its layers and its head, of which others can take the result
+    # what a network runs between its layers and its head; what it compares by itself can be of its loss
     ended = plain & ~alone & (when > last[home])
     of_layers = _like(of_kind, ~alone & ~ended & (when > first[home]))
     made = _latest(home, when, ended & ~of_layers & multiplies)
-    out[nodes[ended & trained & (when < made) & after]] = _OTHER
+    compared = _latest(home, when, own & compares[nodes])
+    out[nodes[ended & trained & (compared < when) & (when < made) & (after | own)]] = _OTHER
     out[nodes[front]] = _EMBEDDING
     masks = front & own & asks[nodes] & ~trained
     told = np.where(_like(home, trained), _OTHER, 0)  # where others have gradients
@@ -111,11 +112,7 @@ def ends(
     # what a head runs by itself ahead of its product shifts, scales or picks what that takes
     out[nodes[head & (paths.context[nodes] == top) & (when < _latest(top, when, head & multiplies))]] = _OTHER
     follows = _around(edges, links.ts_ns[(product | behind) & ~phases.backward], when)[1]
-    outermost, closing = above[home] < 0, own & before & ~after & trained
-    out[nodes[closing & outermost & ~follows]] = _LOSS
-    # what it multiplies by itself can be what it compares, for a loss
-    headed = (follows & outermost) | (when < made)
-    out[nodes[closing & headed & (when > _latest(home, when, own & compares[nodes]))]] = _LOGITS
+    out[nodes[own & before & ~after & (above[home] < 0) & trained & ~follows]] = _LOSS
     return out
 
 
