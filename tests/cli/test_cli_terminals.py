@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import json
 import os
 import pty
 import re
@@ -11,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,18 @@ COMMANDS = {
     "explain": ["explain", "TL101"],
     "metrics": ["analyze", "--list-metrics"],
 }
+#: One Python runs several commands, a mark behind each.
+_EACH = """
+import json, sys
+from tracelens.__main__ import main
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["tracelens", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, arguments
+    print("\\x1e", flush=True)
+"""
 _COLOUR = re.compile(r"\x1b\[(?:[0-9]+;)*(?:3[0-7]|9[0-7]|38;[0-9;]+)m")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -46,10 +60,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def each(*names: str) -> list[str]:
+    """Arguments of a Python that runs these commands."""
+    return ["-c", _EACH, json.dumps([COMMANDS[name] for name in names])]
+
+
+def parted(names: Iterable[str], shown: str) -> dict[str, str]:
+    """What each of the commands showed."""
+    return dict(zip(names, shown.split("\x1e\n")[:-1], strict=True))
+
+
 def on_terminal(
     arguments: list[str], *, cwd: Path, errors_only: bool = False, columns: int = 90, **environment: str
 ) -> tuple[int, str]:
-    """Run on a terminal of its own; what it shows. ``errors_only``: standard output goes to a pipe."""
+    """Run Python on a terminal of its own; what it shows. ``errors_only``: standard output goes to a pipe."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     kept = {
@@ -58,7 +82,7 @@ def on_terminal(
         if n not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM", "LINES")
     }
     process = subprocess.Popen(
-        [sys.executable, "-m", "tracelens", *arguments],
+        [sys.executable, *arguments],
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL if errors_only else theirs,
@@ -79,42 +103,44 @@ def on_terminal(
     return process.wait(), shown.decode().replace("\r\n", "\n")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_terminal_gets_its_width_and_its_colours(name: str, folder: Path) -> None:
-    code, shown = on_terminal(COMMANDS[name], cwd=folder)
-    lines = _ESCAPE.sub("", shown).splitlines()
-    assert code == 0 and max(map(cell_len, lines)) <= 90
-    assert bool(_COLOUR.search(shown)) == (name not in ("explain", "metrics"))
+def test_a_terminal_gets_its_width_and_its_colours(folder: Path) -> None:
+    code, all_shown = on_terminal(each(*COMMANDS), cwd=folder)
+    assert code == 0, all_shown[-500:]
+    for name, shown in parted(COMMANDS, all_shown).items():
+        assert max(map(cell_len, _ESCAPE.sub("", shown).splitlines())) <= 90, name
+        assert bool(_COLOUR.search(shown)) == (name not in ("explain", "metrics")), name
 
 
-@pytest.mark.parametrize("name", ["analyze", "compare", "suggest", "gemm"])
-def test_no_color_and_a_dumb_terminal_are_respected(name: str, folder: Path) -> None:
-    assert not _COLOUR.search(on_terminal(COMMANDS[name], cwd=folder, NO_COLOR="1")[1])
-    code, shown = on_terminal(COMMANDS[name], cwd=folder, TERM="dumb")
-    assert code == 0 and "\x1b" not in shown
+def test_no_color_and_a_dumb_terminal_are_respected(folder: Path) -> None:
+    names = ("analyze", "compare", "suggest", "gemm")
+    code, plain = on_terminal(each(*names), cwd=folder, NO_COLOR="1")
+    assert code == 0 and not _COLOUR.search(plain) and len(parted(names, plain)) == len(names)
+    code, shown = on_terminal(each(*names), cwd=folder, TERM="dumb")
+    assert code == 0 and "\x1b" not in shown and len(parted(names, shown)) == len(names)
 
 
 @pytest.mark.parametrize(("columns", "width"), [("50", 50), ("0", 90), ("wide", 90)])
 def test_columns_is_respected_where_it_is_a_width(columns: str, width: int, folder: Path) -> None:
-    for name in ("analyze", "gemm"):
-        code, shown = on_terminal(COMMANDS[name], cwd=folder, COLUMNS=columns)
-        assert code == 0 and "Traceback" not in shown, (name, shown[-500:])
-        assert max(cell_len(line) for line in _ESCAPE.sub("", shown).splitlines()) <= width
+    names = ("analyze", "gemm")
+    code, all_shown = on_terminal(each(*names), cwd=folder, COLUMNS=columns)
+    assert code == 0 and "Traceback" not in all_shown, all_shown[-500:]
+    for name, shown in parted(names, all_shown).items():
+        assert max(cell_len(line) for line in _ESCAPE.sub("", shown).splitlines()) <= width, name
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_pipe_gets_plain_text(name: str, folder: Path) -> None:
+def test_a_pipe_gets_plain_text(folder: Path) -> None:
     kept = {n: v for n, v in os.environ.items() if n not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
     done = subprocess.run(
-        [sys.executable, "-m", "tracelens", *COMMANDS[name]],
+        [sys.executable, *each(*COMMANDS)],
         cwd=folder,
         capture_output=True,
         env={**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"},
         check=False,
     )
     assert done.returncode == 0 and done.stderr == b"" and b"\x1b" not in done.stdout
-    if name != "explain":  # a page goes to a file as it is
-        assert max(cell_len(line) for line in done.stdout.decode().splitlines()) <= 80
+    for name, text in parted(COMMANDS, done.stdout.decode()).items():
+        # a page of a rule goes to a file as it is
+        assert name == "explain" or max(cell_len(line) for line in text.splitlines()) <= 80, name
 
 
 @pytest.mark.parametrize("name", ["compare", "gemm", "explain"])
@@ -142,14 +168,14 @@ def large(folder: Path) -> Path:
 
 
 def test_long_work_shows_a_bar_on_a_terminal_and_takes_it_away(tmp_path: Path) -> None:
-    command = ["analyze", str(large(tmp_path)), "--no-html", "-q"]
+    command = ["-m", "tracelens", "analyze", str(large(tmp_path)), "--no-html", "-q"]
     code, shown = on_terminal(command, cwd=tmp_path, errors_only=True)
     assert code == 0 and "analyzing" in shown and "attributing" in shown
     assert shown.rstrip().endswith("\x1b[2K")  # the line is empty again
     assert not _COLOUR.search(on_terminal(command, cwd=tmp_path, errors_only=True, NO_COLOR="1")[1])
     assert on_terminal(command, cwd=tmp_path, errors_only=True, TERM="dumb") == (0, "")
     done = subprocess.run(
-        [sys.executable, "-m", "tracelens", *command], cwd=tmp_path, capture_output=True, check=False,
+        [sys.executable, *command], cwd=tmp_path, capture_output=True, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -157,7 +183,8 @@ def test_long_work_shows_a_bar_on_a_terminal_and_takes_it_away(tmp_path: Path) -
 
 def test_an_error_ends_the_bar_first(tmp_path: Path) -> None:
     path = large(tmp_path)
-    code, shown = on_terminal(["analyze", str(path), "--steps", "90:95"], cwd=tmp_path, errors_only=True)
+    command = ["-m", "tracelens", "analyze", str(path), "--steps", "90:95"]
+    code, shown = on_terminal(command, cwd=tmp_path, errors_only=True)
     assert code == 2 and "\x1b[?25h" in shown  # the cursor is back
     assert _ESCAPE.sub("", shown).rstrip().splitlines()[-1].lstrip("\r").startswith("tracelens: ")
 
