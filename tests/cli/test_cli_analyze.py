@@ -88,28 +88,20 @@ def test_standard_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["analyze", "nowhere.json"], 3, "no such file"),
         (["analyze", "."], 3, "no rank can be used: empty.json"),
         (["analyze", "job"], 3, "no rank can be used: rank0.json: holds no GPU event"),
         (["analyze", "empty.json"], 3, "is empty"),
         (["analyze", "text.json"], 3, "not JSON"),
         (["analyze", "other.json"], 3, "'tracelens suggest'"),
-        (["analyze", "cpu.json"], 3, "no GPU event"),
         (["analyze", *(f"{name}.csv" for name in "abcd")], 3, "no trace or summary in these 4 files: a.csv"),
         (["analyze", "jax.json"], 3, "jax.json holds no event of torch.profiler"),
         (["doctor", "jax.json"], 3, "jax.json holds no event of torch.profiler"),
-        (["analyze", SAMPLE, "--gpu", "h900"], 2, "h900"),
         (["analyze", SAMPLE, "--steps", "7:3"], 2, "--steps 7:3"),
-        (["analyze", SAMPLE, "--steps", "90:95"], 2, "no step between 90 and 95"),
-        (["analyze", SAMPLE, "--kernels", "k.xlsx"], 2, ".parquet or .csv"),
-        (["analyze", SAMPLE, "--reference", "nowhere.json"], 3, "--reference: no such file"),
         (["analyze", SAMPLE, "--reference", "text.json"], 3, "--reference: text.json is not JSON"),
         (["analyze", SAMPLE, "--reference", "cpu.json"], 3, "--reference: cpu.json holds no GPU event"),
         (["analyze", "-", "--reference", "-"], 2, "cannot both come from standard input"),
-        (["analyze", SAMPLE, "-o", "missing/folder/x.html"], 2, "missing/folder"),
         (["analyze"], 2, "TRACE"),
         (["nonsense"], 2, "nonsense"),
-        (["explain", "TL999"], 2, "TL999"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
