@@ -45,6 +45,14 @@ def exact(value: float) -> Range:
     return Range(value, value, value, True)
 
 
+def shares(time: Range, whole_ms: float) -> dict[str, Range]:
+    """A time as a range, and as a share of the whole; the time alone where that is nothing."""
+    if not whole_ms:
+        return {"time": time}
+    mid = None if time.mid is None else time.mid / whole_ms
+    return {"time": time, "share": Range(time.low / whole_ms, mid, time.high / whole_ms, time.measured)}
+
+
 def recognised(value: float, *, least: bool) -> Range:
     """A measured figure, or the part of it that was recognised."""
     return Range(value, None, math.inf, False, True) if least else exact(value)

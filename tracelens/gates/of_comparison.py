@@ -9,7 +9,7 @@ from statistics import fmean
 
 from tracelens.comparison.causes import alike_ms
 from tracelens.comparison.moves import with_moves
-from tracelens.gates.metrics import Metric, Range, Reading, Remark, exact, remark, unknown
+from tracelens.gates.metrics import Metric, Range, Reading, Remark, exact, remark, shares, unknown
 from tracelens.results.comparison import Comparison, ComponentChange, Side, StepChange
 from tracelens.results.folders import FilePair, FolderComparison, FolderSide
 from tracelens.words import COMPONENTS
@@ -60,14 +60,14 @@ def _regression(result: Compared, _: str) -> Reading:
     if step.state == "too_few_steps":
         return unknown("report", why=step.why)
     if step.state == "identical":
-        return Reading(_both(exact(0.0), step), notes=[remark("same_trace")])
+        return Reading(shares(exact(0.0), step.before.median), notes=[remark("same_trace")])
     low, high = sorted((step.shift_low_ms, step.shift_high_ms))
     if step.state in _CHANGED:
-        return Reading(
-            _both(Range(min(low, step.diff_ms), step.diff_ms, max(high, step.diff_ms), True), step)
-        )
+        change = Range(min(low, step.diff_ms), step.diff_ms, max(high, step.diff_ms), True)
+        return Reading(shares(change, step.before.median))
     seen = remark("within_noise", state=step.state, diff_ms=step.diff_ms, diff_frac=step.diff_frac)
-    return Reading(_both(Range(min(low, 0.0), 0.0, max(high, 0.0), True), step), notes=[seen])
+    change = Range(min(low, 0.0), 0.0, max(high, 0.0), True)
+    return Reading(shares(change, step.before.median), notes=[seen])
 
 
 def _worst_pair(result: FolderComparison) -> Reading:
@@ -101,9 +101,8 @@ def _step_change(result: Compared, _: str) -> Reading:
         return unknown("different_models")
     step = result.step
     untested = step.state in ("too_few_steps", "no_change", "inconclusive")
-    return Reading(
-        _both(exact(step.diff_ms), step), notes=[remark("not_tested", state=step.state)] if untested else []
-    )
+    notes = [remark("not_tested", state=step.state)] if untested else []
+    return Reading(shares(exact(step.diff_ms), step.before.median), notes=notes)
 
 
 def _unprofiled(result: Compared, _: str) -> Reading:
@@ -117,15 +116,6 @@ def _unprofiled(result: Compared, _: str) -> Reading:
     if step.unprofiled_diff_frac is not None:
         found["share"] = exact(step.unprofiled_diff_frac)
     return Reading(found, notes=[remark("not_tested")])
-
-
-def _both(time: Range, step: StepChange, base: float | None = None) -> dict[str, Range]:
-    """A time as a range, and as a share of the step before: of its median, where no ``base`` is given."""
-    base = step.before.median if base is None else base
-    if not base:
-        return {"time": time}
-    mid = None if time.mid is None else time.mid / base
-    return {"time": time, "share": Range(time.low / base, mid, time.high / base, time.measured)}
 
 
 def _component(result: Compared, name: str) -> Reading:
@@ -217,11 +207,11 @@ def _part(
         low = -math.inf if bounded(result.before) else diff
         high = math.inf if bounded(result.after) else diff
         time = exact(diff) if low == high else Range(low, None, high, False)
-        mean = None  # of files' steps, as their parts are; parts of folders are medians over the pairs
-        if isinstance(result, Comparison) and result.before.steps_ms:
-            mean = fmean(result.before.steps_ms)
-        shares = _both(time, result.step, mean) if result.step is not None else {"time": time}
-        return Reading(shares, why=remark("different_models"), notes=[remark("not_tested")])
+        whole_ms = result.step.before.median if result.step is not None else 0.0
+        if result.step is not None and isinstance(result, Comparison) and result.before.steps_ms:
+            whole_ms = fmean(result.before.steps_ms)  # parts of folders are medians over the pairs
+        found = shares(time, whole_ms)
+        return Reading(found, why=remark("different_models"), notes=[remark("not_tested")])
 
     return read
 

@@ -15,6 +15,7 @@ from tracelens.gates.metrics import (
     predicted,
     recognised,
     remark,
+    shares,
     unknown,
 )
 from tracelens.results import Check, Estimate, Report, SavingOf
@@ -40,8 +41,8 @@ def _per_step(
         value = time_ms(report)
         step = sum(one.duration_ms for one in report.steps) / len(report.steps)
         bound = least(report)
-        shares = {"share": recognised(value / step, least=bound)} if step else {}
-        return Reading({"time": recognised(value, least=bound)} | shares)
+        share = {"share": recognised(value / step, least=bound)} if step else {}
+        return Reading({"time": recognised(value, least=bound)} | share)
 
     return read
 
@@ -126,7 +127,7 @@ def _waste(report: Report, _: str) -> Reading:
         return unknown("at_stake_unknown")
     if not _stepped(report):
         return unknown(_NO_STEP)
-    return Reading(_shares(found, step), notes=[*_about(found, report.summary.saving_of), *notes])
+    return Reading(shares(found, step), notes=[*_about(found, report.summary.saving_of), *notes])
 
 
 def _of_step(found: Range | None, of: SavingOf) -> Range | None:
@@ -139,13 +140,6 @@ def _about(found: Range, of: SavingOf) -> list[Remark]:
     if of == "gpu_work":
         return [remark("gpu_work")]
     return [remark("bound")] if found.mid is None else []
-
-
-def _shares(found: Range, step_ms: float) -> dict[str, Range]:
-    if not step_ms:
-        return {"time": found}
-    mid = None if found.mid is None else found.mid / step_ms
-    return {"time": found, "share": Range(found.low / step_ms, mid, found.high / step_ms, found.measured)}
 
 
 def _not_run(report: Report) -> list[Remark]:
