@@ -81,9 +81,11 @@ class Shares:
     told_apart_n: float = (
         0.0953  # predicted to differ to be called so: see ``benchmarks/fit_gemm.py``; along N
     )
-    tile_rates: tuple[float, ...] = ()  # of each tile beside the formula's, where the GPU has its own
-    family_rates: tuple[float, ...] = ()  # the same of a family's tiles: coefficients, see ``family``
-    family_bias: tuple[float, ...] = ()  # how the library ranks them: see ``Library``
+    # Of tiles: rates beside the formula's where the GPU has its own, coefficients of a family's, and of how the
+    # library ranks those (see ``family`` and ``Library``). Long, and rates are hashed for every GEMM.
+    tile_rates: tuple[float, ...] = field(default=(), hash=False)
+    family_rates: tuple[float, ...] = field(default=(), hash=False)
+    family_bias: tuple[float, ...] = field(default=(), hash=False)
 
 
 @dataclass(frozen=True, slots=True)
