@@ -81,8 +81,8 @@ class Shares:
     told_apart_n: float = (
         0.0953  # predicted to differ to be called so: see ``benchmarks/fit_gemm.py``; along N
     )
-    # Of tiles: rates beside the formula's where the GPU has its own, coefficients of a family's, and of how the
-    # library ranks those (see ``family`` and ``Library``). Long, and rates are hashed for every GEMM.
+    # Of tiles: rates beside the formula's where the GPU has its own, coefficients of a family's, and of how
+    # the library ranks those (see ``family`` and ``Library``). Long, and rates are hashed for every GEMM.
     tile_rates: tuple[float, ...] = field(default=(), hash=False)
     family_rates: tuple[float, ...] = field(default=(), hash=False)
     family_bias: tuple[float, ...] = field(default=(), hash=False)
