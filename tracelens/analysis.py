@@ -52,7 +52,7 @@ from tracelens.step.whatif import scenario
 from tracelens.step.words import search as searching
 from tracelens.step.work import tokens_of
 from tracelens.trace import Links, Trace, link, one_device, read_trace
-from tracelens.trace.metadata import device_name, device_properties
+from tracelens.trace.metadata import device_properties
 from tracelens.trace.once import each_once
 from tracelens.trace.validity import check_rules
 from tracelens.version import __version__
@@ -291,7 +291,7 @@ def analyze_trace(
     _tell(progress, 1)
     trace = one_device(trace, device)
     devices = device_properties(trace.metadata)
-    hardware = find_gpu(device_name(trace.metadata), override=gpu, properties=devices[0] if devices else None)
+    hardware = find_gpu(trace.device_name, override=gpu, properties=devices[0] if devices else None)
     trace = open_functions(each_once(trace))
     links = link(trace)
     attribution = attribute(trace, links, reference=None if reference is None else _known(reference))

@@ -16,7 +16,6 @@ from tracelens.results import Lack
 from tracelens.results.diagnosis import SCHEMA_VERSION, Diagnosis, State, TraceCheck, Verdict
 from tracelens.results.identity import ValidityRule
 from tracelens.trace import Links, Trace, link, one_device, read_trace
-from tracelens.trace.metadata import device_name
 from tracelens.trace.once import each_once
 from tracelens.trace.validity import check_rules
 from tracelens.words import Level
@@ -98,7 +97,7 @@ def _what_is_there(trace: Trace, links: Links, attribution: Attribution) -> dict
         "shapes": words.OPERATORS_HAVE_SHAPES if len(trace.ops) else "",
         "modules": words.has_module(share(named)) if time[named].sum() > time.sum() / 2 else "",
         "steps": words.steps_marked(len(links.steps.index)),
-        "gpu": device_name(trace.metadata) or "",
+        "gpu": trace.device_name or "",
     }
 
 

@@ -485,3 +485,11 @@ def test_source_says_what_was_read(tmp_path: Path) -> None:
     assert trace.source.json_bytes == len(text)
     assert trace.source.bytes == (tmp_path / "t.json.gz").stat().st_size
     assert len(trace.source.sha256) == 64
+
+
+def test_calls_of_hip_tell_the_maker_where_nothing_names_the_device(tmp_path: Path) -> None:
+    named = {"deviceProperties": [{"name": "NVIDIA H100 80GB HBM3"}]}
+    events = [kernel(), launch(name="hipExtModuleLaunchKernel")]
+    assert read(tmp_path, document(events)).device_name == "AMD GPU"
+    assert read(tmp_path, document(events, **named)).device_name == "NVIDIA H100 80GB HBM3"
+    assert read(tmp_path, document([kernel(), launch()])).device_name is None

@@ -23,7 +23,6 @@ from tracelens.rules import Advice
 from tracelens.trace import Trace
 from tracelens.trace.metadata import (
     cuda_version,
-    device_name,
     rank_and_world,
     torch_version,
     unprofiled_times,
@@ -53,7 +52,7 @@ def trace_info(trace: Trace, loan: Loan | None = None) -> TraceInfo:
         world_size=world,
         torch_version=torch_version(trace.metadata),
         cuda_version=cuda_version(trace.metadata),
-        device=device_name(trace.metadata),
+        device=trace.device_name,
         span_ms=(end - start) / 1e6,
         generated=bool(trace.metadata.get("generated")),
         partial=trace.partial,

@@ -21,7 +21,7 @@ from tracelens.attribution.result import Attribution
 from tracelens.gemm import ATTENTION_OPS, GEMM_OPS
 from tracelens.results import Lack
 from tracelens.trace import Links, Trace, launched_by_several, look_up
-from tracelens.trace.metadata import device_name, rank_and_world
+from tracelens.trace.metadata import rank_and_world
 from tracelens.trace.processes import processes_of_threads
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS, Level
@@ -230,7 +230,7 @@ def _synchronizations(r: _Recording) -> Iterator[Lack]:
 
 
 def _device(r: _Recording) -> Iterator[Lack]:
-    if device_name(r.trace.metadata) is None:
+    if r.trace.device_name is None:
         yield Lack("no-device", *words.NO_DEVICE, "medium", None)
 
 

@@ -11,7 +11,6 @@ from tracelens.attribution.align import find_alignment
 from tracelens.attribution.result import Attribution
 from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace
-from tracelens.trace.metadata import device_name
 from tracelens.words import COMPONENTS
 
 IntArray = npt.NDArray[np.int64]
@@ -179,7 +178,7 @@ def _gaps(wanted: BoolArray) -> list[slice]:
 def twins_in_reference(trace: Trace, names: KernelNames, theirs: Trace, their_links: Links) -> Twins:
     """Twins of all kernels among the launched kernels of the reference."""
     row = np.full(len(trace.kernels), -1, np.int64)
-    gpus = {device_name(side.metadata) for side in (trace, theirs)} - {None}
+    gpus = {side.device_name for side in (trace, theirs)} - {None}
     same_gpu = len(gpus) < 2  # cuBLAS and Triton choose grids by the GPU
     product = _is_product(trace, names)
     if not _same_sizes(trace, theirs, counted=~product | same_gpu):

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from tracelens.trace.collectives import Collective, parse
 from tracelens.trace.decode import NOT_JSON
 from tracelens.trace.door import Door
+from tracelens.trace.metadata import device_name
 from tracelens.trace.words import DamageKind
 
 IntArray = npt.NDArray[np.int64]
@@ -311,6 +312,13 @@ class Trace:
     door: Door = field(default_factory=Door)  # what was left out of the values; more as they are asked for
     device: int | None = None  # of the GPU whose events these are, where several ran (``one_device``)
     beside: dict[int, int] = field(default_factory=dict)  # GPU ns of each other device
+
+    @property
+    def device_name(self) -> str | None:
+        """The name of the first device; its maker's, where only calls of HIP tell that."""
+        named = device_name(self.metadata)
+        hip = self.symbols.where(lambda text: text.startswith("hip"))[self.launches.name]
+        return "AMD GPU" if named is None and hip.any() else named
 
     @property
     def replays(self) -> npt.NDArray[np.bool_]:
