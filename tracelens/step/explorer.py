@@ -28,7 +28,7 @@ _STEPS = 12
 _REACH = 0.25
 #: Values off the 128-byte grid, of each kind.
 _BETWEEN = 8
-#: Of a step with more products curves have half as many values: experts have products of their own each.
+#: Each further so many products, curves have a share of the values: experts have products of their own each.
 _MANY = 60
 #: Values of a parameter that is counted, not measured in elements.
 _COUNTS = 11
@@ -225,7 +225,7 @@ def _grid(step: StepModel, name: str) -> _Grid:
 
 
 def _values(step: StepModel, name: str, grid: _Grid) -> Iterable[int]:
-    now, part = step.now, 2 if len(step.work.products) > _MANY else 1
+    now, part = step.now, math.ceil(len(step.work.products) / _MANY) or 1
     value = now.get(name) or 1
     if name in _COUNTED:
         return _counts(now, name, value)

@@ -55,6 +55,8 @@ def _copies(component: str, phase: str, way: int, weights: float, copied: float)
 
 def _way(product: Product, now: ModelConfig, then: ModelConfig, *, compiled: bool) -> int:
     """-1 where it was padded and no longer has to be, 1 where it comes to be padded, 0 for neither."""
+    if not compiled and not product.row.padded_from:
+        return 0
     before, after = bool(_off(product, now)), bool(_off(product, then))
     if before and not after:
         return -1 if product.row.padded_from else 0
