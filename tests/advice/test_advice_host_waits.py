@@ -206,12 +206,13 @@ def test_the_verdict_names_a_wait_from_one_percent_of_the_step_on(
             ("train.py(31): augment", 0.9),
         ),
         ([("user_annotation", "ProfilerStep#99", 0.1, 0.9)], None),  # a step is no place in it
+        ([("python_function", "torch/autograd/graph.py(8): _engine_run", 0.1, 0.9)], None),
         # what compile wrote
         ([("python_function", f"/tmp/a/ov/c{'ov46' * 12}.py(25): call", 0.1, 0.9)], None),
         ([("user_annotation", "load_batch", 0.1, 0.4)], None),  # less than half
         ([], None),  # steps and layers hold launches as they hold idle time
     ],
-    ids=["range", "inner", "range first", "operator", "function", "step", "compiled", "little", "none"],
+    ids=["range", "inner", "first", "operator", "function", "step", "backward", "compiled", "little", "none"],
 )
 def test_what_holds_most_of_the_idle_time_is_named(
     tmp_path: Path, spans: list[tuple[str, str, float, float]], named: tuple[str, float] | None

@@ -21,7 +21,7 @@ _LONGEST = 60  # letters of a name
 #: Python frames of C functions and of torch.compile, its graphs and files named by a hash, and the step.
 _UNTOLD = re.compile(
     r"<built-in |## Call Compiled|Torch-Compiled Region|CompiledFunction|ProfilerStep#"
-    r"|.*(?:torch/_(?:inductor|dynamo|functorch)/|/c[a-z2-7]{40,}\.py\()"
+    r"|.*(?:torch/(?:_(?:inductor|dynamo|functorch)|autograd)/|torch/_tensor\.py|/c[a-z2-7]{40,}\.py\()"
 )
 _FOLDERS = re.compile(r"^(?:[^(]*/)(?=[^/(]*\.py\()")  # of a Python frame: folder/file.py(31): function
 
