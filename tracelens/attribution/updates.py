@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.columns import PHASE, Columns
+from tracelens.attribution.columns import EVIDENCE_CODE, PHASE, Columns
 from tracelens.attribution.directions import untold_by_host
 from tracelens.gemm.inductor import parse_fused
 from tracelens.trace import Links, Trace, look_up
@@ -33,7 +33,8 @@ def settle_optimizer(trace: Trace, links: Links, columns: Columns, with_gradient
     between &= ~untold_by_host(trace, links) & columns.are("unattributed")
     columns.set(between, "optimizer", "local")
     trains = with_gradient | (columns.phase == PHASE["backward"])
-    can_be = ~trains & ~optimizing & ~columns.are("loss")  # a loss averages what it centers by (DINO)
+    centers = columns.are("loss") & (columns.evidence < EVIDENCE_CODE["structure"])  # DINO
+    can_be = ~trains & ~optimizing & ~centers
     columns.set(averaged_weights(trace, links, can_be), "optimizer", "local")
 
 
