@@ -14,6 +14,7 @@ from tracelens.config.changes import parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import CommunicationRow, Known, WhatIf
 from tracelens.step.experts import mixture_of
+from tracelens.step.explorer import _in_tiles, explore
 from tracelens.step.traced_step import StepModel
 from tracelens.step.whatif import what_if
 from tracelens.step.whatif_notes import loads_of
@@ -284,3 +285,22 @@ def test_a_shared_expert_sees_every_token() -> None:
     assert next(row for row in what_if(step, {"micro_batch": 4}).rows if row.gemm == "g99").shape_then == (
         "8192×1408×2048"
     )
+
+
+def test_curves_ask_once_for_experts_that_fill_as_many_tiles() -> None:
+    step = step_of(Mix(X, 33, [*range(897, 929), 1100], "loop"))
+    fewer = _in_tiles(step.work.products)
+    assert [
+        sum(one.row.component == "moe.experts" for one in many) for many in (step.work.products, fewer)
+    ] == [
+        6 * 33,
+        6 * 2,
+    ]
+    for name in ("calls", "calls_per_step", "time_ms", "time_ms_per_step"):
+        now, then = (sum(getattr(one.row, name) for one in many) for many in (step.work.products, fewer))
+        assert then == pytest.approx(now)
+    ffn = next(one for one in explore(step).curves if one.parameter == "ffn")
+    asked = [what_if(step, {"ffn": value}).then_ms.mid for value in ffn.values]
+    assert ffn.mid_ms == [pytest.approx(one, rel=0.002) for one in asked]
+    few = step_of(LOOP).work.products
+    assert _in_tiles(few) == few

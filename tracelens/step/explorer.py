@@ -8,7 +8,7 @@ kernel. Three lines of one kind each show what one line through all values would
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +21,7 @@ from tracelens.step.traced_step import StepModel
 from tracelens.step.whatif import what_if
 from tracelens.step.whatif_notes import Told
 from tracelens.step.words import search as words
+from tracelens.step.work import Product
 
 #: Steps of 128 bytes to each side of the present value.
 _STEPS = 12
@@ -28,8 +29,10 @@ _STEPS = 12
 _REACH = 0.25
 #: Values off the 128-byte grid, of each kind.
 _BETWEEN = 8
-#: Each further so many products, curves have a share of the values: experts have products of their own each.
+#: Each further so many products curves have a share of the values: experts have products of their own.
 _MANY = 60
+#: Rows of an expert that take as long: those of one tile.
+_TILE = 128
 #: Values of a parameter that is counted, not measured in elements.
 _COUNTS = 11
 #: After so many values without a prediction and none with one, the rest is not asked.
@@ -63,8 +66,29 @@ def explore(step: StepModel, findings: Sequence[Finding] = ()) -> Explorer:
     names = [name for name in _DRAWN if _drawn(name, step.now)]
     if not names:
         return Explorer(why=words.CURVE_NO_PARAMETERS)
+    step = replace(step, work=replace(step.work, products=_in_tiles(step.work.products)))
     curves = [_curve(step, name, _suggested(step.now, name, findings)) for name in names]
     return Explorer([_of_model(one, step.now) for one in curves], None)
+
+
+def _in_tiles(products: Sequence[Product]) -> tuple[Product, ...]:
+    """Those of experts whose rows fill as many tiles are one: thousands in a trace differ in rows alone."""
+    if len(products) <= _MANY:
+        return tuple(products)
+    alike: dict[object, list[Product]] = defaultdict(list)
+    for one in products:
+        row, dims = one.row, (one.m, one.n, one.k)
+        sizes = [dim if dim.load is None else math.ceil(dim.load[0] / _TILE) for dim in dims]
+        same = (*sizes, one.batch, row.component, row.phase, row.role, row.dtype, row.layout)
+        alike[same if any(dim.load for dim in dims) else id(one)].append(one)
+    return tuple(map(_as_one, alike.values()))
+
+
+def _as_one(alike: Sequence[Product]) -> Product:
+    most = max(alike, key=lambda one: one.row.time_ms_per_step)
+    names = ("calls", "calls_per_step", "time_ms", "time_ms_per_step")
+    sums = {name: sum(getattr(one.row, name) for one in alike) for name in names}
+    return replace(most, row=replace(most.row, **sums))
 
 
 def _of_model(curve: Curve, now: ModelConfig) -> Curve:
