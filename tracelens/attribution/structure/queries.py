@@ -294,7 +294,7 @@ class Queries(Walk):
         for between, behind in pairwise(here[: index + 1]):
             # the same projection for other tokens, or one of two in a row, or a gate on the core's output
             other, straight = run.shape(between), follows(run, between, behind)
-            rows = other is None or shape is None or other.m in (shape.m, shape.m * (core.heads or 1))
+            rows = other is None or shape is None or other.m == shape.m or other.n == core.value_dim
             same = other is not None and shape is not None and (other.n, other.k) == (shape.n, shape.k)
             if straight or (same and not rows):
                 run.labels[between] = Label("attention.output", self.layer)
