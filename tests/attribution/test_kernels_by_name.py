@@ -68,6 +68,8 @@ FUNCTIONS = {
     "void transformer_engine::scaled_gated_forward_kernel<float>(float const*)": "mlp.activation",
     "void thd_out_correction_kernel<float>(float*)": "attention.other",
     "_layer_norm_fwd_quant_kernel": "norm",
+    "_ZN7sgl_hip10activation18act_and_mul_kernelI14__hip_bfloat16EEvPT_PKS3_i": "mlp.activation",
+    "_ZN4vllm11silu_kernelI18act_and_mul_kernelEEvPT_": "",  # in what is given to it
     # names that many kinds of kernel bear
     "_fwd_kernel": "",
     "swish_fwd_kernel": "",

@@ -110,6 +110,18 @@ def test_a_graph_of_an_h100_has_the_parts_of_its_eager_twin(path: Path) -> None:
     assert wrong < 0.008 * total
 
 
+def test_a_replay_launched_before_the_recording_is_what_those_in_it_are() -> None:
+    trace = read_trace(GRAPHS[0])
+    links = link(trace)
+    result = attribute(trace, links)
+    before = links.kernel_launch < 0
+    once = links.kernel_launch == links.kernel_launch.max()
+    assert before.sum() == once.sum() > 400
+    for known in (result.component, result.phase, result.layer):
+        assert (known[before] == known[once]).mean() > 0.99
+    assert set(result.step[before].tolist()) == {-1}
+
+
 def test_a_replayed_model_whose_attention_is_unfused_is_a_whole_one(tmp_path: Path) -> None:
     """pytorch/ao tutorials/quantize_vit: no kernel of a fused attention names it."""
     gemm = "ampere_bf16_s16816gemm_bf16_64x64_sliced1x2_ldg8_f2f_stages_64x6_tn"

@@ -117,7 +117,7 @@ def _groups(trace: Trace, attribution: Attribution, calls: Calls) -> list[_Group
             calls.role[at],
             calls.shape[at],
             int(trace.kernels.name[main]),
-            int(trace.kernels.launch[main]),
+            int(trace.kernels.launch[twin if (twin := int(attribution.like[main])) >= 0 else main]),
             calls.op_name[at],
             tuple(padded.items()),
         )

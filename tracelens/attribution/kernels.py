@@ -55,6 +55,7 @@ _OPTIMIZER_FUNCTOR = re.compile(
 _UNARY_ACTIVATION = re.compile(r"(?s)\A(?>.*?\bunary_(grad_)?kernel<).*?\bd?(q?gelu|s?relu|silu)\b")
 _ATTENTION = ("attention", "attention_helper")
 _FUNCTION = re.compile(r"(?<!\w)(\w++)(?=[<(]|$)")
+_LENGTH = re.compile(r"\d+")
 _TRITON_SUFFIX = re.compile(rf"{SIGNATURE}{CLONE}$")
 
 
@@ -82,7 +83,14 @@ def kernel_component(name: str) -> str | None:
 
 
 def _function(name: str) -> str:
-    """``void ns::f<int>(float*)`` and ``f_0d1d2de`` -> ``f``."""
+    """``void ns::f<int>(float*)``, ``f_0d1d2de`` and ``_ZN2ns1fIiEEvPf`` -> ``f``."""
+    parts, behind = [""], name[3:] if name.startswith("_ZN") else ""
+    while length := _LENGTH.match(behind):  # each behind its length
+        behind = behind[length.end() :]
+        parts.append(behind[: int(length[0])])
+        behind = behind[int(length[0]) :]
+    if parts[-1]:
+        return parts[-1]
     match = _FUNCTION.search(_TRITON_SUFFIX.sub("", name.replace("(anonymous namespace)::", "")))
     return match[1] if match else ""
 

@@ -47,10 +47,14 @@ def lend(
     cut_off = (attribution.evidence >= _STRUCTURE) & (attribution.phase == _BACKWARD)
     cut_off &= attribution.forward_op < 0
     cut_off |= (attribution.component == _UNATTRIBUTED) & (attribution.phase == _OTHER)
-    twins = twins_within(trace, links, attribution.names, cut_off).told(attribution)
-    attribution = _filled(attribution, attribution, twins, twins.row >= 0)
-    like = np.where(twins.agreed(attribution), twins.row, -1).astype(np.int32)
-    attribution = replace(attribution, like=like)
+    # a replay launched before the recording repeats those in it, whatever tells of them
+    for orphan, also in ((orphans(trace, links), cut_off), (links.kernel_node < 0, np.zeros_like(cut_off))):
+        twins = twins_within(trace, links, attribution.names, orphan, also).told(attribution)
+        attribution = _filled(attribution, attribution, twins, (twins.row >= 0) & (attribution.like < 0))
+        like = np.where(twins.agreed(attribution), twins.row, -1).astype(np.int32)
+        attribution = replace(attribution, like=np.where(attribution.like < 0, like, attribution.like))
+        if not trace.replays.any():
+            break
     if reference is None:
         return attribution
     return _from_reference(trace, links, attribution, reference)

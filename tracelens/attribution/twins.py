@@ -71,14 +71,18 @@ def orphans(trace: Trace, links: Links) -> BoolArray:
 # -- the same trace -------------------------------------------------------------------------------
 
 
-def twins_within(trace: Trace, links: Links, names: KernelNames, also: BoolArray) -> Twins:
-    """Twins of orphans, and of the kernels in ``also``, among the kernels of whole, launched steps."""
+def twins_within(
+    trace: Trace, links: Links, names: KernelNames, orphan: BoolArray, also: BoolArray
+) -> Twins:
+    """Twins of the orphans, and of the kernels in ``also``, among the kernels of whole steps without orphans."""
     row = np.full(len(trace.kernels), -1, np.int64)
-    orphan = orphans(trace, links)
     streams = _streams(trace)
     if not orphan.any() or orphan.all():
         return Twins(row, (row[:0], row[:0]))
     keys = _keys(trace)
+    kinds = np.unique(trace.kernels.launch[orphan]).tolist()
+    if any(trace.details.config(kind).grid is None for kind in kinds):
+        keys = trace.kernels.name.astype(np.int64)  # ROCm writes a kernel's grid beside its launch
     known = {name: _known_steps(rows, links.kernel_step, orphan, keys) for name, rows in streams.items()}
     product = _is_product(trace, names)
     wanted = also.copy()
