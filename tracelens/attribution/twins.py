@@ -71,20 +71,19 @@ def orphans(trace: Trace, links: Links) -> BoolArray:
 # -- the same trace -------------------------------------------------------------------------------
 
 
-def twins_within(
-    trace: Trace, links: Links, names: KernelNames, orphan: BoolArray, also: BoolArray
-) -> Twins:
-    """Twins of the orphans, and of the kernels in ``also``, among the kernels of whole steps without orphans."""
+def twins_within(trace: Trace, links: Links, names: KernelNames, orphan: BoolArray, also: BoolArray) -> Twins:
+    """Twins of the orphans, and of the kernels in ``also``, among those of whole steps without orphans."""
     row = np.full(len(trace.kernels), -1, np.int64)
     streams = _streams(trace)
     if not orphan.any() or orphan.all():
         return Twins(row, (row[:0], row[:0]))
     keys = _keys(trace)
-    kinds = np.unique(trace.kernels.launch[orphan]).tolist()
-    if any(trace.details.config(kind).grid is None for kind in kinds):
+    product = _is_product(trace, names)
+    kinds = np.unique(trace.kernels.launch[orphan & product]).tolist()
+    bare = any(trace.details.config(kind).grid is None for kind in kinds)
+    if bare:
         keys = trace.kernels.name.astype(np.int64)  # ROCm writes a kernel's grid beside its launch
     known = {name: _known_steps(rows, links.kernel_step, orphan, keys) for name, rows in streams.items()}
-    product = _is_product(trace, names)
     wanted = also.copy()
     wanted[np.concatenate([*known.values()])] = False
     wanted |= orphan
@@ -98,6 +97,10 @@ def twins_within(
                 if _match(part, known[lender], keys, keys, wanted[part], row, others):
                     break
             if not _convincing(trace, product, part[wanted[part]], row):
+                row[part] = -1
+            found = part[(row[part] >= 0) & product[part]]
+            mine, theirs = (trace.kernels.dur_ns[side].sum() for side in (found, row[found]))
+            if bare and not theirs / 2 < mine < 2 * theirs:  # of other sizes
                 row[part] = -1
     return Twins(row, others=_joined(others, row))
 
