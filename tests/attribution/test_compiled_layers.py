@@ -105,6 +105,22 @@ def test_queries_and_keys_of_a_second_product_of_scores_stand_before_it(wide: in
     assert [core.parts.get(at, "") for at in (1, 2)] == 2 * [found]
 
 
+@pytest.mark.parametrize("summed", [True, False])
+def test_the_block_of_a_narrow_stream_among_products_of_queries_is_named(summed: bool) -> None:
+    """LiLT's layout: what is added to a stream as wide and normalized makes no queries."""
+    ahead, wide = _forward().kinds, (TOKENS, NARROW)
+    norm = _fused(
+        "per_fused_add_native_layer_norm_view", *[_ROWS] * (1 + summed), _STATISTIC, (NARROW,), wide
+    )
+    bent = _fused("poi_fused_gelu_view", (TOKENS, 2 * NARROW), (4, 64, 2 * NARROW))
+    up, down = _gemm(TOKENS, 2 * NARROW, NARROW), _gemm(TOKENS, NARROW, 2 * NARROW)
+    queries = _gemm(TOKENS, 160, HIDDEN)  # not as wide as the core asks: what else makes them is open
+    stream = _fused("per_fused_add_native_layer_norm_view", STREAM, STREAM, (HIDDEN,), STREAM)
+    makes = _gemm(TOKENS, NARROW, HIDDEN)
+    run = _read(*ahead, stream, makes, up, bent, down, norm, queries, *ahead[1:])
+    assert (_named(run, 7, 8, 9) == [UP, "mlp.activation", DOWN]) == summed
+
+
 def test_partial_sums_beside_an_activation_are_of_a_bias_where_nothing_tells_of_which() -> None:
     """Behind an MLP on a width that no product of a name has, as one that mixes tokens."""
     first = _fused("red_fused_gelu_gelu_backward_sum_view", (TOKENS, INNER), (TOKENS, INNER), (1, 1, 48, 24))

@@ -348,8 +348,12 @@ class BlockWalk(Walk):
                 # a loss that gives its gradient in the forward (fused with the head, chunk by chunk)
                 run.labels[at] = Label("logits", role="dgrad" if shape.k == vocab else "wgrad")
             elif shape.k == self.hidden and shape.n in (self.hidden, shapes[products[-1]].k):
-                behind = run.kinds[at + 1 : next((p for p in products if p > at), len(run))]
-                if not any(map(_joins, behind)) or any(map(activates, behind)):
+                after = next((p for p in products if p > at), len(run))
+                behind, taker = run.kinds[at + 1 : after], shapes.get(after, last)
+                bent = any(map(activates, behind))
+                # two layers of a projection
+                projects = bent and shape.n != self.hidden and taker.k == shape.n and after not in before[-1:]
+                if not projects and (bent or not any(map(_joins, behind))):
                     run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
 
     def _adapts_head(self, at: int, shapes: dict[int, GemmShape], before: list[int]) -> bool:

@@ -26,6 +26,7 @@ from tracelens.attribution.structure.walk import (
 from tracelens.gemm import GemmShape
 
 _BENDS = ("activation", "elementwise")
+_SUMMED = 2  # what a product gives and what that is normalized to, where nothing is added
 _TOKENS = 3  # dimensions: samples, tokens, channels
 
 
@@ -215,7 +216,10 @@ class Queries(Walk):
             of_head = (at not in makes or core.heads != 1) and self._of_each_head(shape, core)
             if of_head or bias(run, core.first, core.heads, at):
                 run.labels[at] = Label("attention.other", self.layer)
-        for at in makes:
+        for at in reversed(makes):
+            if self._ends_block(at):
+                self._name_beside_queries(at)
+                continue
             if self._takes_activated(at) or self._chooses_of(at, core):
                 continue  # the second of two layers, whose result the queries are made with; a router
             if at not in run.labels and (run.shape(at) is None or self._fits_queries(at, makes, core)):
@@ -225,6 +229,24 @@ class Queries(Walk):
         before, shape = self.run.kinds[at - 1], self.run.shape(at)
         given = before.tensors[:1] if activates(before) else ()
         return shape is not None and any(t[-1] == shape.k and prod(t) == shape.m * shape.k for t in given)
+
+    def _ends_block(self, at: int) -> bool:
+        """Is what it gives added to a stream as wide, and that normalized, in one kernel right behind it?"""
+        behind, shape = self.run.kinds[at + 1], self.run.shape(at)
+        size = (shape.m * shape.n, shape.n) if shape is not None and behind.what == "fused" else (0, 0)
+        alike = sum((prod(t), t[-1]) == size for t in behind.tensors if t)
+        return "norm" in behind.tags and alike > _SUMMED
+
+    def _name_beside_queries(self, at: int) -> None:
+        """The end of a block on another stream, which a compiler runs among them: of an MLP or of values."""
+        run, labels = self.run, self.run.labels
+        up, down = run.shape(at - 2), run.shape(at)
+        if up is None or down is None:
+            return
+        if self._takes_activated(at) and (up.n, up.k) == (down.k, down.n):
+            labels |= {at - 2: Label("mlp.up"), at - 1: Label("mlp.activation"), at: Label("mlp.down")}
+        elif run.kinds[at - 2].what == "bmm" and run.kinds[at - 1].tags <= {"layout"}:
+            labels[at] = Label("attention.output")
 
     def _chooses_of(self, at: int, core: Core) -> bool:
         """Are a few of all that it makes chosen (SwitchHead, arXiv 2312.07987)?"""
