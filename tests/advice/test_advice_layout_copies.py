@@ -11,7 +11,7 @@ from tests.advice.advice_answers import says_why
 from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_rows import gemm, model
 from tests.said import Listener
-from tracelens.results import OtherRow
+from tracelens.results import ComponentRow, OtherRow
 from tracelens.rules.engine.facts import Outcome
 from tracelens.rules.evidence.copies import times
 from tracelens.rules.layout_copies import LayoutCopies
@@ -55,6 +55,20 @@ def test_casts_of_weights_are_told_by_their_size(said: Listener) -> None:
     (finding,) = check(weight_cast(), gradient).findings
     assert finding.change == {"weights": ["fp32", "bf16"]}
     said(finding.title, finding.saw)
+
+
+def test_casts_of_weights_where_nothing_trains_name_the_type_and_no_optimizer(
+    said: Listener,
+) -> None:
+    types = {"dtype_from": "fp32", "dtype_to": "fp16"}
+    norm = weight_cast(2, component="norm", dims=(1280,), **types)  # an activation has rows besides
+    forward = [ComponentRow("norm", "forward", 5.0, 5_000_000, 1.0, 1, None, None, 5.0, 1.0)]
+    (finding,) = check(weight_cast(**types), norm, components=forward).findings
+    assert finding.change == {"weights": ["fp32", "fp16"]} and finding.components == ["attention.qkv", "norm"]
+    assert finding.saving_ms.high == pytest.approx(1.2)
+    assert "float16" in finding.fix[1] and "bfloat16" not in "".join(finding.fix)
+    assert finding.effects is not None and finding.effects.memory.states is None
+    said(finding.title, finding.fix, finding.caveats, finding.effects.memory.how)
 
 
 @pytest.mark.parametrize(

@@ -177,8 +177,19 @@ def copy(kind: Any = "copy", **given: Any) -> OtherRow:
             "weight_cast",
         ),
         (
-            copy("cast", component="attention.qkv", dims=(1280, 3840), dtype_from="fp16", dtype_to="fp32"),
+            copy(
+                "cast",
+                component="attention.qkv",
+                dims=(1280, 3840),
+                dtype_from="fp16",
+                dtype_to="fp32",
+                phase="backward",
+            ),
             "weight_cast",
+        ),
+        (  # a weight of 16 bits, cast up: keeping it in 16 bits changes nothing
+            copy("cast", component="attention.qkv", dims=(1280, 3840), dtype_from="fp16", dtype_to="fp32"),
+            None,
         ),
         (  # its bias
             copy("cast", component="attention.qkv", dims=(3840,), dtype_from="fp32", dtype_to="bf16"),
@@ -228,7 +239,7 @@ def test_what_a_copy_is_for(row: OtherRow, what: str | None) -> None:
     causes = ("weight_cast", "logits_cast", "split_gradient", "repeated_heads", "layout_copy")
     found = [name for name in causes if getattr(copies, name)(row, step)]
     assert found[:1] == ([what] if what else [])
-    assert copies.activation_cast(row, step) is (row.kind == "cast")
+    assert copies.activation_cast(row, step) is (row.kind == "cast" and not copies.is_weight(row, step))
 
 
 def test_a_weight_is_told_from_an_activation_by_its_sizes() -> None:

@@ -116,7 +116,8 @@ def _not_tried(found: ShapeSearch, findings: Sequence[Finding]) -> list[str]:
     """Heads that a finding proposes and the search leaves out, and why."""
     proposed = [(one.rule, one.change["heads"][-1]) for one in findings if "heads" in one.change]
     return [
-        f"{rule}'s {heads} heads are left out: {found.kept_degree} tensor-parallel ranks cannot share them."
+        f"{rule}'s {heads} heads are left out: they would not divide over {found.kept_degree} tensor-parallel"
+        " ranks, as the present heads do."
         for rule, heads in proposed
         if found.tried and isinstance(heads, int) and heads % found.kept_degree
     ]

@@ -40,6 +40,9 @@ class LayoutCopies(Rule):
 
 def _candidate(facts: StepFacts, cause: Cause, rows: Sequence[OtherRow]) -> Candidate:
     rows = sorted(rows, key=lambda row: -row.time_ms_per_step)
+    of_weights, narrow = cause.holds is copies.weight_cast, copies.narrow_type(rows)
+    if of_weights and facts.only_runs:
+        cause = replace(cause, title=_RUN_TITLE, fix=_RUN_FIX, caveat=_RUN_CAVEAT)
     calls, time = copies.times(rows), ms(time_of(rows))
     many, per = f"{count(calls)} {cause.noun[calls != 1]}", facts.per_step
     return Candidate(
@@ -48,8 +51,8 @@ def _candidate(facts: StepFacts, cause: Cause, rows: Sequence[OtherRow]) -> Cand
         components=sorted({row.component for row in rows}),
         saw=copies.saw(facts, rows),
         why=cause.why,
-        change={"weights": ["fp32", "bf16"]} if cause.holds is copies.weight_cast else {},
-        fix=cause.fix,
+        change={"weights": ["fp32", narrow]} if of_weights else {},
+        fix=[line.format(dtype=_TORCH.get(narrow)) for line in cause.fix],
         caveats=[cause.caveat],
         confidence=cause.confidence,
         effort="code",
@@ -61,6 +64,14 @@ def _candidate(facts: StepFacts, cause: Cause, rows: Sequence[OtherRow]) -> Cand
     )
 
 
+_TORCH = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+#: Casts of weights where nothing trains.
+_RUN_TITLE = "Keep 16-bit weights: {many} of fp32 weights, {time}"
+_RUN_FIX = (
+    '- with torch.autocast("cuda", dtype={dtype}): y = model(x)   # fp32 weights',
+    "+ model.to({dtype})   # once, and its inputs",
+)
+_RUN_CAVEAT = "Norms and softmax then give 16 bits, too: compare the outputs."
 _ACTIVATIONS = Cause(
     "activations",
     "keeping activations in 16 bits",
@@ -77,10 +88,10 @@ _CAUSES = (
         "Keep 16-bit weights: {many} of fp32 weights and gradients, {time}",
         copies.weight_cast,
         (
-            '- with torch.autocast("cuda", dtype=torch.bfloat16): loss = model(x)   # fp32 weights',
-            "+ model.to(torch.bfloat16)   # with an optimizer that keeps fp32 master weights",
+            '- with torch.autocast("cuda", dtype={dtype}): loss = model(x)   # fp32 weights',
+            "+ model.to({dtype})   # with an optimizer that keeps fp32 master weights",
         ),
-        "Weights in bf16 without fp32 master weights lose small updates: the optimizer has to keep them"
+        "Weights in 16 bits without fp32 master weights lose small updates: the optimizer has to keep them"
         " (FSDP's MixedPrecisionPolicy, DeepSpeed and Megatron do). It then casts once per step.",
     ),
     Cause(

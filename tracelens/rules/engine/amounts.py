@@ -115,14 +115,14 @@ def _flops(rows: Sequence[GemmRow]) -> float | None:
 def memory(facts: StepFacts, change: Change, sizes: ChangedSizes, weights: Amount) -> MemoryEffect:
     """Bytes of one GPU: weights with their states, and the activations kept for the backward."""
     if not sizes.names:
-        return _unsized(change, weights)
+        return _unsized(change, weights, trains=not facts.only_runs)
     states, states_how = _states(facts, sizes, weights)
     kept, kept_how = _activations(facts, sizes)
     whole = states + kept if states is not None and kept is not None else None
     return MemoryEffect(whole, states, kept, f"{states_how}; {kept_how}")
 
 
-def _unsized(change: Change, weights: Amount) -> MemoryEffect:
+def _unsized(change: Change, weights: Amount, *, trains: bool) -> MemoryEffect:
     """A change that is none of a size of the model."""
     if _spreads(change):
         return MemoryEffect(None, None, None, "not known: each GPU holds another share of the model")
@@ -130,11 +130,11 @@ def _unsized(change: Change, weights: Amount) -> MemoryEffect:
         return MemoryEffect(None, None, None, weights.how)
     said = " ".join(f"{name} {pair[-1]}" for name, pair in change.items()).lower()
     if any(word in said for word in ("dtype", "bf16", "fp16", "fp8")):
-        how = (
-            f"weights with their states take {TRAINING_BYTES} B in mixed precision as in fp32 (Adam);"
-            " activations take another width, and how many are kept is not known"
-        )
-        return MemoryEffect(None, 0.0, None, how)
+        how = "weights take 4 B under autocast as in fp32, fewer where they are stored in fewer bits"
+        if trains:
+            how = f"weights with their states take {TRAINING_BYTES} B in mixed precision as in fp32 (Adam)"
+        how += "; activations take another width, and how many are kept is not known"
+        return MemoryEffect(None, 0.0 if trains else None, None, how)
     return MemoryEffect(None, 0.0, None, "weights and their states as now; temporary tensors are not known")
 
 

@@ -103,8 +103,16 @@ def text(facts: StepFacts, rows: Sequence[OtherRow], inside: Sequence[OtherRow])
 # --- what a copy is for ------------------------------------------------------------------------------
 
 
+def narrow_type(rows: Sequence[OtherRow]) -> str:
+    """The 16-bit type that rows cast to or from; "bf16" where there is none."""
+    types = [dtype for row in rows for dtype in (row.dtype_from, row.dtype_to)]
+    return next((dtype for dtype in types if dtype in _HALF and dtype is not None), "bf16")
+
+
 def is_weight(row: OtherRow, facts: StepFacts) -> bool:
     """Has the tensor the size of a weight or bias of its component, and not that of an activation?"""
+    if row.component == "norm" and row.dims is not None and len(row.dims) == 1:
+        return row.dims[0] == facts.model.hidden.value  # an activation has rows besides
     mine = [one for one in facts.gemms if one.role == "forward" and one.component == row.component]
     return row.dims is not None and any(row.dims in _weights(one) for one in mine)
 
@@ -116,9 +124,10 @@ def _weights(row: GemmRow) -> list[tuple[int, ...]]:
 
 
 def weight_cast(row: OtherRow, facts: StepFacts) -> bool:
-    """A weight or its gradient between fp32 and 16 bits."""
+    """A weight of fp32 cast to 16 bits, or its gradient back."""
     pair = {row.dtype_from, row.dtype_to}
-    return row.kind == "cast" and "fp32" in pair and bool(_HALF & pair) and is_weight(row, facts)
+    down = row.phase == "backward" or row.dtype_from == "fp32"
+    return row.kind == "cast" and down and "fp32" in pair and bool(_HALF & pair) and is_weight(row, facts)
 
 
 def logits_cast(row: OtherRow, facts: StepFacts) -> bool:
@@ -148,8 +157,8 @@ def cast_of_anything(row: OtherRow, facts: StepFacts) -> bool:
 
 
 def activation_cast(row: OtherRow, facts: StepFacts) -> bool:
-    """Any other cast."""
-    return row.kind == "cast"
+    """Any other cast; a weight of 16 bits cast up is none of an activation."""
+    return row.kind == "cast" and not is_weight(row, facts)
 
 
 def layout_copy(row: OtherRow, facts: StepFacts) -> bool:
