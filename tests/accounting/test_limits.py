@@ -70,8 +70,10 @@ def test_shapes_count_with_their_middle_or_else_their_bound(
 
 
 def test_memory_is_kernels_that_move_bytes_and_products_that_wait_for_them() -> None:
+    """Of two products of 1.5 ms the one that moves 2.6 GB at 3,350 GB/s waits for memory most of its time."""
     rows = [
-        replace(gemm(1, 8, 8, 8, component="logits", time_us=1500.0), bound="memory"),
+        replace(gemm(1, 8, 8, 8, component="logits", time_us=1500.0), bound="memory", bytes=2.6e9),
+        replace(gemm(6, 8, 8, 8, component="logits", time_us=1500.0), bound="memory", bytes=2.4e9),
         replace(gemm(2, 8, 8, 8, component="mlp.up", time_us=700.0), bound="latency"),
         replace(gemm(3, 8, 8, 8, component="mlp.up", time_us=5000.0), bound="compute"),
         replace(gemm(4, 8, 8, 8, component="loss", time_us=250.0), bound="compute"),
@@ -93,7 +95,7 @@ def test_memory_is_kernels_that_move_bytes_and_products_that_wait_for_them() -> 
 def test_of_components_that_are_mostly_unknown_nothing_is_said(
     frac: float, bytes_ms: float, slow_ms: float
 ) -> None:
-    rows = [replace(gemm(1, 8, 8, 8, time_us=1500.0), bound="memory")]
+    rows = [replace(gemm(1, 8, 8, 8, time_us=1500.0), bound="memory", bytes=4e9)]
     coverage = replace(REPORT.coverage, component_frac=frac)
     found = limits(picture(gemms=rows, components=[component("norm", 3.0)], coverage=coverage))
     assert (found.bytes_ms, found.slow_ms) == (bytes_ms, slow_ms)

@@ -51,9 +51,10 @@ def test_forward_alone_has_one_pass() -> None:
     assert finding.saving_ms.high == pytest.approx(2.18 - 2 * 8192 * 50304 / 3.35e9, rel=1e-3)
 
 
-def test_without_sizes_all_of_it_is_the_bound() -> None:
+def test_without_sizes_all_of_it_is_the_bound(said: Listener) -> None:
     (finding,) = check(loss(), known=False).findings
     assert finding.saving_ms.high == pytest.approx(4.95)
+    said(finding.how)
 
 
 def test_what_is_fused_or_small_or_no_loss_passes() -> None:

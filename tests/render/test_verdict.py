@@ -274,7 +274,7 @@ def test_what_is_fused_already_is_not_to_be_fused() -> None:
 def test_products_bound_by_memory_or_latency_count_as_such(said: Listener) -> None:
     rows = [
         gemm(1, 64, 64, 64, time_us=7000.0, bound="latency"),
-        gemm(2, 64, 64, 64, time_us=4000.0, bound="memory"),
+        replace(gemm(2, 64, 64, 64, time_us=4000.0, bound="memory"), bytes=1e10),
         gemm(3, 64, 64, 64, time_us=8000.0, bound="compute"),
     ]
     text, _ = verdict(picture(gain=GAIN, gemms=rows))

@@ -252,13 +252,17 @@ def limits(seen: StepPicture) -> Limits:
         idle_ms=idle_ms(summary) if seen.marked else 0.0,
         exposed_ms=seen.exposed_frac * step_ms,
         bytes_ms=sum(time for _, time in byte_times(seen)) if known else 0.0,
-        slow_ms=sum(row.time_ms_per_step for row in seen.gemms if row.bound in ("memory", "latency"))
-        if known
-        else 0.0,
+        slow_ms=sum(row.time_ms_per_step for row in seen.gemms if known and _slow(row, seen.gpu)),
         gpu_ms=summary.gpu_ms_per_step,
         shapes_ms=(stake.size if stake is not None else None) or 0.0,
         bounded=stake is not None and stake.mid is None,
     )
+
+
+def _slow(row: GemmRow, gpu: GpuInfo) -> bool:
+    """Is a product thin, or moving its operands most of its time? Far above both, something else holds it up."""
+    moved_ms = (row.bytes or 0.0) * row.calls_per_step / ((gpu.bandwidth_gbps or float("inf")) * 1e6)
+    return row.bound == "latency" or (row.bound == "memory" and moved_ms >= row.time_ms_per_step / 2)
 
 
 def byte_times(seen: StepPicture) -> list[tuple[str, float]]:

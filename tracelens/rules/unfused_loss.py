@@ -68,7 +68,10 @@ def _least_ms(facts: StepFacts, rows: Sequence[OtherRow], softmax: Sequence[Othe
 
 
 def _candidate(facts: StepFacts, rows: Sequence[OtherRow], now: float, least: float) -> Candidate:
-    above = f" - {ms(least)} of one pass each way at the datasheet's bandwidth = {ms(now - least)}"
+    bound_of, above = "all of these kernels, for how many bytes the logits are is not known", ""
+    if least:
+        bound_of = "what these kernels take above one pass over the logits each way"
+        above = f" - {ms(least)} of one pass each way at the datasheet's bandwidth = {ms(now - least)}"
     return Candidate(
         name="a fused loss",
         title=f"Use a fused cross entropy: its kernels take {ms(now)} {facts.per_step}",
@@ -83,8 +86,8 @@ def _candidate(facts: StepFacts, rows: Sequence[OtherRow], now: float, least: fl
         effort="code",
         components=["loss"],
         kernels={row.id: row.time_ms_per_step * (1 - least / now) for row in rows},
-        bound_of="what these kernels take above one pass over the logits each way",
-        how=f"{ms(now)}{above if least else ''}.",
+        bound_of=bound_of,
+        how=f"{ms(now)}{above}.",
         evidence={"operations": sorted({row.op for row in rows if row.op}), "least_ms": least},
         parameter_delta=0,
         least=_LEAST,
