@@ -260,7 +260,7 @@ def limits(seen: StepPicture) -> Limits:
 
 
 def _slow(row: GemmRow, gpu: GpuInfo) -> bool:
-    """Is a product thin, or moving its operands most of its time? Far above both, something else holds it up."""
+    """Is a product thin, or moving its operands most of its time? Else something else holds it up."""
     moved_ms = (row.bytes or 0.0) * row.calls_per_step / ((gpu.bandwidth_gbps or float("inf")) * 1e6)
     return row.bound == "latency" or (row.bound == "memory" and moved_ms >= row.time_ms_per_step / 2)
 
