@@ -232,8 +232,8 @@ def test_gate_and_up_are_told_apart_by_the_activation_between_them_or_by_custom(
     assert _in_mlp(0, before=True, after=False) == ("mlp.gate", "annotation")
     assert _in_mlp(1, before=False, after=True) == ("mlp.up", "annotation")
     # both products first, then the activation: which of them it takes is not to be seen
-    assert _in_mlp(0, before=False, after=False) == ("mlp.gate", "structure")
-    assert _in_mlp(1, before=True, after=False) == ("mlp.up", "structure")
+    assert _in_mlp(0, before=False, after=False) == ("mlp.gate", "local")
+    assert _in_mlp(1, before=True, after=False) == ("mlp.up", "local")
     assert _in_mlp(2, before=False, after=True) == ("mlp.down", "annotation")
 
 

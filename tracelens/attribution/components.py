@@ -209,10 +209,10 @@ def _in_path(s: Situation, path: Path) -> Decision | None:
         if component is not None:
             rows = [element.text for element in path.elements[at + 1 :]]
             beside = role == "attention" and component == "attention.qkv" and "Sequential" in rows
-            if beside or (role == "mlp" and _is_custom(s, component)):
+            if beside:
                 evidence = "structure"  # queries, or a network for what is added to the scores (Swin V2)
-            if role == "mlp" and element_role(path.elements[at].text) is None:
-                evidence = "local"  # by what it holds: whatever shapes and order say is surer
+            if role == "mlp" and (element_role(path.elements[at].text) is None or _is_custom(s, component)):
+                evidence = "local"  # by what it holds, or by custom: whatever shapes and order say is surer
             both = ("mlp.up", "mlp.gate") if role == "gate_up" else ()
             return Decision(component, evidence, both)
     return None
