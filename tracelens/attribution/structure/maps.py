@@ -36,6 +36,7 @@ MAPS = ("convolution", "picture")
 _ENDS = ("convolution", "norm", "gemm", "bmm", "core", "softmax", "picture")
 _PRODUCTS = ("gemm", "bmm", "core")
 _MAKES = (*_PRODUCTS, "convolution")
+_ASIDE = ("copy", "dropout", "helper")
 _OWN = (
     *MAPS,
     *_PRODUCTS,
@@ -70,11 +71,38 @@ def linear_convolutions(run: Run) -> None:
             if any(kind.tensors[:1] == ((given[0], weight[0], given[2]),) for kind in norms):
                 continue
             _make_linear(run, at, given[0] * prod(given[2:]), weight[0], given[1])
+    for at in _linear_without_shapes(run):
+        kind = run.kinds[at]
+        run.kinds[at] = replace(kind, what="gemm") if kind.what == "convolution" else kind
     for at, behind in pairwise(convolutions):
         bent = _up_and_back(run, at, behind)
         if bent is not None and len(bent) == 3:
             for place in (at, behind):
                 _make_linear(run, place, bent[0] * bent[2], *_weight(run.kinds[place])[:2])
+
+
+def _linear_without_shapes(run: Run) -> dict[int, str]:
+    """Without shapes convolutions over a sequence in the places of linear layers, and what is beside them:
+    three in a row ahead of an attention core, two around one activation of an MLP next to a norm, and one
+    behind a core (SqueezeBERT, arXiv 2006.11316)."""
+    says = {at: _is_sequence(kind) * "conv1d" or kind.what for at, kind in enumerate(run.kinds)}
+    steps = [at for at, what in says.items() if what not in _ASIDE and run.kinds[at].name not in VIEWS]
+    steps = [at for at in steps if not counts_batches(run, at)]
+    said, found = [says[at] for at in steps], dict[int, str]()
+    for number in range(1, len(steps) if {"core", "softmax"} & {*said} else 0):
+        here, before, parts = said[number : number + 5], said[number - 1], tuple[str, ...]()
+        if here[:3] == ["conv1d"] * 3 and here[3:4] in (["bmm"], ["core"]):
+            parts = ("attention.qkv",) * 3
+        elif here[:4] == ["conv1d", "activation", "conv1d", "add"] and "norm" in (before, *here[4:]):
+            parts = ("mlp.up", "mlp.activation", "mlp.down", "residual")
+        elif before in ("bmm", "core") and here[:3] == ["conv1d", "add", "norm"]:
+            parts = ("attention.output", "residual")
+        found |= dict(zip(steps[number:], parts, strict=False))
+    return found
+
+
+def _is_sequence(kind: Kind) -> bool:
+    return kind.name == "conv1d" and not kind.tensors
 
 
 def linear_rows(run: Run) -> None:
@@ -122,6 +150,8 @@ def open_convolutions(run: Run) -> None:
     """Without shapes, a convolution over a sequence next to an attention core, or any next to a product of
     two activations, no other product between, can be a linear layer: which part it is stays open; fills
     ``run.labels``."""
+    for at, part in _linear_without_shapes(run).items():
+        run.labels.setdefault(at, Label(part, evidence="local"))
     for at in (*_beside_cores(run), *_beside_products(run)):
         run.labels.setdefault(at, Label("unattributed", candidates=_LINEAR))
 
@@ -142,7 +172,7 @@ def _beside_cores(run: Run) -> Iterator[int]:
                 kind = run.kinds[at]
                 if kind.what in _PRODUCTS or loses(run, at):
                     break
-                if kind.name == "conv1d" and not kind.tensors:
+                if _is_sequence(kind):
                     yield at
     yield from (at for at in _in_mlps(run) if run.kinds[at].name == "conv1d")
 
