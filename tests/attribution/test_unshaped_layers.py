@@ -43,7 +43,8 @@ ATTENTION = [*NORM, *QUERIES, CORE, _linear("attention.output"), *ADDED]
 (CLIPPED,) = _work("mlp.other", "clamp")
 BENDS = _work("mlp.activation", "silu")
 GATED = [_linear("mlp.gate"), *BENDS, _linear("mlp.up"), *_work("mlp.activation", "mul"), _linear("mlp.down")]
-LAYER = [*ATTENTION, *NORM, *GATED, *ADDED]
+PLAIN = [*NORM, *GATED, *ADDED]
+LAYER = [*ATTENTION, *PLAIN]
 WORDS = [Row("embedding", "aten::embedding", "vectorized_gather_kernel")]
 LOSS = [Row("loss", "aten::cross_entropy_loss", "nll_loss_forward")]
 HEAD = [*NORM, _linear("logits", kernel="cutlass_80_gemm"), *LOSS]
@@ -83,6 +84,12 @@ SCANS = [*BEFORE_SCAN, *DECAYS, *_work("ssm.scan", "cumsum", "exp", "mul"), _lin
 NORMED = [Row("norm", "aten::layer_norm", "vectorized_layer_norm_kernel"), *LAYER[len(NORM) :]]
 RELU = _work("mlp.activation", "relu")
 MASKS = [_linear("mlp.up"), *RELU, _linear("mlp.other"), *RELU, _linear("mlp.down")]
+AFFINE = _work("norm", "mul", "add")
+UNNORMED = [
+    *ATTENTION[len(NORM) :],
+    *4 * [*AFFINE, _linear("mlp.up"), *RELU, _linear("mlp.down"), *ADDED],
+    *AFFINE,
+]
 CONVOLVED = Row("other", "aten::conv2d", "cudnn_fprop")
 CORE_OF_MAP = [CONVOLVED, CORE, *_work("attention.other", "copy_"), CONVOLVED, *_work("residual", "add")]
 #: Several streams, mixed by a batched GEMM before the block's result is added to each (arXiv 2409.19606).
@@ -201,6 +208,19 @@ CASES = {
         *4 * [*ATTENTION, *_work("unattributed", "mul", "add"), *GATED, *ADDED],
         *HEAD,
     ],
+    "affine layers in place of all norms, beside four MLPs": [
+        *[*WORDS, _linear("embedding unattributed"), *AFFINE, *4 * UNNORMED],
+        *[_linear("logits", kernel="cutlass_80_gemm"), *LOSS],
+    ],
+    "a scan beside attention to the same (Falcon-H1, arXiv 2507.22448)": [
+        *WORDS,
+        *4 * [*NORM, *SCANS, *_work("unattributed", "mul"), *ATTENTION[len(NORM) :], *ADDED, *PLAIN],
+        *HEAD,
+    ],
+    "what detectors make of every token between layers and behind them (arXiv 2005.12872)": [
+        *[*WORDS, *4 * [*NORMED, *MASKS[:2], _linear("mlp.down"), *_work("unattributed", "cat")]],
+        *[*NORMED, *NORMED[:1], _linear("unattributed"), *MASKS, *_work("unattributed", "cat", "sigmoid")],
+    ],
     "places side by side, and a linear layer (Swin, arXiv 2103.14030)": [
         *[*WORDS, *3 * NORMED, Row("embedding", "aten::copy_", "Memcpy DtoD (Device -> Device)")],
         *[NORMED[0], _linear("embedding"), *4 * NORMED],
@@ -216,7 +236,7 @@ CASES = {
     "masks of picked tokens (Segment Anything, arXiv 2304.02643)": [
         *[*WORDS, *4 * LAYER, *NORM],
         *3 * [*_work("unattributed", "select"), *MASKS],
-        *_work("unattributed", "cat"),
+        *[*_work("unattributed", "cat"), *MASKS, *_work("unattributed", "sigmoid")],
     ],
     "streams that are mixed": [
         *WORDS,

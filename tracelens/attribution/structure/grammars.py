@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 from tracelens.attribution.structure.grammar import (
     PRODUCT,
@@ -52,6 +52,9 @@ def first(test: Test, stop: Test) -> InPlace:
 
 _TAPS = range(2, 9)  # all public models take 3 or 4
 _DECAYS = named("exp", "exp_")
+_ASIDE = ("copy", "dropout")
+_ATTENDS = what("core", "softmax")
+_ENDS_BRANCH = either(_DECAYS, what("activation", "norm", "convolution", "embedding", "loss"))
 
 
 def _of_channels(kind: Kind) -> bool:
@@ -102,12 +105,18 @@ def _is_wide(it: Match) -> bool:
 
 def _is_added(it: Match, at: int) -> bool:
     """Behind a decay: is its result added to something, scaled or not, and that no bias before an activation?
-    What it is added to can be several streams that a batched GEMM mixes (arXiv 2409.19606)."""
-    aside = ("copy", "dropout")
-    rest = (kind.what for kind in it.kinds[at + 1 :] if kind.what not in aside and kind.name != "mul")
+    What it is added to can be several streams that a batched GEMM mixes (arXiv 2409.19606), or what attention
+    beside it gives, ahead of the stream (arXiv 2507.22448)."""
+    behind = [kind for kind in it.kinds[at + 1 :] if kind.what not in _ASIDE and kind.name != "mul"]
+    beside = [*takewhile(no(_ATTENDS, _ENDS_BRANCH), behind)]
+    attends = [kind.what for kind in beside].count("gemm") in (1, 2, 3)
+    output = [*dropwhile(no(what("gemm")), behind[len(beside) :])] if attends else []
+    summed = [kind.what for kind in output[1:3]] == ["add", "add"] and _ATTENDS(behind[len(beside)])
+    rest = (kind.what for kind in behind)
     first = next(rest, "")
     added = next(rest, "") if first == "bmm" else first
-    return added == "add" and next(rest, "") != "activation" and any(map(_DECAYS, it.kinds[it.start : at]))
+    decays = any(map(_DECAYS, it.kinds[it.start : at]))
+    return decays and (summed or (added == "add" and next(rest, "") != "activation"))
 
 
 GROUPED = ("_grouped_mm", "_scaled_grouped_mm")

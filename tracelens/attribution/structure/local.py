@@ -19,7 +19,7 @@ from tracelens.attribution.structure.attention_grammars import (
     TO_KEYS,
 )
 from tracelens.attribution.structure.expert_grammars import LATENT, SHARED_EXPERTS
-from tracelens.attribution.structure.grammar import PRODUCT, matches
+from tracelens.attribution.structure.grammar import PRODUCT, Match, matches
 from tracelens.attribution.structure.grammars import MIXERS, MIXTURES
 from tracelens.attribution.structure.maps import MAPS
 from tracelens.attribution.structure.norms import adds, written_norms
@@ -194,26 +194,34 @@ def _chooses(run: Run, start: int) -> bool:
 
 def label_between_layers(run: Run) -> None:
     """Name between a layer and the next attention what has no name yet: MLPs of its tokens, or that give the
-    stream's width and do not widen, and what goes back to the stream of narrower layers; fills
-    ``run.labels``."""
+    stream's width and do not widen, without shapes those of ReLUs that come again (not what leads to another
+    model), and what goes back to the stream of narrower layers; fills ``run.labels``."""
     if not run.cores:
         return
     products = {at: label.component for at, label in sorted(run.labels.items()) if PRODUCT(run.kinds[at])}
     places, tokens = [*products], run.cores[0].tokens or 0
+    fitting: list[Match] = []
+    bare: list[Match] = []
     for found in matches(run, INNER_MLP, INNER_MLP_OF_THREE, BACK_TO_STREAM, taken=run.labels.keys()):
         at = bisect(places, found.start)
         around = [products[place] for place in places[max(at - 1, 0) : at + 1]]
         if found.grammar is BACK_TO_STREAM:
             closes = run.shape(places[at - 1]) if around[:1] == ["mlp.down"] else None
             fits = closes is not None and closes.m == found["tokens"]
+        elif "tokens" not in found.sizes:
+            bent = run.kinds[found.start + 1].name.startswith("relu")
+            bare += [found] if bent and around in _BETWEEN_LAYERS else []
+            continue
         else:
             makes = run.shape(places[at]) if around in _BETWEEN_LAYERS else None
             fits = makes is not None and (
                 found["tokens"] == makes.m or found["given"] >= makes.k == found["hidden"]
             )
         if fits and found["tokens"] * FEW > tokens:
-            for place, component in found.components.items():
-                run.labels.setdefault(place, Label(component, evidence="local"))
+            fitting.append(found)
+    for found in (*fitting, *bare) if len(bare) > 1 else fitting:
+        for place, component in found.components.items():
+            run.labels.setdefault(place, Label(component, evidence="local"))
 
 
 def label_projection_heads(run: Run) -> None:
@@ -252,11 +260,14 @@ def _ends_wide(run: Run, at: int) -> bool:
 
 def label_token_mlps(run: Run) -> None:
     """Name the MLPs of three layers behind the last attention, of a few tokens each, or without shapes of one
-    that is picked right before; fills ``run.labels``."""
-    tokens = (run.cores[-1].tokens or 0) if run.cores else 0
+    that is picked right before, and those behind that; and behind any attention those of ReLUs, as detectors
+    make boxes of every token (arXiv 2005.12872); fills ``run.labels``."""
+    tokens, picked = (run.cores[-1].tokens or 0) if run.cores else 0, False
     for found in matches(run, TOKEN_MLP, taken=run.labels.keys()) if run.cores else ():
-        picked = "tokens" not in found.sizes and run.kinds[found.start - 1].name == "select"
-        if found.start > run.cores[-1].last and (picked or found.sizes.get("tokens", tokens) < tokens):
+        bare, start = "tokens" not in found.sizes, found.start
+        picked |= bare and run.kinds[start - 1].name == "select"
+        few = start > run.cores[-1].last and (picked or found.sizes.get("tokens", tokens) < tokens)
+        if few or (bare and start > run.cores[0].last and run.kinds[start + 1].name.startswith("relu")):
             for at, component in found.components.items():
                 run.labels.setdefault(at, Label(component, evidence="local"))
 

@@ -51,7 +51,18 @@ def written_norms(run: Run) -> set[int]:
             whole = _whole(run.kinds[root : root + 1])
             out |= _weighed(run, root + 1, whole) | _modulated(run, root + 1, whole)
             out |= set() if whole else _cast_around(run, root)
-    return out | _weighed_as_others(run)
+    return out | _weighed_as_others(run) | (set() if out else _affine(run))
+
+
+def _affine(run: Run) -> set[int]:
+    """Without shapes: behind the products and sums of layers that nothing normalizes a scale and a shift in
+    place of that, ahead of products (MobileBERT, arXiv 2004.02984)."""
+    names = [_name(kind) if kind.what != "add" or kind.tensors else "add" for kind in run.kinds]
+    found = [at for at in range(1, len(run) - 2) if names[at : at + 3] == ["mul", "add", "gemm"]]
+    found = [at for at in found if names[at - 1] in ("add", "gemm")]
+    first, last = (found[0], found[-1]) if found else (0, 0)
+    inside = [core for core in run.cores if first < core.first < last and "norm" not in names[first:last]]
+    return {p for at in found for p in (at, at + 1)} if 1 < len(inside) < len(found) else set()
 
 
 def _whole(kinds: list[Kind]) -> Dims:

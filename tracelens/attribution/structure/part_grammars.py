@@ -172,8 +172,9 @@ ONE_HOT = Grammar(
 
 
 def _ends(it: Match) -> bool:
-    """Is it not the first of more layers?"""
-    return not any(map(what("activation"), it.kinds[it.stop : it.stop + 1]))
+    """Is it not the first of more layers? A sigmoid makes shares of what it gives."""
+    behind = it.kinds[it.stop : it.stop + 1]
+    return not any(kind.what == "activation" and kind.name != "sigmoid" for kind in behind)
 
 
 INNER_MLP = Grammar(
@@ -184,7 +185,6 @@ INNER_MLP = Grammar(
         one("mlp.down", what("gemm"), m="tokens", n="hidden", k="inner"),
     ),
     _ends,
-    shaped=True,
 )
 
 INNER_MLP_OF_THREE = Grammar(
@@ -196,7 +196,6 @@ INNER_MLP_OF_THREE = Grammar(
         one("mlp.down", what("gemm"), m="tokens", n="hidden", k="second"),
     ),
     _ends,
-    shaped=True,
 )
 
 
