@@ -84,15 +84,11 @@ def kernel_component(name: str) -> str | None:
 
 def _function(name: str) -> str:
     """``void ns::f<int>(float*)``, ``f_0d1d2de`` and ``_ZN2ns1fIiEEvPf`` -> ``f``."""
-    parts, behind = [""], name[3:] if name.startswith("_ZN") else ""
-    while length := _LENGTH.match(behind):  # each behind its length
-        behind = behind[length.end() :]
-        parts.append(behind[: int(length[0])])
-        behind = behind[int(length[0]) :]
-    if parts[-1]:
-        return parts[-1]
+    own, rest = "", name.removeprefix("_ZN")
+    while rest != name and (size := _LENGTH.match(rest)):  # each part behind its length
+        own, rest = rest[size.end() :][: int(size[0])], rest[size.end() + int(size[0]) :]
     match = _FUNCTION.search(_TRITON_SUFFIX.sub("", name.replace("(anonymous namespace)::", "")))
-    return match[1] if match else ""
+    return own or (match[1] if match else "")
 
 
 def listed(name: str) -> str | None:

@@ -8,16 +8,20 @@ from tracelens.gemm.kernel_fields import DTYPES, Fields, NameRule, ints, nothing
 
 
 def _flash2(match: re.Match[str]) -> Fields:
-    backward = match["direction"] == "bwd"
     traits = re.search(r"Flash_(?:fwd|bwd)_kernel_traits<(\d+), (\d+), (\d+),", match.string)
     dtype = re.search(r"cutlass::(bfloat16_t|half_t)", match.string)
-    in_dtype = DTYPES[dtype[1]] if dtype else None
+    tile = [int(traits[at]) for at in (2, 3, 1)] if traits else []
+    return _flash(tile, DTYPES[dtype[1]] if dtype else None, backward=match["direction"] == "bwd")
+
+
+def _flash(tile: list[int], dtype: str | None, *, backward: bool) -> Fields:
+    """``tile``: rows, columns and the head dimension, where they are known."""
     return {
-        **(row_major_tile((int(traits[2]), int(traits[3]))) if traits else {}),
-        "head_dim": int(traits[1]) if traits else None,
+        **(row_major_tile((tile[0], tile[1])) if tile else {}),
+        "head_dim": tile[2] if tile else None,
         "tensor_core": True,
-        "in_dtype": in_dtype,
-        "math_dtype": in_dtype,
+        "in_dtype": dtype,
+        "math_dtype": dtype,
         "direction": "backward" if backward else "forward",
     }
 
@@ -31,14 +35,7 @@ def _flash3(match: re.Match[str]) -> Fields:
     )
     dtype = re.search(r"cutlass::(bfloat16_t|half_t|float_e4m3_t)", name)
     in_dtype = "fp8" if dtype and "e4m3" in dtype[1] else DTYPES[dtype[1]] if dtype else None
-    return {
-        **(row_major_tile((int(tile[1]), int(tile[2]))) if tile else {}),
-        "head_dim": int(tile[3]) if tile else None,
-        "tensor_core": True,
-        "in_dtype": in_dtype,
-        "math_dtype": in_dtype,
-        "direction": "backward" if "Bwd" in match[0] else "forward",
-    }
+    return _flash([int(size) for size in tile.groups()] if tile else [], in_dtype, backward="Bwd" in match[0])
 
 
 def _mem_efficient(match: re.Match[str]) -> Fields:

@@ -185,20 +185,13 @@ def _with_out_dtype(op: _Op, shape: GemmShape | None, index: int) -> GemmShape |
     return shape if stated == "" else replace(shape, out_dtype=dtype_of_scalar_type(stated))
 
 
-def _product(op: _Op, *, batched: bool) -> GemmShape | None:
-    """mm and bmm: (a, b), (a, b, out), and with the ``dtype`` overload (a, b, out_dtype, [out])."""
-    shape = _operands(op, 0, 1, batched=batched)
-    if len(op.dims) > 2 and dims_at(op.dims, 2) is None:
-        return _with_out(op, _with_out_dtype(op, shape, 2), 3)
-    return _with_out(op, shape, 2)
-
-
-def _sum(op: _Op, *, batched: bool) -> GemmShape | None:
-    """addmm and its kin: (c, a, b, beta, alpha, [out]); the overload has out_dtype after b."""
-    shape = _operands(op, 1, 2, batched=batched)
-    if len(op.dims) > 5 and dims_at(op.dims, 5) is None and op.name != "aten::_addmm_activation":
-        return _with_out(op, _with_out_dtype(op, shape, 3), 6)
-    return _with_out(op, shape, 5)
+def _product(op: _Op, *, batched: bool, first: int = 0, out: int = 2) -> GemmShape | None:
+    """mm and bmm: (a, b), (a, b, out), and with the ``dtype`` overload (a, b, out_dtype, [out]); addmm and
+    its kin: (c, a, b, beta, alpha, [out]), whose overload has out_dtype after b."""
+    shape = _operands(op, first, first + 1, batched=batched)
+    if len(op.dims) > out and dims_at(op.dims, out) is None and op.name != "aten::_addmm_activation":
+        shape, out = _with_out_dtype(op, shape, first + 2), out + 1
+    return _with_out(op, shape, out)
 
 
 def _int_mm(op: _Op) -> GemmShape | None:
@@ -301,7 +294,7 @@ def _user_kernel(op: _Op) -> GemmShape | None:
 #: Position of ``offs``, where each group ends.
 _OFFSETS = {"aten::_grouped_mm": 2, "aten::_scaled_grouped_mm": 4, "aten::_scaled_grouped_mm_v2": 8}
 
-_addmm, _baddbmm = partial(_sum, batched=False), partial(_sum, batched=True)
+_addmm, _baddbmm = (partial(_product, batched=batched, first=1, out=5) for batched in (False, True))
 _READERS: dict[str, _Reader] = {
     "aten::mm": partial(_product, batched=False),
     "aten::bmm": partial(_product, batched=True),

@@ -73,24 +73,19 @@ class Forest:
     parent: NodeArray
     levels: list[NodeArray]
 
-    def nearest(self, wanted: BoolArray) -> NodeArray:
-        """For every node the closest node around it, itself included, that is wanted; -1: none."""
+    def nearest(self, wanted: BoolArray, *, outermost: bool = False) -> NodeArray:
+        """For every node the closest (the outermost) wanted node around it, itself included; -1: none."""
         found = np.full(len(self.parent), NONE)
         for depth, nodes in enumerate(self.levels):
             if depth:
                 found[nodes] = found[self.parent[nodes]]
-            found[nodes[wanted[nodes]]] = nodes[wanted[nodes]]
+            here = nodes[wanted[nodes] & ~(outermost & (found[nodes] >= 0))]
+            found[here] = here
         return found
 
     def outermost(self, wanted: BoolArray) -> NodeArray:
         """For every node the outermost wanted node around it, itself included; -1: none."""
-        found = np.full(len(self.parent), NONE)
-        for depth, nodes in enumerate(self.levels):
-            if depth:
-                found[nodes] = found[self.parent[nodes]]
-            fresh = nodes[wanted[nodes] & (found[nodes] < 0)]
-            found[fresh] = fresh
-        return found
+        return self.nearest(wanted, outermost=True)
 
     def above(self, of_node: NodeArray) -> NodeArray:
         """Shift a per-node answer from each node to its children: what holds around it, not for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise, takewhile
 from math import prod
 
@@ -84,7 +85,7 @@ class Queries(Walk):
         shapes = [self.run.shape(at) for at in makes]
         if core.tokens is None or any(s is None or s.m * s.batch == core.tokens for s in shapes):
             return None
-        return self._from_the_last(makes, core.tokens * wanted)
+        return self._from_the_last(makes, core.tokens * wanted, _numbers)
 
     def _as_large(self, makes: list[int], core: Core) -> int | None:
         """The same of a core whose products alone tell its size: as many numbers as those take together."""
@@ -92,41 +93,35 @@ class Queries(Walk):
         if scores is None or values is None or core.first == core.last:
             return None
         wanted = scores.batch * (scores.m + scores.n) * scores.k + values.batch * values.k * values.n
-        return self._from_the_last(makes, wanted)
+        return self._from_the_last(makes, wanted, _numbers)
 
-    def _from_the_last(self, makes: list[int], wanted: int) -> int | None:
-        """Which is the first of the last that give as many numbers together."""
-        adapters = self._second_products(makes)
-        made = 0
+    def _from_the_last(
+        self, makes: list[int], wanted: int, size: Callable[[GemmShape], int | None]
+    ) -> int | None:
+        """Which is the first of the last whose sizes are so much together; None where one's is not known."""
+        adapters, made = self._second_products(makes), 0
         for index in range(len(makes) - 1, -1, -1):
-            shape = self.run.shape(makes[index])
             if index in adapters or index + 1 in adapters:
                 continue
-            if shape is None or shape.batch > 1 or made > wanted:
+            shape = self.run.shape(makes[index])
+            own = size(shape) if shape is not None else None
+            if own is None or made > wanted:
                 return None
-            made += shape.m * shape.n
+            made += own
             if made == wanted:
                 return index
         return None
 
     def _together(self, makes: list[int], core: Core, wanted: int) -> int | None:
         """Which is the first of the last that are as wide together."""
-        wide = 0
-        adapters, rows = self._second_products(makes), {core.tokens, key_rows(self.run, core)}
+        rows = {core.tokens, key_rows(self.run, core)}
         shapes = [self.run.shape(at) for at in makes]
         known = any(shape is not None and shape.m * shape.batch == core.tokens for shape in shapes)
-        for index in range(len(makes) - 1, -1, -1):
-            shape = shapes[index]
-            if index in adapters or index + 1 in adapters:
-                continue
-            if known and shape is not None and shape.m * shape.batch not in rows:
-                continue  # of positions, as relative ones are
-            if shape is None or wide > wanted:
-                break
-            wide += shape.n if shape.batch == 1 else 0
-            if wide == wanted:
-                return index
-        return None
+
+        def width(shape: GemmShape) -> int:  # not of positions, as relative ones are
+            return shape.n if shape.batch == 1 and (not known or shape.m in rows) else 0
+
+        return self._from_the_last(makes, wanted, width)
 
     def _summed_width(self, makes: list[int], core: Core) -> int:
         """How much wider the products are together than what the core takes, where results of two are added:
@@ -411,3 +406,7 @@ class Queries(Walk):
             own = [n for n in fits if (shape := run.shape(here[n])) and shape.m == core.tokens]
             fits = own[:1] or fits
         return fits[-1] if fits else None
+
+
+def _numbers(shape: GemmShape) -> int | None:
+    return shape.m * shape.n if shape.batch == 1 else None
