@@ -129,31 +129,20 @@ AGAIN = "copy the file again"
 WITH_GPU = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on a machine with an NVIDIA GPU"
 NOTHING_TO_ANALYZE = "there is nothing to analyze"
 OPERATORS_HAVE_SHAPES = "operators have the shapes of their inputs"
-
-
-def is_address(address: str) -> str:
-    """Of a path that is one on another machine."""
-    return f"{address} is an address: give it to 'tracelens analyze', or download it first"
-
-
-def no_file_name(given: str) -> str:
-    """Of a path that no file can have."""
-    return f"no such file: {given!r} is not a file name"
+is_address = "{} is an address: give it to 'tracelens analyze', or download it first".format
+no_file_name = "no such file: {!r} is not a file name".format
+link_to_nothing = "{} is a link to a file that is not there".format
+cannot_read = "cannot read {}: {}".format
+gpu_events = "{:,} GPU events, {:,.1f} ms".format
+whole_file = "whole, {:,} events".format
+has_launch = "{:.1%} of the GPU time has its launch".format
+has_module = "{:.1%} of the GPU time has a module".format
+steps_marked = "{} steps are marked".format
 
 
 def no_such_file(given: str, close: str | None) -> str:
     """Of a path, and one that is there and ``close`` to it."""
     return f"no such file: {given}; {f'did you mean {close}?' if close else 'check the path'}"
-
-
-def link_to_nothing(given: str) -> str:
-    """Of a path that is there, and nothing at its end."""
-    return f"{given} is a link to a file that is not there"
-
-
-def cannot_read(given: str, error: object) -> str:
-    """Of a file that is there."""
-    return f"cannot read {given}: {error}"
 
 
 def of_another_program(name: str) -> str:
@@ -171,31 +160,6 @@ def no_gpu_event(name: str, events: int, fault: str | None) -> str:
 def no_gpu_event_among(events: int, fault: str | None) -> str:
     """The same as a check of a trace; ``fault`` of one that is damaged."""
     return f"no GPU event: {fault}" if fault else f"no GPU event among {events:,} events"
-
-
-def gpu_events(count: int, total_ms: float) -> str:
-    """Of a trace with GPU events."""
-    return f"{count:,} GPU events, {total_ms:,.1f} ms"
-
-
-def whole_file(events: int) -> str:
-    """Of a trace that is not damaged."""
-    return f"whole, {events:,} events"
-
-
-def has_launch(share: float) -> str:
-    """Of the GPU time whose launch is in the trace."""
-    return f"{share:.1%} of the GPU time has its launch"
-
-
-def has_module(share: float) -> str:
-    """Of the GPU time that is inside a module."""
-    return f"{share:.1%} of the GPU time has a module"
-
-
-def steps_marked(steps: int) -> str:
-    """Of a trace with steps."""
-    return f"{steps} steps are marked"
 
 
 def reading(share: float, left_s: float | None) -> str:

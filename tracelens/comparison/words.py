@@ -30,6 +30,17 @@ SLOWEST_RANK = "a step of the job takes as long as it takes on the slowest of it
 OTHER_STEPS = "the ranks did not record the same steps, so there is no step of the job"
 RUNS_ONCE = "each run counts once, with its median step"
 NOT_JUDGED = "not judged"
+calls = "{} calls {}: {} -> {}".format
+different_gpus = "different GPUs ({}; {})".format
+generated = "{}: generated, not measured".format
+partial = "{}: part of the trace could not be read".format
+unmarked = "{}: no step is marked; the whole recording counts as one".format
+taken_for_same = "{}: {} unknown, taken for the same".format
+different_versions = "analyzed by different versions: {} and {}".format
+set_otherwise = "{} is {} now, {} was proposed".format
+counted_as = "now counted as {}".format
+nothing_usable = "{} holds nothing to compare: {} is {}".format
+in_pairs = "{} of {} pairs: {}".format
 
 
 def test(what: str, *, by_kind: bool, unprofiled: bool) -> str:
@@ -91,11 +102,6 @@ def not_read(names: list[str], side: str) -> str:
     return f"{f.listed(names)} could not be read from {where}: a change of {it} would not be seen"
 
 
-def calls(collective: str, per: str, before: str, after: str) -> str:
-    """Calls of a collective by phase."""
-    return f"{collective} calls {per}: {before} -> {after}"
-
-
 def calls_moved(
     collective: str, per: str, many: tuple[float, float], phases: tuple[str, str], purposes: Sequence[str]
 ) -> str:
@@ -108,11 +114,6 @@ def calls_moved(
 def in_phases(calls_by_phase: Sequence[tuple[str, float]]) -> str:
     """Calls per step in each phase."""
     return ", ".join(f"{f.count(round(many, 2))} in {phase}" for phase, many in calls_by_phase) or "none"
-
-
-def different_gpus(before: str, after: str) -> str:
-    """Why times cannot be compared."""
-    return f"different GPUs ({before}; {after})"
 
 
 def different_dtypes(before: str | None, after: str | None) -> str:
@@ -128,21 +129,6 @@ def different_worlds(before: int | None, after: int | None) -> str:
 def gpu(name: str, sms: int | None) -> str:
     """A GPU with its SMs where they are known."""
     return f"{name}, {sms} SMs" if sms is not None else name
-
-
-def generated(side: str) -> str:
-    """A trace that nobody measured."""
-    return f"{side}: generated, not measured"
-
-
-def partial(side: str) -> str:
-    """A trace that is cut or damaged."""
-    return f"{side}: part of the trace could not be read"
-
-
-def unmarked(side: str) -> str:
-    """A trace without marks of steps."""
-    return f"{side}: no step is marked; the whole recording counts as one"
 
 
 def cut(side: str, steps: Sequence[int]) -> str:
@@ -169,19 +155,9 @@ def different_ranks(before: int | None, after: int | None) -> str:
     return f"different ranks: {old} and {new}"
 
 
-def taken_for_same(side: str, what: str) -> str:
-    """What one side does not tell."""
-    return f"{side}: {what} unknown, taken for the same"
-
-
 def placed(side: str, ms: float) -> str:
     """Kernels whose place only the other trace shows."""
     return f"{side}: {f.ms(ms)} of unattributed kernels count where the other trace places the same kernels"
-
-
-def different_versions(before: str, after: str) -> str:
-    """Reports of two versions of this program."""
-    return f"analyzed by different versions: {before} and {after}"
 
 
 def kernels(frac: float) -> str:
@@ -200,11 +176,6 @@ def elsewhere(kernels: float, *, waits: bool) -> str:
     return f"{said}, which {WAIT}" if waits else said
 
 
-def set_otherwise(name: str, now: object, proposed: object) -> str:
-    """A parameter that was changed to another value than the proposed one."""
-    return f"{name} is {now} now, {proposed} was proposed"
-
-
 def several_shapes(names: Sequence[str], left_out: int) -> str:
     """Shapes that stand together."""
     return " + ".join(names) + (f" and {left_out} more" if left_out > 0 else "")
@@ -215,19 +186,9 @@ def gemm(name: str, size: str | None, changed: Sequence[str]) -> str:
     return f"GEMM {name}{f' {size}' if size else ''}: {', '.join(changed)}"
 
 
-def counted_as(place: str) -> str:
-    """A GEMM that is in another row."""
-    return f"now counted as {place}"
-
-
 def no_partner(key: str) -> str:
     """A file without a counterpart of its ``key``: rank or name."""
     return f"no file of this {key} on the other side"
-
-
-def nothing_usable(folder: object, file: str, why: str) -> str:
-    """A folder whose files are something else."""
-    return f"{folder} holds nothing to compare: {file} is {why}"
 
 
 def no_files(folder: object, inside: Sequence[str]) -> str:
@@ -241,11 +202,6 @@ def no_files(folder: object, inside: Sequence[str]) -> str:
 def strangers(key: str, before: str, after: str) -> str:
     """Two folders of which no files belong together."""
     return f"no file of the one folder has a partner of the same {key} in the other ({before}; {after})"
-
-
-def in_pairs(many: int, pairs: int, why: str) -> str:
-    """What holds of so many pairs."""
-    return f"{many} of {pairs} pairs: {why}"
 
 
 def of_pairs(said: str, many: int, pairs: int) -> str:

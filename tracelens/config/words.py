@@ -106,6 +106,25 @@ SHOWN_BY = {
     "imbalance": "split sizes of the experts' all-to-alls (all_to_all_single with record_shapes=True)",
     "dtype": "GEMMs with a known type",
 }
+batch_assumed = "assumed, about {} tokens: give --micro-batch N".format
+sequence_assumed = "assumed, {} allows {}: give --sequence N".format
+decoder_assumed = "assumed, the most that {} allows ({}): give --decoder-sequence N".format
+beyond_positions = "a sequence of {} needs more learned positions: {} allows {} tokens".format
+other_parts = "{} has other parts beside its language model: they are not counted".format
+stem_not_counted = "the convolutions in front of the encoder are not counted: {:.1%} of its GEMMs".format
+part_alone = "its {} alone, as a file of its own, is read".format
+layers_of_kind = "layers of kind {}".format
+mask_assumed = "a causal mask is assumed: {} does not say whether {!r} sees what follows a token".format
+no_width_key = "{} has no key for the MLP's width".format
+shared_experts = "{} experts of {} as one".format
+dense_layers = "{}: layers without experts".format
+window_untold = (
+    "which layers have its sliding window of {} is not in the file (layer_types): attention is counted "
+    "in full"
+).format
+of_checkpoint = "the checkpoint {} has it".format
+family_default = "{}'s default".format
+not_counted = "{} = {} is not taken into account".format
 
 
 def divides(name: str, below: int, above: int | None) -> str:
@@ -113,44 +132,9 @@ def divides(name: str, below: int, above: int | None) -> str:
     return f"{name} = {below} does" + (f", so does {above}" if above is not None else "")
 
 
-def batch_assumed(tokens: int) -> str:
-    """A micro-batch that nothing in the input says."""
-    return f"assumed, about {tokens} tokens: give --micro-batch N"
-
-
-def sequence_assumed(key: str, positions: int) -> str:
-    """A length below what the model's positions allow."""
-    return f"assumed, {key} allows {positions}: give --sequence N"
-
-
-def decoder_assumed(key: str, positions: int) -> str:
-    """A length of the decoder's text, which a batch pads to its longest."""
-    return f"assumed, the most that {key} allows ({positions}): give --decoder-sequence N"
-
-
-def beyond_positions(sequence: int, key: str, positions: int) -> str:
-    """A length that the model has no positions for."""
-    return f"a sequence of {sequence} needs more learned positions: {key} allows {positions} tokens"
-
-
-def other_parts(kind: str) -> str:
-    """A model of which only the language model is counted."""
-    return f"{kind} has other parts beside its language model: they are not counted"
-
-
 def one_by_one(gemms: Sequence[str]) -> str:
     """The remedy where GEMMs can be judged, and no step can."""
     return f"GEMMs around it one by one: tracelens gemm {' and '.join(gemms)}; all of a step: {CAPTURE_IT}"
-
-
-def stem_not_counted(frac: float) -> str:
-    """Convolutions in front of an encoder, as a share of its layers' operations."""
-    return f"the convolutions in front of the encoder are not counted: {frac:.1%} of its GEMMs"
-
-
-def part_alone(part: str) -> str:
-    """The remedy where one tower is known by itself."""
-    return f"its {part} alone, as a file of its own, is read"
 
 
 def under_no_key(sizes: Sequence[str]) -> str:
@@ -171,35 +155,10 @@ def as_plain(sizes: Sequence[str]) -> str:
     return f"add {' and '.join(flags)} to read it as a plain transformer"
 
 
-def layers_of_kind(kind: str) -> str:
-    """Layers that nobody knows here."""
-    return f"layers of kind {kind}"
-
-
-def mask_assumed(name: str, kind: str) -> str:
-    """A file that does not say what a token sees."""
-    return f"a causal mask is assumed: {name} does not say whether {kind!r} sees what follows a token"
-
-
 def plain(kind: str, *, causal: bool, rope: bool) -> str:
     """A family that is not known, as it is read."""
     mask = "" if causal else " without a mask"
     return f"{kind} read as a plain transformer{mask}, {'with' if rope else 'without'} rotary embeddings"
-
-
-def no_width_key(family: str) -> str:
-    """An MLP whose width no key sets."""
-    return f"{family} has no key for the MLP's width"
-
-
-def shared_experts(count: int, name: str) -> str:
-    """Experts that every token goes through."""
-    return f"{count} experts of {name} as one"
-
-
-def dense_layers(name: str) -> str:
-    """Where layers without experts are from."""
-    return f"{name}: layers without experts"
 
 
 def quantized(how: Sequence[str]) -> str:
@@ -218,32 +177,9 @@ SOFT_CAPS = {
 }
 
 
-def window_untold(window: int) -> str:
-    """A sliding window of some layers, not said which."""
-    return (
-        f"which layers have its sliding window of {window} is not in the file (layer_types): attention is"
-        " counted in full"
-    )
-
-
-def of_checkpoint(name: str) -> str:
-    """A size that training starts with."""
-    return f"the checkpoint {name} has it"
-
-
 def nanogpt_default(key: str = "") -> str:
     """A size that a config of nanoGPT leaves out."""
     return "default of nanoGPT's train.py" + (f" ({key})" if key else "")
-
-
-def family_default(family: str) -> str:
-    """A size that a file leaves to its library."""
-    return f"{family}'s default"
-
-
-def not_counted(key: str, value: str) -> str:
-    """An argument without a part in the prediction."""
-    return f"{key} = {value} is not taken into account"
 
 
 def padded(asked: int, by: int, ranks: int) -> str:

@@ -14,6 +14,7 @@ NO_TIME = "no time was measured"
 BEST_MATMUL = "the best matmul measured"
 MOVING_OPERANDS = "moving its operands"
 FLOP_AT_PEAK = "its FLOP at the datasheet peak"
+_us = "{:.2f} µs".format
 
 
 def from_cache(time_us: float, memory_us: float) -> str:
@@ -51,37 +52,18 @@ def faster_than_peak(time_us: float, math_us: float, *, by_clock: bool) -> str:
     return f"faster than its ceiling: {_us(time_us)}, but {need}; {why}"
 
 
-def _us(value: float) -> str:
-    return f"{value:.2f} µs"
-
-
 # --- what a step of the alignment's ladder rests on ---------------------------------------------------
 
 REFERENCE = "the reference of the ladder"
 TWO_BYTE_TYPES_ONLY = "measured for 2-byte types only; no faster than those"
-
-
-def nothing_published(dtype: str, gpu: str) -> str:
-    """A type and GPU whose misaligned GEMMs nobody timed."""
-    return f"nothing published for {dtype} on {gpu}"
-
-
-def in_multiples_of_16(dtype: str) -> str:
-    """A type without kernels for narrower rows."""
-    return f"the libraries take {dtype} only in multiples of 16 bytes"
-
-
-def measured_pairs(count: int) -> str:
-    """A step that this GPU's own measurements show."""
-    return f"measured on this GPU: median of {count} pairs of like with like"
+nothing_published = "nothing published for {} on {}".format
+in_multiples_of_16 = "the libraries take {} only in multiples of 16 bytes".format
+measured_pairs = "measured on this GPU: median of {} pairs of like with like".format
 
 
 # --- why no size near is better -----------------------------------------------------------------------
 
-
-def nothing_to_compare(unknown: str | None) -> str:
-    """The present size has no time."""
-    return f"Nothing to compare: {unknown}"
+nothing_to_compare = "Nothing to compare: {}".format
 
 
 def hangs_on_the_present(dimension: Axis) -> str:

@@ -22,6 +22,7 @@ def usual_part(chip: str, others: Sequence[str]) -> str:
 _NOTHING = "no peaks, no roofline"
 LAPTOP = f"laptop GPUs have other SMs and clocks than the board of the same number: {_NOTHING}"
 NOT_IN_TABLE = f"this GPU is not in the table: {_NOTHING}"
+other_memory = "the trace reports {:.0f} GB, the table's board has {:g}: bandwidth unknown".format
 
 
 def mig_slice(profile: str, whole: str) -> str:
@@ -38,11 +39,6 @@ def other_sms(traced: int, title: str, printed: int, *, dropped: bool) -> str:
     return f"the trace reports {traced} SMs, a {title} has {printed}{part}"
 
 
-def other_memory(traced_gb: float, printed_gb: float) -> str:
-    """A trace that reports the memory of another board."""
-    return f"the trace reports {traced_gb:.0f} GB, the table's board has {printed_gb:g}: bandwidth unknown"
-
-
 def unknown(missing: Sequence[str], reason: str) -> str:
     """Figures that the table lacks, and why."""
     return f"{', '.join(missing)} unknown: {reason}"
@@ -50,12 +46,5 @@ def unknown(missing: Sequence[str], reason: str) -> str:
 
 # --- where measured figures are from ------------------------------------------------------------------
 
-
-def measured_on(date: str) -> str:
-    """The source of a figure of this very GPU."""
-    return f"tracelens bench on this GPU, {date}"
-
-
-def gap_taken_out(gap_us: float) -> str:
-    """What was done to the times of a file."""
-    return f"the gap of {gap_us:.3g} us between calls is taken out of every time"
+measured_on = "tracelens bench on this GPU, {}".format
+gap_taken_out = "the gap of {:.3g} us between calls is taken out of every time".format

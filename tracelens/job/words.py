@@ -18,6 +18,13 @@ PIPELINES_DIFFER = "pipelines differ"
 STAGE_LAYERS_UNKNOWN = "the layers of a pipeline's stage are not all known"
 TRAINS, FORWARD_ONLY = "training", "forward only"
 EACH_ALONE = "analyze each alone, or compare two of them with 'tracelens compare'"
+each_a_job = "{} and {} are not ranks of one job: each ran on one GPU alone".format
+one_after_another = (
+    "{1} begins after {0} has ended, and neither says its rank: they are not ranks of one job"
+).format
+second_time = "rank {} a second time, after {}".format
+cut_off = "cut off: {} of {} steps are whole".format
+per_rank = "{} per rank x {} ranks".format
 
 
 def _error(error: Exception) -> str:
@@ -51,31 +58,6 @@ def not_one_job(one: str, other: str, differ: Mapping[str, tuple[object, object]
     """Two traces of different runs."""
     each = ", ".join(f"{name} ({a}; {b})" for name, (a, b) in differ.items())
     return f"{one} and {other} are not ranks of one job: no collective in common, and they differ in {each}"
-
-
-def each_a_job(one: str, other: str) -> str:
-    """Two runs of one GPU each."""
-    return f"{one} and {other} are not ranks of one job: each ran on one GPU alone"
-
-
-def one_after_another(first: str, then: str) -> str:
-    """Two recordings of a process, or of two runs."""
-    return f"{then} begins after {first} has ended, and neither says its rank: they are not ranks of one job"
-
-
-def second_time(rank: int | None, first: str) -> str:
-    """A rank that another file holds already."""
-    return f"rank {rank} a second time, after {first}"
-
-
-def cut_off(whole: int, steps: int) -> str:
-    """A file that ends too early."""
-    return f"cut off: {whole} of {steps} steps are whole"
-
-
-def per_rank(value: int | None, ranks: int | None) -> str:
-    """A size that ranks share."""
-    return f"{value} per rank x {ranks} ranks"
 
 
 def on_stages(layers: Sequence[int]) -> str:

@@ -20,34 +20,15 @@ STREAM_IDLE = "no kernel runs on a stream that was waited for"
 WAIT_AFTER_RECORD = "a wait for an event follows the record"
 COLLECTIVE_COMPLETE = "a collective has its name, dtype, sizes and group"
 ONE_BACKWARD = "a sequence number belongs to one backward function"
-
-
-def gzip_damaged(at: int, error: Exception) -> str:
-    """Of gzip data with a fault before that byte."""
-    return f"the gzip data is damaged before byte {at:,} of the file ({error})"
-
-
-def zstd_damaged(error: Exception) -> str:
-    """Of zstd data with a fault."""
-    return f"the zstd data is damaged or cut off ({error})"
-
-
-def perfetto_damaged(read: int, error: Exception) -> str:
-    """Of packets with a fault behind so many bytes."""
-    return f"the Perfetto trace is cut off or damaged, {read:,} bytes into its packets: {error}"
-
-
-def no_metadata(where: str) -> str:
-    """Of metadata "before" or "behind" the events."""
-    return f"the metadata {where} the events could not be read"
-
-
-def ends_early(at: int, events: int) -> str:
-    """Of a file that is cut off."""
-    return (
-        f"the file ends before the event list does, at byte {at:,} of its JSON: "
-        f"{events:,} whole events before that were kept"
-    )
+gzip_damaged = "the gzip data is damaged before byte {:,} of the file ({})".format
+zstd_damaged = "the zstd data is damaged or cut off ({})".format
+perfetto_damaged = "the Perfetto trace is cut off or damaged, {:,} bytes into its packets: {}".format
+no_metadata = "the metadata {} the events could not be read".format
+ends_early = (
+    "the file ends before the event list does, at byte {:,} of its JSON: {:,} whole events before that "
+    "were kept"
+).format
+listed_twice = "{:,} of {:,} GPU events are in the file twice, each was counted once".format
 
 
 def damaged_place(at: int, length: int, reason: DamageKind, entries: int) -> str:
@@ -64,11 +45,6 @@ def damaged_place(at: int, length: int, reason: DamageKind, entries: int) -> str
 def damaged(places: Sequence[str], more: int) -> str:
     """Of the first places, and how many more there are."""
     return f"damaged, left out: {', '.join(places)}{f' and {more} more places' if more else ''}"
-
-
-def listed_twice(again: int, events: int) -> str:
-    """Of GPU events that the file holds more than once."""
-    return f"{again:,} of {events:,} GPU events are in the file twice, each was counted once"
 
 
 def mended(dropped: Mapping[str, int], longest: int) -> str:

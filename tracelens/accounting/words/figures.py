@@ -46,6 +46,13 @@ NO_SMS = "the number of SMs is not known"
 NO_CLUSTER = "the kernel's name does not say how many CTAs form a cluster"
 
 _NO_AMD_PEAKS = "no peaks of AMD GPUs are known here"
+useless_reference = (
+    "the reference {} matches nothing here: another model, GPU or software; it lent nothing"
+).format
+not_told_apart = "{:.0%} of GPU time could not be told apart".format
+groups = "{} groups, {} is their total".format
+no_throughput = "throughput at {} bytes: {}".format
+clusters = "clusters of {} occupy {} to {} of {} SMs, which decides the number of waves".format
 
 
 def marked_steps(by: str) -> str:
@@ -58,11 +65,6 @@ def marked_steps(by: str) -> str:
 def joined(*said: str | None) -> str:
     """Reasons behind one another, of those that there are."""
     return "; ".join(filter(None, said))
-
-
-def useless_reference(name: str) -> str:
-    """Of a reference trace that has nothing in common with the trace."""
-    return f"the reference {name} matches nothing here: another model, GPU or software; it lent nothing"
 
 
 def no_mfu_peak(vendor: str, gpu: str, dtype: str | None) -> str:
@@ -86,11 +88,6 @@ def no_peak(vendor: str, gpu: str, title: str, dtype: str) -> str:
 def flops_unknown(share: float, why: str) -> str:
     """Of an MFU that leaves GEMMs out; ``why`` of most of them."""
     return f"FLOPs unknown for {share:.0%} of GEMM time: {why}"
-
-
-def not_told_apart(share: float) -> str:
-    """Of an MFU beside kernels that could be GEMMs."""
-    return f"{share:.0%} of GPU time could not be told apart"
 
 
 def above_peak(tflops: float | None, peak: float | None, *, attention: bool) -> str:
@@ -125,11 +122,6 @@ def padded_from(sizes: dict[str, int]) -> str:
     return "padded from " + ", ".join(f"{name.upper()} {size}" for name, size in sizes.items())
 
 
-def groups(count: int, dimension: str) -> str:
-    """Of a grouped GEMM."""
-    return f"{count} groups, {dimension} is their total"
-
-
 def ran_beside(disturbed: int, calls: int, *, grouped: bool) -> str:
     """Of calls that nothing compares with that ran alone."""
     ran = f"{disturbed} of {plural(calls, 'call')} ran beside kernels of other streams"
@@ -144,11 +136,6 @@ def alignment_rests_on(source: str, basis: str, low: float | None, high: float |
     return f"{source} ({basis}{range_})"
 
 
-def no_throughput(alignment: int, source: str) -> str:
-    """Of an alignment in bytes that nobody measured."""
-    return f"throughput at {alignment} bytes: {source}"
-
-
 def at_least(basis: str | None, why: str | None) -> str:
     """Of a loss by alignment that is a bound."""
     return joined(f"at least: {basis}", why)
@@ -159,8 +146,3 @@ def slices_not_known(*, split: bool) -> str:
     if split:
         return "K is split into a number of slices that neither name nor grid tells"
     return "K can be split into slices, whose number neither name nor grid tells"
-
-
-def clusters(size: int, least: int, most: int, sms: int) -> str:
-    """Of clusters that may leave SMs idle."""
-    return f"clusters of {size} occupy {least} to {most} of {sms} SMs, which decides the number of waves"

@@ -33,6 +33,33 @@ COMMUNICATION_UNSEEN = "too much of the GPU time could not be told apart to rule
 NOTHING_SENT = "nothing is sent from rank to rank in this trace"
 NO_PIPELINE_GROUP = "messages are sent from rank to rank, and no process group is named after a pipeline"
 NO_EXPERT_GROUP = "ranks communicate, and no process group is named after experts"
+no_clear_value = "{} shows {} values, none of them in most of its time".format
+classes = "the head is {} wide: no embedding has as many rows, and it works on {} rows".format
+words_or_classes = (
+    "the head is {} wide: of words or classes, neither a table nor a loss of the trace tells"
+).format
+no_classes = "the head gives {} for each row, and no loss that chooses from them is seen".format
+head_of_another_width = "the head takes {} values a row, where the layers are {} wide".format
+layers_in_none = "layers not told apart: {} of {} calls of {} are in one".format
+layers_behind_others = "{} layers are counted, behind GEMMs that are in none".format
+heads_do_not_fit = (
+    "{} heads of {} make neither the hidden size, {}, nor what the output projection takes, {}"
+).format
+packed = "sequences are packed, {} tokens in a micro-batch; their lengths are not in the trace".format
+hidden_split = (
+    "hidden / (heads x head dimension on this rank) = {} / {}, and ranks exchange activations"
+).format
+hidden_is_not_heads = "hidden {} is not heads x head dimension = {}: sharded, or heads of another size".format
+own_heads = "queries, keys and values are made {} wide each, with heads of {}".format
+weights_of_graph = "in all {} weights that the graph is called with {} times".format
+weights_both_ways = "weights to it and back in each of {} layers".format
+outside_replay = "{} attention operators outside the graph's replay".format
+messages = "{} messages of {} elements in layers, {} of {} in loss".format
+only_tokens = "of {} tokens in a micro-batch nothing tells one from the other".format
+nothing_chooses = "no operator is seen that chooses from {}".format
+grouped = "grouped GEMMs of {} of the {} experts".format
+only_group = "the one process group serves {}".format
+exchanges = "groups of {} ranks exchange activations".format
 
 
 def not_whole(found: Found) -> str:
@@ -48,11 +75,6 @@ def forward_calls(what: str, *, showing: int, calls: int, values: int) -> str:
     return f"{showing} of {calls} forward calls of {what}{note}"
 
 
-def no_clear_value(what: str, values: int) -> str:
-    """Of calls that contradict each other."""
-    return f"{what} shows {values} values, none of them in most of its time"
-
-
 def projections_of_several_counts(widths: Iterable[int]) -> str:
     """Of projections that another number of key/value heads fits as well."""
     wide = ", ".join(map(str, sorted(widths)))
@@ -65,29 +87,9 @@ def one_part(part: str, share: float) -> str:
     return f"only {least} of {part} has shapes: they can be another model's"
 
 
-def classes(size: int, rows: int) -> str:
-    """Of a head that has no vocabulary."""
-    return f"the head is {size} wide: no embedding has as many rows, and it works on {rows} rows"
-
-
-def words_or_classes(size: int) -> str:
-    """Of a head beside layers without shapes."""
-    return f"the head is {size} wide: of words or classes, neither a table nor a loss of the trace tells"
-
-
-def no_classes(size: int) -> str:
-    """Of a head whose results no loss over classes is seen to take."""
-    return f"the head gives {size} for each row, and no loss that chooses from them is seen"
-
-
 def several_widths(widths: Sequence[int]) -> str:
     """Of layers that are no one model."""
     return f"layers of several widths, {', '.join(map(str, widths))}: no one model"
-
-
-def head_of_another_width(takes: int, hidden: int) -> str:
-    """Of a head behind what is no layer of the model."""
-    return f"the head takes {takes} values a row, where the layers are {hidden} wide"
 
 
 def layers_counted(stream: int | None, *, models: int = 1) -> str:
@@ -96,19 +98,9 @@ def layers_counted(stream: int | None, *, models: int = 1) -> str:
     return which if models == 1 else f"{which}, in each of {models} models or passes"
 
 
-def layers_in_none(told: int, calls: int, component: str) -> str:
-    """Of calls that mostly are in no layer."""
-    return f"layers not told apart: {told} of {calls} calls of {component} are in one"
-
-
 def layers_in_one(calls: int, component: str, steps: int) -> str:
     """Of more calls than one layer can have."""
     return f"layers not told apart: {calls} calls of {component} in {plural(steps, 'step')}"
-
-
-def layers_behind_others(layers: int) -> str:
-    """Of a model whose first layers are not counted."""
-    return f"{layers} layers are counted, behind GEMMs that are in none"
 
 
 def layers_of_a_part(layers: int, *, cut: bool) -> str:
@@ -128,47 +120,16 @@ def layers_of_mixers(mlps: int) -> str:
     return f"{plural(mlps, 'layer')} with an MLP, and state-space mixers that can be layers of their own"
 
 
-def heads_do_not_fit(heads: int, head_dim: int, hidden: int, takes: int) -> str:
-    """Of heads that contradict the hidden size and the output projection."""
-    return (
-        f"{heads} heads of {head_dim} make neither the hidden size, {hidden}, nor what the "
-        f"output projection takes, {takes}"
-    )
-
-
 def several_batches(sizes: Sequence[tuple[int, int]]) -> str:
     """Of attention over batches of several sizes."""
     shown = " and ".join(f"{batch} x {length}" for batch, length in sizes[:2])
     return f"attention runs on {len(sizes)} sizes of batch x sequence, {shown} among them"
 
 
-def packed(tokens: int) -> str:
-    """Of sequences of unequal length behind one another."""
-    return f"sequences are packed, {tokens} tokens in a micro-batch; their lengths are not in the trace"
-
-
 def heads_of_scores(*, of_hidden: bool) -> str:
     """Of heads and micro-batch, from the hidden size or what the output projection takes."""
     what = "hidden" if of_hidden else "width of the output projection's input"
     return f"{what} / head dimension, with the batch of the score GEMMs"
-
-
-def hidden_split(hidden: int, on_rank: int) -> str:
-    """Of heads that ranks share."""
-    return (
-        f"hidden / (heads x head dimension on this rank) = {hidden} / {on_rank}, "
-        "and ranks exchange activations"
-    )
-
-
-def hidden_is_not_heads(hidden: int, on_rank: int) -> str:
-    """Of a hidden size that does not tell over how many ranks heads are split."""
-    return f"hidden {hidden} is not heads x head dimension = {on_rank}: sharded, or heads of another size"
-
-
-def own_heads(queries: int, head_dim: int) -> str:
-    """Of key/value heads that are as many as heads."""
-    return f"queries, keys and values are made {queries} wide each, with heads of {head_dim}"
 
 
 def repeated_heads(made: Projections, width: int, *, head_dim: int, each: int, heads: int) -> str:
@@ -186,56 +147,11 @@ def in_the_modules(model: str, source: str) -> str:
     return f"the modules of {model or 'the model'}, as the capture saw them: {source}"
 
 
-def weights_of_graph(weights: int, layers: int) -> str:
-    """Of the hidden size that all weights of a captured graph share."""
-    return f"in all {weights} weights that the graph is called with {layers} times"
-
-
-def weights_both_ways(layers: int) -> str:
-    """Of the feed-forward size, from the weights of a captured graph."""
-    return f"weights to it and back in each of {layers} layers"
-
-
-def outside_replay(count: int) -> str:
-    """Of attention, from the operators that ran while a graph was captured."""
-    return f"{count} attention operators outside the graph's replay"
-
-
-def messages(layers: int, activation: int, losses: int, tokens: int) -> str:
-    """Of the hidden size as a quotient of messages."""
-    return f"{layers} messages of {activation} elements in layers, {losses} of {tokens} in loss"
-
-
-def only_tokens(tokens: int) -> str:
-    """Of sequence and micro-batch, where only their product is known."""
-    return f"of {tokens} tokens in a micro-batch nothing tells one from the other"
-
-
-def nothing_chooses(experts: int) -> str:
-    """Of experts whose router's choice is in no operator."""
-    return f"no operator is seen that chooses from {experts}"
-
-
 def chosen(experts: int, counts: Sequence[int]) -> str:
     """Of how many experts a token goes to."""
     return f"of {experts} experts {', '.join(map(str, counts))} are chosen"
 
 
-def grouped(local: int, experts: int) -> str:
-    """Of the ranks that experts are spread over."""
-    return f"grouped GEMMs of {local} of the {experts} experts"
-
-
 def groups_differ(sizes: Sequence[int]) -> str:
     """Of groups of one kind that are not of one size."""
     return f"groups of {', '.join(map(str, sizes))} ranks are named so"
-
-
-def only_group(purpose: str) -> str:
-    """Of the one process group there is."""
-    return f"the one process group serves {purpose}"
-
-
-def exchanges(ranks: int) -> str:
-    """Of the group that tensor parallelism uses."""
-    return f"groups of {ranks} ranks exchange activations"

@@ -12,6 +12,8 @@ UNKNOWN_GPU = "an unknown GPU"
 
 # --- what the file holds ------------------------------------------------------------------------------
 
+no_suggestion = "{} has no suggestion to verify: no shape was surely faster".format
+
 
 def what_if(change: Mapping[str, Sequence[object]]) -> str:
     """The title of a scenario: names, each from and to what."""
@@ -38,24 +40,8 @@ def no_finding(name: str, step_ms: float | None) -> str:
     )
 
 
-def no_suggestion(name: str) -> str:
-    """Suggestions without one."""
-    return f"{name} has no suggestion to verify: no shape was surely faster"
-
-
 # --- how the GPU at hand is another than the file's ---------------------------------------------------
 
-
-def other_device(name: str, gpu: str, here: str) -> str:
-    """Another GPU, or none."""
-    return f"{name} is of {gpu}, and this is {here}"
-
-
-def other_sms(name: str, sms: int, gpu: str, here: int) -> str:
-    """A part of the same GPU, or the whole of a part."""
-    return f"{name} is of {sms} multiprocessors of {gpu}, and this one has {here}"
-
-
-def other_memory(name: str, gpu: str, gib: float, here_gib: float) -> str:
-    """A board of the same name."""
-    return f"{name} is of the GPU {gpu} with {gib:.1f} GiB, and this one has {here_gib:.1f}"
+other_device = "{} is of {}, and this is {}".format
+other_sms = "{} is of {} multiprocessors of {}, and this one has {}".format
+other_memory = "{} is of the GPU {} with {:.1f} GiB, and this one has {:.1f}".format

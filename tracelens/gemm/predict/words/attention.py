@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-
-def peak_unknown(gpu: str, dtype: str) -> str:
-    """A datasheet without the peak of a type."""
-    return f"the peak of {gpu} for {dtype} is not known"
+peak_unknown = "the peak of {} for {} is not known".format
 
 
 # --- which kernel -------------------------------------------------------------------------------------
@@ -20,11 +17,10 @@ CUDNN_FIRST_FROM_2_11 = "cuDNN is torch's first choice on Hopper and data-centre
 CUDNN_FIRST_IN_2_9 = "cuDNN was torch's first choice on Hopper and data-centre Blackwell in 2.9"
 CUDNN_FIRST_IN_2_5 = "cuDNN was torch's first choice on Hopper in 2.5.0"
 FLASH_FIRST = "flash is torch's first choice for fp16 and bf16 from compute capability 8.0 on"
-
-
-def flash_after_cudnn(widest: int) -> str:
-    """Heads that cuDNN does not take."""
-    return f"cuDNN takes head dimensions up to {widest} in steps of 8; flash is next"
+flash_after_cudnn = "cuDNN takes head dimensions up to {} in steps of 8; flash is next".format
+none_fused = "no fused kernel of torch takes {} with a head dimension of {}".format
+computed_in_fp32 = "{}; it computes {} in fp32".format
+faster_by_library = "{}, which torch does not pick by itself, takes {:.4g} us".format
 
 
 def efficient_after_flash(
@@ -41,21 +37,6 @@ def efficient_after_flash(
     return f"{lack}; memory-efficient is next"
 
 
-def none_fused(dtype: str, head_dim: int) -> str:
-    """Why attention is not fused."""
-    return f"no fused kernel of torch takes {dtype} with a head dimension of {head_dim}"
-
-
-def computed_in_fp32(why: str, dtype: str) -> str:
-    """The same, where the scores are of another type than the operands."""
-    return f"{why}; it computes {dtype} in fp32"
-
-
-def faster_by_library(backend: str, time_us: float) -> str:
-    """A kernel that only a library runs."""
-    return f"{backend}, which torch does not pick by itself, takes {time_us:.4g} us"
-
-
 # --- where figures are from ---------------------------------------------------------------------------
 
 SAME_KERNEL = "the same kernel and mask"
@@ -64,26 +45,10 @@ OTHER_HEAD_DIM = "other head dimensions of the same backend"
 NOTHING_LIKE_IT_MEASURED = "no measurements of this kind of call: the model stands"
 WAVES_LEFT_OUT = "the number of SMs is not known: waves are left out"
 SCORES_CROSS_MEMORY = "the scores cross memory, and nothing that is masked is skipped"
-
-
-def measured(how: str, held_out: int) -> str:
-    """What a calibrated time rests on."""
-    return f"measured: {how}, {held_out} held out for the range"
-
-
-def of_another_kernel(source: str) -> str:
-    """A rate that is not this kernel's."""
-    return f"{source}; taken over: no figures of this kernel on this GPU generation"
-
-
-def of_another_head_dim(source: str, known: int, head_dim: int) -> str:
-    """A rate of the nearest head dimension."""
-    return f"{source}; of head dimension {known}, no figure of {head_dim}"
-
-
-def without_window(source: str) -> str:
-    """A rate of attention to all keys."""
-    return f"{source}; without a window, no figure with one"
+measured = "measured: {}, {} held out for the range".format
+of_another_kernel = "{}; taken over: no figures of this kernel on this GPU generation".format
+of_another_head_dim = "{}; of head dimension {}, no figure of {}".format
+without_window = "{}; without a window, no figure with one".format
 
 
 # --- the lines of a derivation ------------------------------------------------------------------------
@@ -105,11 +70,12 @@ NO_KERNEL_FASTER = "useful operations at the peak, or each tensor once at the ba
 MIDDLE = "the middle of the range"
 ONE_AFTER_THE_OTHER = "one after the other"
 NARROW_VALUES = "narrower values: from the time with values as wide as the keys"
-
-
-def padded_head_dim(head_dim: int, source: str) -> str:
-    """The head dimension that is computed with."""
-    return f"{head_dim} as the kernel computes it ({source})"
+padded_head_dim = "{} as the kernel computes it ({})".format
+score = "GEMMs at {:.3g} of the peak, then the exponential ({})".format
+alone = "one tile on an SM, alone at {} of the speed that {} reach together".format
+waves = "waves: {:.3g} tiles for each of {} SMs, rounded up".format
+heads_padded = "q, k and v copied to a head dimension of {}: flash takes multiples of 8".format
+narrow_values = "with values of {}: what of the operations left out is time".format
 
 
 def tile_takes(block: int, *, backward: bool, splits: int) -> str:
@@ -118,35 +84,10 @@ def tile_takes(block: int, *, backward: bool, splits: int) -> str:
     return f"each takes {block} {'keys' if backward else 'queries'} of one head{keys}"
 
 
-def score(mma_frac: float, source: str) -> str:
-    """What one score costs."""
-    return f"GEMMs at {mma_frac:.3g} of the peak, then the exponential ({source})"
-
-
-def alone(frac: float, together: int) -> str:
-    """Fewer tiles than fit on the SMs."""
-    return f"one tile on an SM, alone at {frac} of the speed that {together} reach together"
-
-
-def waves(tiles_per_sm: float, sms: int) -> str:
-    """Tiles of one length."""
-    return f"waves: {tiles_per_sm:.3g} tiles for each of {sms} SMs, rounded up"
-
-
-def heads_padded(wider: int) -> str:
-    """Copies to a head dimension that flash takes."""
-    return f"q, k and v copied to a head dimension of {wider}: flash takes multiples of 8"
-
-
 def backward_helpers(*, shared_heads: bool) -> str:
     """The small kernels around a backward."""
     shared = "; gradients of k and v summed over the heads that share them" if shared_heads else ""
     return f"out * grad_out summed; the fp32 gradient of q cleared, read and converted{shared}"
-
-
-def narrow_values(value_dim: int) -> str:
-    """What narrower values save."""
-    return f"with values of {value_dim}: what of the operations left out is time"
 
 
 def softmax_passes(passes: int, *, backward: bool, masked: bool) -> str:

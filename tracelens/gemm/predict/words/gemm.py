@@ -8,30 +8,11 @@ TYPES_TO_USE = "use bf16, fp16, fp8, fp8-block, nvfp4, tf32 (fp32 data on tensor
 
 # --- what is not known --------------------------------------------------------------------------------
 
-
-def other_vendor(gpu: str) -> str:
-    """A GPU that is not NVIDIA's."""
-    return f"predictions know NVIDIA's libraries only, not those of {gpu}"
-
-
-def type_before(gpu: str, dtype: str, came_with: str, instead: str) -> str:
-    """Tensor cores older than the type."""
-    return f"the tensor cores of {gpu} have no {dtype}, which came with {came_with}: use {instead}"
-
-
-def peak_unknown(gpu: str, dtype: str) -> str:
-    """A datasheet without the peak of a type."""
-    return f"the {dtype} peak of {gpu} is not known"
-
-
-def bandwidth_unknown(gpu: str) -> str:
-    """A datasheet without the memory's bandwidth."""
-    return f"the memory bandwidth of {gpu} is not known"
-
-
-def sms_unknown(gpu: str) -> str:
-    """A GPU whose SMs nobody counted."""
-    return f"the number of SMs of {gpu} is not known"
+other_vendor = "predictions know NVIDIA's libraries only, not those of {}".format
+type_before = "the tensor cores of {} have no {}, which came with {}: use {}".format
+peak_unknown = "the {1} peak of {0} is not known".format
+bandwidth_unknown = "the memory bandwidth of {} is not known".format
+sms_unknown = "the number of SMs of {} is not known".format
 
 
 def rates_unknown(gpu: str, dtype: str, measured: Sequence[str]) -> str:
@@ -52,11 +33,7 @@ TILE_MEASURED = "the fastest of the tiles measured on this GPU"
 TILE_EXPECTED = "the tile that the library is expected to take"
 CUDA_CORES_LOAD_SINGLY = "CUDA cores load element by element"
 CORRECTED_BY_MEASURED = "not known by itself; GEMMs measured at this alignment correct the time"
-
-
-def fitted_to(count: int, date: str) -> str:
-    """Rates that follow from measurements."""
-    return f"fitted to {count} measurements of {date}"
+fitted_to = "fitted to {} measurements of {}".format
 
 
 # --- the lines of a derivation ------------------------------------------------------------------------
@@ -77,6 +54,18 @@ CAST_OF_ONE = "as one framework casts them: per row at least, or by the bytes mo
 CAST_MIDDLE = "the kernels that cast the activations first: the middle one of three frameworks' casts"
 LAST_ROW = "the last row of tiles is partly empty, and the kernels that load such tiles take longer"
 LONG_K = "a tile's time per K grows with K, and is back where it was from 12,288 on, as measured"
+steps_of_k = "K in steps of {}".format
+of_another_type = "{}; taken over to {}".format
+of_layout = "{0}; {2} of {1} reaches {3:g} of TN's on an H100".format
+multiply_rate = (
+    "{} in the K loop of a 128x256 tile ({}); alignment of {} bytes: {}; a smaller tile loads more per "
+    "multiply"
+).format
+slices_summed = "{} slices written and read back in fp32".format
+whole_time = (
+    "a kernel's start and end, and the rest at the clock that its power leaves: {} slower when long, "
+    "half of that after {} us"
+).format
 
 
 def tiles_over(
@@ -97,42 +86,6 @@ def tiles_at_once(slots: int, sms: int, cluster: str | None) -> str:
 def partial_wave(partial: str, *, single: bool) -> str:
     """What a wave costs that does not fill the GPU."""
     return f"a {'single' if single else 'last'} wave costs {partial} of a full one, the rest by its tiles"
-
-
-def steps_of_k(step: int) -> str:
-    """K as a tile goes through it."""
-    return f"K in steps of {step}"
-
-
-def of_another_type(source: str, dtype: str) -> str:
-    """Figures of a type whose units another one runs on."""
-    return f"{source}; taken over to {dtype}"
-
-
-def of_layout(source: str, dtype: str, layout: str, frac: float) -> str:
-    """A layout whose operands the tensor cores do not read as they lie."""
-    return f"{source}; {layout} of {dtype} reaches {frac:g} of TN's on an H100"
-
-
-def multiply_rate(tflops: str, source: str, aligned: int, aligned_source: str) -> str:
-    """The rate of the K loop, with what it and the alignment's cost rest on."""
-    return (
-        f"{tflops} in the K loop of a 128x256 tile ({source}); alignment of {aligned} bytes:"
-        f" {aligned_source}; a smaller tile loads more per multiply"
-    )
-
-
-def slices_summed(slices: int) -> str:
-    """Slices of K are summed up across memory."""
-    return f"{slices} slices written and read back in fp32"
-
-
-def whole_time(loss: str, half_us: str) -> str:
-    """The fixed part, and the clock of a long kernel."""
-    return (
-        f"a kernel's start and end, and the rest at the clock that its power leaves: {loss} slower when long,"
-        f" half of that after {half_us} us"
-    )
 
 
 def corrected(shapes: Iterable[str]) -> str:
