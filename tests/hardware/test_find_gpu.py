@@ -140,6 +140,14 @@ def test_traced_sm_count_wins_and_is_said_so() -> None:
     assert find_gpu("NVIDIA GH200 480GB").sms == 132
 
 
+def test_a_number_of_sms_that_no_chip_has_is_not_believed() -> None:
+    """An A800's trace has the bytes of shared memory there, and the number under CUDA's own name."""
+    read = {"numSms": 167936, "multiProcessorCount": 108, "computeMajor": 8, "computeMinor": 0}
+    gpu = find_gpu("NVIDIA A800-SXM4-80GB", properties=read)
+    assert (gpu.sms, gpu.sms_source, gpu.peak("bf16")) == (108, "trace", 312.0)
+    assert find_gpu("NVIDIA A800-SXM4-80GB", properties={"numSms": 167936}).sms_source != "trace"
+
+
 def test_a_slice_of_a_gpu_has_no_peaks() -> None:
     gpu = find_gpu("NVIDIA H100 80GB HBM3", properties={"numSms": 60})
     assert gpu.sms == 60

@@ -148,7 +148,7 @@ ONE_RANGE: Lacking = (*ONE_STEP[:2], "record several of them in one profile")
 NO_DEVICE: Lacking = (
     "The GPU is not named",
     "without its SMs and peaks there is no MFU, no share of peak and no wave count",
-    "name it: tracelens analyze --gpu h100-sxm",
+    "name it: tracelens analyze TRACE --gpu NAME",
 )
 CUT_OFF: Lacking = (
     "The file is cut off",

@@ -164,6 +164,10 @@ def _why_unknown(name: str) -> str:
     return words.NOT_IN_TABLE
 
 
+#: No chip has as many; traces of an A800 hold the bytes of an SM's shared memory under ``numSms``.
+_MOST_SMS = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class _Traced:
     """What the trace says of its device; each field None where it is missing or malformed."""
@@ -187,19 +191,16 @@ class _Traced:
         if not isinstance(properties, Mapping):
             return cls()
 
-        def number(*keys: str, least: int = 1) -> int | None:
-            for key in keys:
-                value = properties.get(key)
-                if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-                    return value
-            return None
+        def number(*keys: str, least: int = 1, most: int = 2**63) -> int | None:
+            found = (properties.get(key) for key in keys)
+            return next((one for one in found if type(one) is int and least <= one <= most), None)
 
         name = properties.get("name")
         major = number("computeMajor", "major")
         minor = number("computeMinor", "minor", least=0)
         return cls(
             name=name if isinstance(name, str) and name.strip() else None,
-            sms=number("numSms", "multiProcessorCount"),
+            sms=number("numSms", "multiProcessorCount", most=_MOST_SMS),
             memory_bytes=number("totalGlobalMem"),
             clock_khz=number("clockRate"),
             compute_capability=(major, minor) if major is not None and minor is not None else None,
