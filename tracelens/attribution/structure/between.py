@@ -373,7 +373,9 @@ class _Placed(OnStream):
         bent = max((p for p in sure if self.run.kinds[p].name.startswith(("tanh", "col2im"))), default=-1)
         scales = bent + 1 in sure and self.run.kinds[bent + 1].name in ("mul", "mul_")
         bent += scales and len(self.run.kinds[bent + 1].tensors) < _TWO
-        sure = [at for at in sure if at <= bent or at > self.last_scaled]
+        biased = kinds[0].name == "add_"  # in its place
+        sure = [at for at in sure if at <= bent or at > self.last_scaled or (biased and at == self.gap[0])]
+        bent = max(bent, self.gap[0]) if biased else bent
         parts, last = {at: "norm" for at in self.gap if counts_batches(self.run, at)}, self.last_of_columns
         last = max(len(self.run) if handed else last, bent)
         parts |= {at: "other" for at in sure if self.run.kinds[at].what == "picture"}

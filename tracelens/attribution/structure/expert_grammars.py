@@ -20,10 +20,22 @@ def _behind(*components: str) -> InPlace:
 
 _IS_BEHIND = _behind("moe.dispatch")
 
+def _ahead_of_router(it: Match) -> bool:
+    places = range(it.stop, len(it.kinds))
+    label = it.run.labels.get(next((at for at in places if it.kinds[at].name not in VIEWS), -1))
+    return it.run.shape(it.start) is None and label is not None and label.component == "moe.router"
+
+
 # An expert of all tokens behind the others of a mixture (arXiv 2401.06066), where no shapes tell: what it
-# gives is added to what they gave, and that to the stream.
+# gives is added to what they gave, and that to the stream. Or it is ahead of the router, and what weighs it
+# behind the mixture (transformers models/qwen2_moe).
 
 _BENDS = some("mlp.activation", what("activation", "elementwise"))
+_UP_AND_DOWN = (
+    one("mlp.up", what("gemm")),
+    some("mlp.activation", named("mul")),
+    one("mlp.down", what("gemm")),
+)
 _ADDED = (
     one("moe.dispatch", what("add")),
     one("residual", what("add"), Gap("residual", what("copy", "dropout"))),
@@ -32,18 +44,25 @@ _ADDED = (
 SHARED_EXPERTS = (
     Grammar(
         "gated expert of all tokens",
-        (
-            one("mlp.gate", what("gemm"), where=_IS_BEHIND),
-            _BENDS,
-            one("mlp.up", what("gemm")),
-            some("mlp.activation", named("mul")),
-            one("mlp.down", what("gemm")),
-            *_ADDED,
-        ),
+        (one("mlp.gate", what("gemm"), where=_IS_BEHIND), _BENDS, *_UP_AND_DOWN, *_ADDED),
     ),
     Grammar(
         "expert of all tokens",
         (one("mlp.up", what("gemm"), where=_IS_BEHIND), _BENDS, one("mlp.down", what("gemm")), *_ADDED),
+    ),
+    Grammar(
+        "expert of all tokens ahead of the router",
+        (one("mlp.gate", what("gemm")), _BENDS, *_UP_AND_DOWN),
+        where=_ahead_of_router,
+    ),
+    Grammar(
+        "weight of the expert of all tokens",
+        (
+            one("moe.experts", what("gemm"), where=_IS_BEHIND),
+            one("moe.dispatch", named("sigmoid")),
+            one("moe.dispatch", named("mul")),
+            *_ADDED,
+        ),
     ),
 )
 

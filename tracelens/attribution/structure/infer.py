@@ -40,6 +40,7 @@ from tracelens.attribution.structure.local import (
     label_between_layers,
     label_fed,
     label_heads,
+    label_last,
     label_local,
     label_projection_heads,
     label_sampled,
@@ -198,6 +199,7 @@ def _beside_models(found: Recorded, hidden: int | None) -> None:
     for run in found.ahead:
         label_tables(run)
         label_local(run, attends=any(other.cores for other in found.ahead))
+        label_last(run)
         label_connections(run, hidden)
         label_skips(run, hidden)
         label_times(run)

@@ -43,6 +43,7 @@ from tracelens.attribution.structure.part_grammars import (
     PROJECTION_HEAD,
     RESIDUAL_BLOCK,
     SCALED_BACK,
+    SINES,
     TIME,
     TO_OTHER_STREAM,
     TOKEN_MLP,
@@ -72,7 +73,7 @@ def without_mixers(run: Run) -> Excerpt:
     beside = {at for adapter in adapters(run).values() for at in adapter}
     plain = [at for at in range(len(run)) if at not in beside]
     bare = run.part(plain) if beside else run
-    for found in matches(bare, *MIXERS, CONDITION, TIME, GUIDED):
+    for found in matches(bare, *MIXERS, CONDITION, TIME, SINES, GUIDED):
         parts = found.components
         for edge, own in ((found.start - 1, found.start), (found.stop, found.stop - 1)):
             if 0 <= edge < len(bare) and own in parts and bare.kinds[edge].name in CLIPS:
@@ -304,6 +305,19 @@ def label_ahead_of_head(run: Run) -> None:
     bent = all(any(activates(k) or k.name in NONLINEAR for k in gap) for gap in whole)
     if plain and bent and all(run.labels.get(at, OPEN).component == "logits" for at in heads):
         run.labels |= dict.fromkeys(rest[:-1], Label("other")) | run.labels
+
+
+def label_last(run: Run) -> None:
+    """Without shapes: name the last product ``logits`` where it takes what the norm behind the last layer gives,
+    and nothing bends, norms or adds to its result; fills ``run.labels``."""
+    before, last = [-1, -1, *run.products()][-2:]
+    steps = [at for at in range(last) if run.kinds[at].what != "copy" and run.kinds[at].name not in VIEWS]
+    ends = run.labels.get(before, OPEN).component in ("mlp.down", "moe.experts")
+    behind = {kind.what for kind in run.kinds[last + 1 :]}
+    if run.cores and ends and last not in run.labels and run.shape(last) is None:
+        normed = run.kinds[steps[-1]].what == "norm" or steps[-1] in written_norms(run)
+        if normed and before > run.cores[-1].last and behind <= {"copy", "elementwise", "loss"}:
+            run.labels[last] = Label("logits", evidence="local")
 
 
 def label_sampled(run: Run) -> None:

@@ -319,6 +319,24 @@ TIME = Grammar(
     _before_tokens,
 )
 
+# Positions without shapes, of rows and of columns: sines and cosines of each, side by side, as detectors have
+# them (arXiv 2005.12872).
+
+_COUNTED = ("cumsum", "arange", "repeat", "sub", "mul", "div", "floor_divide", "pow")
+_PLACES = either(what("copy", "add"), named(*_COUNTED))
+_OF_ONE = (one("embedding", _WAVE), one("embedding", _WAVE), one("embedding", named("cat", "stack")))
+
+SINES = Grammar(
+    "sines of rows and columns",
+    (
+        one("embedding", named("cumsum", "arange"), where=lambda it, at: not it.kinds[at].tensors),
+        one("embedding", _WAVE, Gap("embedding", _PLACES)),
+        *_OF_ONE[1:],
+        *_OF_ONE,
+        one("embedding", named("cat")),
+    ),
+)
+
 # Classes and texts that are dropped by chance, for guidance without a classifier (arXiv 2207.12598).
 
 GUIDED = Grammar(
