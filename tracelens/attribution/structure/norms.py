@@ -207,7 +207,11 @@ def _start(run: Run, root: int) -> int:
         if at == root - 1 and _is_weight(kind):
             continue  # cast for the product with the root (modules/transformer.py of kyutai-labs/moshi)
         if kind.what == "copy":
-            return at if averaged and _is_wide(kind) else start
+            if not (averaged and _is_wide(kind)):
+                return start
+            # a mean of its own, ahead of the variance (arXiv 2111.09881)
+            varies = any(other.name in ("var", "std") for other in kinds[at:root])
+            return at - (varies and at > 0 and kinds[at - 1].name == "mean")
         if kind.name not in _BEFORE or (averaged and (kind.name in ("add", "mul", "sum") or adds(kind))):
             if _squares(run, at):
                 start = _cast(run, at)
