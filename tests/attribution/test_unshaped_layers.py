@@ -84,7 +84,12 @@ SCANS = [*BEFORE_SCAN, *DECAYS, *_work("ssm.scan", "cumsum", "exp", "mul"), _lin
 NORMED = [Row("norm", "aten::layer_norm", "vectorized_layer_norm_kernel"), *LAYER[len(NORM) :]]
 RELU = _work("mlp.activation", "relu")
 MASKS = [_linear("mlp.up"), *RELU, _linear("mlp.other"), *RELU, _linear("mlp.down")]
+PLACED = [*2 * _work("embedding", "cumsum"), *_work("embedding", "div", "mul", "arange", "pow", "div")]
+SINES = [*PLACED, *2 * _work("embedding", "sin", "cos", "cat"), *_work("embedding", "cat")]
+WEIGHED = [_linear("moe.experts"), *_work("moe.dispatch", "sigmoid", "mul", "add"), *ADDED]
 AFFINE = _work("norm", "mul", "add")
+MIXED = [*NORM, *SCANS, *_work("residual unattributed", "add"), *NORM, *GATED]
+PATCHES = Row("other embedding", "aten::conv2d", "cudnn_fprop")
 UNNORMED = [
     *ATTENTION[len(NORM) :],
     *4 * [*AFFINE, _linear("mlp.up"), *RELU, _linear("mlp.down"), *ADDED],
@@ -134,6 +139,14 @@ CASES = {
         *HEAD,
     ],
     "a shared expert behind a view": [*WORDS, *ATTENTION, *NORM, *ROUTER, *EXPERTS, *SHARED, *HEAD],
+    "a shared expert ahead of the router, and its weight (transformers models/qwen2_moe)": [
+        *[*WORDS, *3 * [*MIXED, *ROUTER, *EXPERTS, *WEIGHED], *LAYER, *HEAD],
+    ],
+    "a head of no loss behind the last norm": [
+        *[*WORDS, *3 * [*MIXED, *ADDED], *LAYER, *NORM, _linear("logits")],
+        *_work("unattributed", "mean"),
+    ],
+    "sines of rows and columns (arXiv 2005.12872)": [PATCHES, *SINES, *WORDS, *4 * LAYER, *HEAD],
     "a scan whose gates have a bias": [*WORDS, *LAYER, *NORM, *SCANS, *ADDED, *NORM, *GATED, *ADDED, *LAYER],
     "positions between those of a table": [
         Row("embedding", "aten::conv2d", "cudnn_fprop"),
