@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from tracelens.gemm.clock import (
-    BoolArray,
-    IntArray,
     StepPaces,
     _error,
     _medians,
@@ -18,6 +16,7 @@ from tracelens.gemm.clock import (
     step_paces,
     with_groups,
 )
+from tracelens.trace import BoolArray, IntArray
 
 SHAPES, STEPS, CALLS = 12, 6, 8
 

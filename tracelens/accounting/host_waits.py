@@ -10,10 +10,9 @@ import numpy.typing as npt
 from tracelens.accounting.steps import StepTimes
 from tracelens.results import HostWait
 from tracelens.results.step import HostWork
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import IntArray, Links, Trace, look_up
 from tracelens.trace.spans import covered
 
-IntArray = npt.NDArray[np.int64]
 _Spans = tuple[IntArray, IntArray]  # begins, ends
 
 #: ``torch/_dynamo/utils.py`` opens a range for each stage of a compilation, "entire_frame_compile

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.accounting.steps import StepTimes
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import IntArray, Links, Trace, look_up
 from tracelens.trace.spans import covered, merged
-
-IntArray = npt.NDArray[np.int64]
 
 #: Of the idle time.
 _MOST = 0.5

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.accounting.steps import StepTimes
 from tracelens.accounting.words import figures as words
 from tracelens.attribution import Attribution
 from tracelens.results import LayerPass, LayerRow, Layers, LayerTimeline
-from tracelens.trace import Trace
+from tracelens.trace import IntArray, Trace
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS, PHASES, Phase
-
-IntArray = npt.NDArray[np.int64]
 
 #: Events of one pass that are listed: more than any eager layer of a usual transformer has.
 _MOST = 150

@@ -21,11 +21,9 @@ from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import CAST, LAYOUT, MATMUL, PAD
 from tracelens.gemm.tensors import Dims, dims_at, item_at, strides_at
 from tracelens.results import OtherKernel, OtherRow
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import IntArray, Links, Trace, look_up
 from tracelens.trace.tables import Inputs
 from tracelens.words import COMPONENTS, PHASES
-
-IntArray = npt.NDArray[np.int64]
 
 #: Operators that only move or convert data: the outermost of them names the cause.
 _MOVERS = re.compile(

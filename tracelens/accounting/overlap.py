@@ -20,11 +20,10 @@ from tracelens.gemm.clock import StepPaces, step_paces, with_groups
 from tracelens.gemm.overlap import UNDISTURBED, Paces, beside, paces
 from tracelens.results import Beside, Clock, GemmRow, StepPace
 from tracelens.sums import summed
-from tracelens.trace import Trace, distinct_rows
+from tracelens.trace import IntArray, Trace, distinct_rows
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS
 
-IntArray = npt.NDArray[np.int64]
 _COMMUNICATION = COMPONENTS.index("communication")
 #: Of a row's time: with so little beside other streams its shape can be judged though that cost is not known.
 _LITTLE = 0.10

@@ -6,9 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
-
 from tracelens.accounting.limits import limits, picture_of
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.words import figures as words
@@ -20,7 +17,7 @@ from tracelens.hardware import Gpu
 from tracelens.results import Coverage, GemmRow, Report, Summary, TraceInfo
 from tracelens.results.waiting import busy_frac, saving_of, step_bound
 from tracelens.rules import Advice
-from tracelens.trace import Trace
+from tracelens.trace import BoolArray, Trace
 from tracelens.trace.metadata import (
     cuda_version,
     rank_and_world,
@@ -32,7 +29,6 @@ from tracelens.words import PHASES
 #: Of GEMM time without FLOPs: the utilization is that much too low at most. Of GPU time that a reference
 #: matches: that little lends nothing worth having.
 _NEGLIGIBLE = 0.02
-BoolArray = npt.NDArray[np.bool_]
 _RECOMPUTE = PHASES.index("recompute")
 
 

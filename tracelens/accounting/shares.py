@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution import Attribution, Calls, lent_kernels
 from tracelens.attribution.attribute import is_compiled
@@ -17,10 +16,9 @@ from tracelens.attribution.words import REASONS
 from tracelens.gemm import flops
 from tracelens.gemm.inductor import parse_fused
 from tracelens.results import ComponentRow, Coverage, GemmRow, Outside, ReferenceInfo, Unattributed
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import BoolArray, Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 
-BoolArray = npt.NDArray[np.bool_]
 #: Operators that attention is made of where nothing fuses it.
 _OF_ATTENTION = ("bmm", "softmax", "core", "attention_block")
 #: PyTorch's operators without what says who computes them, in which direction, or where to: convolution is

@@ -14,12 +14,10 @@ from tracelens.attribution.communication import exposed_within
 from tracelens.errors import UsageError
 from tracelens.numbers import integers
 from tracelens.results import LeftOut, NotWhole, Step, StepTime, UnprofiledSteps
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import BoolArray, IntArray, Links, Trace, look_up
 from tracelens.trace.metadata import UnprofiledTimes
 from tracelens.trace.spans import covered
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 _QUEUED_NS = 1_000_000  # behind its launch, an event of an idle GPU begins within microseconds
 
 

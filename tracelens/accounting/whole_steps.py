@@ -17,15 +17,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.gemm import ATTENTION_OPS, GEMM_OPS
 from tracelens.results import NotWhole
-from tracelens.trace import Links, Trace
+from tracelens.trace import BoolArray, IntArray, Links, Trace
 from tracelens.trace.tables import MISSING
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 _ALIKE = 0.95  # of the kernels, place by place: the same work, but for an autotuned kernel or two
 _MISSING = 0.01  # of a step's GPU time or launches: less is no cut that a figure shows

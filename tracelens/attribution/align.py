@@ -20,7 +20,8 @@ from itertools import pairwise, takewhile
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.pair import LAYER, WINDOW, IntArray, Pair, Run, agreement, spread
+from tracelens.attribution.pair import LAYER, WINDOW, Pair, Run, agreement, spread
+from tracelens.trace import IntArray
 
 _NEVER = np.iinfo(np.int64).max
 _DOUBTS = 8  # other places that are looked at for one stretch

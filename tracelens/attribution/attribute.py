@@ -6,7 +6,6 @@ import re
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.columns import COMPONENT, EVIDENCE_CODE, PHASE, ROLE, Columns
 from tracelens.attribution.components import CORE, Decision
@@ -27,12 +26,8 @@ from tracelens.attribution.structure import Inference, infer
 from tracelens.attribution.updates import settle_optimizer
 from tracelens.attribution.words import REASONS
 from tracelens.gemm import KernelNames, kernel_names
-from tracelens.trace import Links, Trace, launched_by_several, look_up
+from tracelens.trace import BoolArray, CodeArray, Links, Trace, launched_by_several, look_up
 from tracelens.words import COMPONENTS, PHASES
-
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
-
 
 #: [named, inferred]: names say which block it is, its place in the block says which part
 _FINER = np.zeros((len(COMPONENTS), len(COMPONENTS)), np.bool_)
@@ -97,10 +92,10 @@ class _Seen(NamedTuple):
     paths: Paths
     phases: Phases
     sites: Sites
-    rule: IntArray  # per node
+    rule: CodeArray  # per node
     inferred: Inference
-    origin: IntArray  # per kernel: node of the forward operator it belongs to, -1 unknown
-    op_node: IntArray  # per kernel: node of its own operator, -1 unknown
+    origin: CodeArray  # per kernel: node of the forward operator it belongs to, -1 unknown
+    op_node: CodeArray  # per kernel: node of its own operator, -1 unknown
 
 
 def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> Attribution:
@@ -203,7 +198,7 @@ def _said(links: Links, seen: _Seen) -> Columns:
     return columns
 
 
-def _trained(trace: Trace, links: Links, origin: IntArray) -> BoolArray:
+def _trained(trace: Trace, links: Links, origin: CodeArray) -> BoolArray:
     """Per kernel: does it look up, or bring a gradient to, a table that gets gradients?"""
     gradient = trace.symbols.where(_IS_TABLES_GRADIENT.search)[look_up(trace.ops.name, links.kernel_op)]
     return np.isin(origin, origin[gradient & (links.kernel_op >= 0)])
@@ -228,8 +223,8 @@ def _named(trace: Trace, component: str) -> list[int]:
 
 
 def _structure(
-    inferred: Inference, origin: IntArray, columns: Columns, layer: IntArray, trained: BoolArray
-) -> IntArray:
+    inferred: Inference, origin: CodeArray, columns: Columns, layer: CodeArray, trained: BoolArray
+) -> CodeArray:
     """What no name says: from the place in the step. Layers are counted where no name gives them.
 
     ``trained``: per kernel, does it look up, or bring a gradient to, a table that gets gradients?
@@ -294,7 +289,7 @@ def _by_kernel_name(trace: Trace, columns: Columns) -> None:
     fused[core] = columns.code(CORE)
 
 
-def _pictures(links: Links, rule: IntArray, node: IntArray) -> BoolArray:
+def _pictures(links: Links, rule: CodeArray, node: CodeArray) -> BoolArray:
     """Convolutions, pooling and the like: none is part of a transformer but what embeds."""
     picture = np.isin(rule, [OP_RULES.index("convolution"), OP_RULES.index("picture")])
     inside: BoolArray = look_up(links.forest.nearest(picture), node) >= 0
@@ -312,7 +307,7 @@ def _memory(trace: Trace, columns: Columns) -> None:
     columns.set(~is_kernel & (columns.are("unattributed") | sent), "memory", "kernel_name")
 
 
-def _reasons(trace: Trace, links: Links, seen: _Seen, open_: BoolArray, ambiguous: BoolArray) -> IntArray:
+def _reasons(trace: Trace, links: Links, seen: _Seen, open_: BoolArray, ambiguous: BoolArray) -> CodeArray:
     out = np.full(len(open_), -1, np.int32)
     origin, phases = seen.origin, seen.phases
     node = links.kernel_node

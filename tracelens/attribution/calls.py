@@ -19,10 +19,8 @@ from tracelens.attribution.result import Attribution
 from tracelens.attribution.twins import orphans
 from tracelens.gemm import AttentionShape, GemmShape, KernelName, Shape, shape_of, shows_sizes
 from tracelens.results import WorkKnown
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import IntArray, Links, Trace, look_up
 from tracelens.words import COMPONENTS, PHASES, ROLES
-
-IntArray = npt.NDArray[np.int64]
 
 _KINDS = ("", "gemm", "attention", "gemm_helper", "attention_helper")
 _BACKWARD = PHASES.index("backward")
@@ -268,7 +266,7 @@ def _gemm_ops(trace: Trace, links: Links) -> IntArray:
     return np.where(orphans(trace, links), -1, look_up(nearest, links.kernel_node)).astype(np.int64)
 
 
-def _mains(rows: IntArray, starts: IntArray, kind: npt.NDArray[np.int64]) -> IntArray:
+def _mains(rows: IntArray, starts: IntArray, kind: IntArray) -> IntArray:
     """The longest kernel of each call that is no helper; rows are sorted (helpers last, then by time)."""
     ends = np.append(starts[1:], len(rows)) if len(starts) else starts
     main = np.empty(len(starts), np.int64)

@@ -16,17 +16,14 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.kernels import kernel_component
 from tracelens.gemm import bytes_per_element
-from tracelens.trace import Links, Trace, distinct_rows, look_up
+from tracelens.trace import IntArray, Links, Trace, distinct_rows, look_up
 from tracelens.trace.collectives import MOST_RANKS, OP, Collective
 from tracelens.trace.metadata import process_groups
 from tracelens.trace.tables import Inputs
 from tracelens.words import Collective as CollectiveName
-
-IntArray = npt.NDArray[np.int64]
 
 #: First match wins: ``_reduce_scatter_base`` is no reduce, ``all_gather`` no gather.
 _PATTERNS: dict[CollectiveName, str] = {

@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from tracelens.attribution.components import Decision
 from tracelens.attribution.structure.runs import Label
+from tracelens.trace import CodeArray
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES, ROLES
-
-IntArray = npt.NDArray[np.int32]
 
 PHASE = {phase: code for code, phase in enumerate(PHASES)}
 COMPONENT = {component: code for code, component in enumerate(COMPONENTS)}
@@ -23,14 +22,14 @@ EVIDENCE_CODE: dict[str, int] = {evidence: code for code, evidence in enumerate(
 class Columns(NamedTuple):
     """Over kernels, filled in one after the other; ``lists`` are those of the codes in ``fused``."""
 
-    phase: IntArray
-    role: IntArray
-    component: IntArray
-    evidence: IntArray
-    fused: IntArray
+    phase: CodeArray
+    role: CodeArray
+    component: CodeArray
+    evidence: CodeArray
+    fused: CodeArray
     lists: list[tuple[str, ...]]
 
-    def put(self, found: Sequence[Decision | Label], which: IntArray, rows: IntArray | None = None) -> None:
+    def put(self, found: Sequence[Decision | Label], which: CodeArray, rows: CodeArray | None = None) -> None:
         """What these rows were found to be, all that have one by default: per kernel an index; -1."""
         at = np.flatnonzero(which >= 0) if rows is None else rows
         for column, codes in (
@@ -40,7 +39,7 @@ class Columns(NamedTuple):
         ):
             column[at] = np.array(codes, np.int32)[which[at]]
 
-    def set(self, rows: npt.NDArray[np.bool_], component: IntArray | str, evidence: str) -> None:
+    def set(self, rows: npt.NDArray[np.bool_], component: CodeArray | str, evidence: str) -> None:
         """One component, or one for each of the kernels, and how it is known."""
         code = COMPONENT[component] if isinstance(component, str) else component[rows]
         self.component[rows], self.evidence[rows] = code, EVIDENCE_CODE[evidence]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution import words
 from tracelens.attribution.collectives import Call, find_calls
@@ -23,15 +22,12 @@ from tracelens.attribution.kernel_patterns import EXPERT_EXCHANGES
 from tracelens.attribution.names import element_role, split_counter
 from tracelens.attribution.result import Attribution
 from tracelens.gemm import GEMM_OPS, GemmShape, shape_of
-from tracelens.trace import Links, Trace, distinct_rows, look_up
+from tracelens.trace import BoolArray, IntArray, Links, Trace, distinct_rows, look_up
 from tracelens.trace.autograd import EVALUATE
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS, PHASES, Evidence
 from tracelens.words import Collective as CollectiveName
 from tracelens.words import Purpose as Served
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 _COMMUNICATION = COMPONENTS.index("communication")
 _ACCUMULATE = "torch::autograd::AccumulateGrad"

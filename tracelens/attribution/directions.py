@@ -10,10 +10,7 @@ from tracelens.attribution.phases import Phases
 from tracelens.attribution.replayed import replayed_directions
 from tracelens.attribution.twins import orphans
 from tracelens.gemm import KernelNames, is_gemm_op
-from tracelens.trace import Links, Trace, distinct_rows, look_up
-
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
+from tracelens.trace import BoolArray, CodeArray, Links, Trace, distinct_rows, look_up
 
 
 def settle_phases(
@@ -74,8 +71,8 @@ def untold_by_host(trace: Trace, links: Links) -> BoolArray:
 
 
 def _roles_by_layout(
-    trace: Trace, links: Links, names: KernelNames, role: IntArray, phase: IntArray
-) -> IntArray:
+    trace: Trace, links: Links, names: KernelNames, role: CodeArray, phase: CodeArray
+) -> CodeArray:
     """Of a backward product the role that its kernel's layout says: g W is NN, g^T x is NT.
 
     It decides only where no operator does: a library's own call, as a weight gradient that is added in place
@@ -90,7 +87,7 @@ def _roles_by_layout(
 
 
 def _ran_before(
-    trace: Trace, links: Links, again: BoolArray, forward: BoolArray, stretch: IntArray, counts: BoolArray
+    trace: Trace, links: Links, again: BoolArray, forward: BoolArray, stretch: CodeArray, counts: BoolArray
 ) -> BoolArray:
     """Per kernel that seems to run ``again``: did the ``forward`` run most of what ``counts`` of its
     ``stretch``, in this trace?

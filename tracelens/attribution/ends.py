@@ -12,12 +12,8 @@ import numpy.typing as npt
 from tracelens.attribution.names import RULE_CODE, element_role
 from tracelens.attribution.paths import Path, Paths
 from tracelens.attribution.phases import Phases
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import BoolArray, CodeArray, IntArray, Links, Trace, look_up
 
-IntArray = npt.NDArray[np.int32]
-NodeArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-Times = npt.NDArray[np.int64]
 #: What a node is of: nothing of these, an embedding, a head, a loss that is a module by itself; masks that a
 #: model makes, and what shifts, scales or masks the stream in a layer, are no part of attention or MLP.
 ENDS = ("", "embedding", "logits", "loss", "other")
@@ -42,8 +38,8 @@ _PLAIN = frozenset({None, "activation", "norm", "dropout", "embedding", "logits"
 
 
 def ends(
-    trace: Trace, links: Links, paths: Paths, phases: Phases, rule: IntArray, behind: BoolArray
-) -> IntArray:
+    trace: Trace, links: Links, paths: Paths, phases: Phases, rule: CodeArray, behind: BoolArray
+) -> CodeArray:
     """Per node a place in ``ENDS``; ``rule``: per node the code of its operator's rule (``names.OP_RULES``),
     ``behind``: does it run between the modules and the backward?
 
@@ -116,7 +112,7 @@ def ends(
     return out
 
 
-def _latest(home: IntArray, when: Times, some: BoolArray) -> Times:
+def _latest(home: CodeArray, when: IntArray, some: BoolArray) -> IntArray:
     """When the last of some in the same home begins, 0 where there is none."""
     last = np.zeros(int(home.max(initial=0)) + 2, np.int64)  # the place behind all is of no home
     np.maximum.at(last, home[some], when[some])
@@ -137,7 +133,7 @@ def _of_data(trace: Trace, links: Links, phases: Phases, product: BoolArray) -> 
     return found & np.isin(outer, trained[trained >= 0]) if len(turned) else found
 
 
-def _attending(links: Links, paths: Paths, phases: Phases, rule: IntArray) -> NodeArray:
+def _attending(links: Links, paths: Paths, phases: Phases, rule: CodeArray) -> IntArray:
     """Modules of a forward that attend or mix tokens otherwise, and attention that is in none: fused, or a
     softmax between two batched products."""
     core = rule == RULE_CODE["core"]
@@ -159,16 +155,16 @@ def _last(paths: Paths, *roles: str) -> BoolArray:
     return fits[paths.of_node]
 
 
-def _kinds(paths: Paths) -> IntArray:
+def _kinds(paths: Paths) -> CodeArray:
     """Per node the kind of the module around it: by the classes, or attributes, on its path."""
     codes: dict[tuple[str, ...], int] = {}
     of_path = [codes.setdefault(tuple(x.text for x in path.elements), len(codes)) for path in paths.paths]
     return np.array([*of_path, -1], np.int32)[paths.of_node]
 
 
-def _key(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> NodeArray:
+def _key(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> IntArray:
     """One number for both."""
-    found: NodeArray = one.astype(np.int64) * (int(other.max(initial=0)) + 2) + other
+    found: IntArray = one.astype(np.int64) * (int(other.max(initial=0)) + 2) + other
     return found
 
 
@@ -177,7 +173,7 @@ def _like(keys: npt.NDArray[Any], some: BoolArray) -> BoolArray:
     return np.isin(keys, keys[some])
 
 
-def _alike(keys: NodeArray, which: IntArray, some: BoolArray) -> NodeArray:
+def _alike(keys: IntArray, which: CodeArray, some: BoolArray) -> IntArray:
     """How many different ones of some have the key of each."""
     _, codes = np.unique(keys, return_inverse=True)
     _, first = np.unique(_key(codes[some], which[some]), return_index=True)
@@ -185,8 +181,8 @@ def _alike(keys: NodeArray, which: IntArray, some: BoolArray) -> NodeArray:
 
 
 def _holders(
-    links: Links, above: IntArray, blocks: NodeArray, kind: IntArray
-) -> tuple[IntArray, Times, Times, IntArray]:
+    links: Links, above: CodeArray, blocks: IntArray, kind: CodeArray
+) -> tuple[CodeArray, IntArray, IntArray, CodeArray]:
     """Per module how many layers it holds, or is, and when the first and the last attention in it begin.
 
     And the modules of layers that are none, whose own work can be theirs: each holds more attention of one
@@ -212,7 +208,7 @@ def _holders(
     return holds, first, last, flat
 
 
-def _networks(links: Links, kind: IntArray, above: IntArray, holds: IntArray) -> BoolArray:
+def _networks(links: Links, kind: CodeArray, above: CodeArray, holds: CodeArray) -> BoolArray:
     """Which modules are one: others of their kind in the same module make them layers, or stages."""
     found: BoolArray = holds >= _SEVERAL
     inner = np.flatnonzero((holds > 0) & (above >= 0))
@@ -221,7 +217,7 @@ def _networks(links: Links, kind: IntArray, above: IntArray, holds: IntArray) ->
     return found
 
 
-def _around(edges: Times, times: Times, when: Times) -> tuple[BoolArray, BoolArray]:
+def _around(edges: IntArray, times: IntArray, when: IntArray) -> tuple[BoolArray, BoolArray]:
     """Is one of these times before, and behind, in the same forward?"""
     times = np.sort(times)
     forward = np.concatenate([[-1], np.searchsorted(edges, times, "right"), [-1]])
@@ -229,7 +225,7 @@ def _around(edges: Times, times: Times, when: Times) -> tuple[BoolArray, BoolArr
     return forward[at] == own, forward[at + 1] == own
 
 
-def _plain(paths: Paths, nodes: NodeArray, home: IntArray) -> BoolArray:
+def _plain(paths: Paths, nodes: IntArray, home: CodeArray) -> BoolArray:
     """Is no module between them and their network called after what a stem or a head is not?"""
     of_home = look_up(paths.of_node, home)
     _, first, which = np.unique(_key(paths.of_node[nodes], of_home), return_index=True, return_inverse=True)
@@ -243,7 +239,7 @@ def _plain(paths: Paths, nodes: NodeArray, home: IntArray) -> BoolArray:
     return np.array([plain(paths.paths[path], outer) for path, outer in pairs], np.bool_)[which]
 
 
-def behind_modules(trace: Trace, links: Links, phases: Phases, rule: IntArray) -> BoolArray:
+def behind_modules(trace: Trace, links: Links, phases: Phases, rule: CodeArray) -> BoolArray:
     """Per node: does it run outside the modules, behind all their and all other products of its forward?
 
     From the first such operator that a gradient passes to the last, which the backward begins with. Where no
@@ -269,7 +265,7 @@ def behind_modules(trace: Trace, links: Links, phases: Phases, rule: IntArray) -
     return out
 
 
-def _stretches(of: NodeArray) -> tuple[list[int], list[int]]:
+def _stretches(of: IntArray) -> tuple[list[int], list[int]]:
     """Where equal numbers in a row begin and end."""
     edges = np.flatnonzero(np.diff(of)) + 1
     return [0, *edges.tolist()] if len(of) else [], [*edges.tolist(), len(of)] if len(of) else []

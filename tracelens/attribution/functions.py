@@ -17,16 +17,14 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.kernels import kernel_component
 from tracelens.attribution.names import op_rule
 from tracelens.attribution.structure.units import grouped, tensors_of
 from tracelens.gemm import KernelNames, kernel_names
-from tracelens.trace import AddedOp, Trace, innermost_ops, look_up, with_ops
+from tracelens.trace import AddedOp, CodeArray, Trace, innermost_ops, look_up, with_ops
 from tracelens.trace.tables import Inputs
 
-RowArray = npt.NDArray[np.int32]
 #: A function of Python or an operator of a library: nodes that C++ made have a number.
 _FUNCTION = re.compile(r"(?!(aten|prims|c10d|nccl)::)(\w+::)?[A-Za-z_]\w*(?<!\d)")
 #: Functions whose products are known as such without their sizes: TransformerEngine pytorch/module/, apex
@@ -85,7 +83,7 @@ def open_functions(trace: Trace) -> Trace:
 class _Functions:
     """The functions of a trace that hold products of their own."""
 
-    def __init__(self, trace: Trace, names: KernelNames, launch: RowArray, inside: RowArray):
+    def __init__(self, trace: Trace, names: KernelNames, launch: CodeArray, inside: CodeArray):
         self.trace, self.names, self.launch = trace, names, launch
         rows = np.flatnonzero(inside >= 0)
         rows = rows[np.lexsort((trace.launches.ts_ns[launch[rows]], inside[rows]))]  # as the host launched
@@ -97,7 +95,7 @@ class _Functions:
         self.next = int(trace.ops.sequence.max(initial=0)) + 1
         self.forwards: dict[tuple[str, int], tuple[list[Product | None], dict[tuple[str, int], int]]] = {}
 
-    def opened(self, functions: RowArray) -> Iterator[AddedOp]:
+    def opened(self, functions: CodeArray) -> Iterator[AddedOp]:
         ops = self.trace.ops
         for row in functions[np.argsort(ops.ts_ns[functions], kind="stable")].tolist():
             low, high = np.searchsorted(self.owner, [row, row + 1])

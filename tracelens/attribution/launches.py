@@ -16,10 +16,7 @@ from tracelens.attribution.components import Decision, Situation, decide
 from tracelens.attribution.kernels import kernel_component
 from tracelens.attribution.paths import Paths
 from tracelens.gemm import KernelNames
-from tracelens.trace import Links, Trace, look_up
-
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
+from tracelens.trace import BoolArray, CodeArray, Links, Trace, look_up
 
 _PRODUCT = re.compile(r"gemm|matmul", re.IGNORECASE)
 _ACTIVATION = re.compile(r"(?i)swiglu|geglu|gelu|silu")
@@ -31,7 +28,7 @@ _SENDS, _COLLECTS = (
 
 def decide_launches(
     trace: Trace, links: Links, names: KernelNames, paths: Paths, backward: BoolArray, *, transformer: bool
-) -> tuple[IntArray, list[Decision]]:
+) -> tuple[CodeArray, list[Decision]]:
     """Per kernel the index of what the range around its launch says, -1 where that is nothing; the decisions.
 
     ``backward`` is per host node: there a block's parts run in another order, and only the block is said.
@@ -101,7 +98,7 @@ def of_queries_and_outputs(
     return queries, outputs
 
 
-def _after_core(links: Links, paths: Paths, rows: npt.NDArray[np.intp], core: BoolArray) -> IntArray:
+def _after_core(links: Links, paths: Paths, rows: npt.NDArray[np.intp], core: BoolArray) -> CodeArray:
     """Per launch: 1 behind the first core of its attention block, 0 before it, -1 where there is none."""
     block = look_up(paths.attention, links.kernel_node[rows])
     when = links.ts_ns[links.kernel_node[rows]]

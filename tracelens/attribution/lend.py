@@ -17,12 +17,10 @@ import numpy.typing as npt
 
 from tracelens.attribution.result import Attribution, Loan
 from tracelens.attribution.twins import Twins, orphans, twins_in_reference, twins_within
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import BoolArray, Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 
 T = TypeVar("T", bound=Hashable)
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 _UNATTRIBUTED = COMPONENTS.index("unattributed")
 _OTHER = PHASES.index("other")

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.phases import Phases
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import CodeArray, Links, Trace, look_up
 from tracelens.trace.autograd import EVALUATE
 
-IntArray = npt.NDArray[np.int32]
 _MOST_NODES = 3  # of one operator, beside the first
 #: What an operator that the engine calls is, by its name; "end" is AccumulateGrad.
 _CALLED = re.compile(
@@ -21,11 +19,11 @@ _CALLED = re.compile(
 _TO_WEIGHT = ("weight", "end")
 
 
-def op_nodes(links: Links) -> IntArray:
+def op_nodes(links: Links) -> CodeArray:
     return np.where(links.kernel_op >= 0, links.kernel_op + links.ops_at.start, -1).astype(np.int32)
 
 
-def find_origins(trace: Trace, links: Links, phases: Phases) -> IntArray:
+def find_origins(trace: Trace, links: Links, phases: Phases) -> CodeArray:
     """Per kernel the node that decides its component: its operator, or in the backward the forward operator.
 
     ``AccumulateGrad`` carries no sequence number; the engine runs it directly after the node whose
@@ -49,7 +47,7 @@ def find_origins(trace: Trace, links: Links, phases: Phases) -> IntArray:
     return out
 
 
-def _made_by(trace: Trace, links: Links) -> IntArray:
+def _made_by(trace: Trace, links: Links) -> CodeArray:
     """Per operator of the backward the forward operator that made its node; -1.
 
     An operator that writes into a view makes several nodes (``CopySlices``, ``AsStridedBackward0``): only the
@@ -78,7 +76,7 @@ def _made_by(trace: Trace, links: Links) -> IntArray:
     return out
 
 
-def _receivers(trace: Trace, links: Links, phases: Phases, node: IntArray) -> IntArray:
+def _receivers(trace: Trace, links: Links, phases: Phases, node: CodeArray) -> CodeArray:
     """Per kernel that adds two gradients of one tensor: the backward operator that takes the sum.
 
     The engine adds where the second gradient came out, beside the backward operator and not inside it;
@@ -149,7 +147,7 @@ def _product(kinds: list[str], places: range) -> bool:
     )
 
 
-def _parents_but_ranges(trace: Trace, links: Links, phases: Phases) -> IntArray:
+def _parents_but_ranges(trace: Trace, links: Links, phases: Phases) -> CodeArray:
     """Per node its parent, as if nothing stood between the engine's range and the backward operator it calls.
 
     ``tracelens capture`` puts a range there that is named after the module. Such a range has no parent here.
@@ -170,7 +168,7 @@ def _parents_but_ranges(trace: Trace, links: Links, phases: Phases) -> IntArray:
     return out
 
 
-def _evaluate_before(links: Links, phases: Phases) -> IntArray:
+def _evaluate_before(links: Links, phases: Phases) -> CodeArray:
     """Per AccumulateGrad node the evaluate node of another kind that ran before it on its thread."""
     out = np.full(len(links.forest.parent), -1, np.int32)
     nodes = np.flatnonzero(phases.evaluate == np.arange(len(out)))

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+from tracelens.trace import IntArray
+
 Run = tuple[int, int, int]  # (first in the pattern, first in the reference, length)
 
 WINDOW = 12  # keys that agree and change: what a match needs at least

@@ -8,15 +8,11 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.names import element_role, layer_of_fqn, layer_of_text, op_rule, split_counter
 from tracelens.attribution.patterns import AROUND_THE_MODEL, MODULE_IN_RANGE, RANGES
-from tracelens.trace import Links, Trace
+from tracelens.trace import BoolArray, CodeArray, Links, Trace
 from tracelens.trace.tables import Symbols
-
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int32]
 
 _MODULE = "nn.Module: "
 _FQN = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
@@ -77,11 +73,11 @@ class Paths:
 
     paths: list[Path]
     outer: list[int]  # per path, and behind all for -1: the path around it; -1
-    of_node: npt.NDArray[np.int32]  # per node: the path around it; -1 outside every module and range
-    of_label: npt.NDArray[np.int32]  # per kernel: the path that marks it in its CUDA graph; -1 for none
-    context: npt.NDArray[np.int32]  # per node: the nearest module or range node; -1
-    attention: npt.NDArray[np.int32]  # per node: the outermost attention block around it; -1
-    mlp: npt.NDArray[np.int32]  # per node: the outermost MLP around it; -1
+    of_node: CodeArray  # per node: the path around it; -1 outside every module and range
+    of_label: CodeArray  # per kernel: the path that marks it in its CUDA graph; -1 for none
+    context: CodeArray  # per node: the nearest module or range node; -1
+    attention: CodeArray  # per node: the outermost attention block around it; -1
+    mlp: CodeArray  # per node: the outermost MLP around it; -1
     closure: BoolArray  # per node: an optimizer's step that runs the model inside; on no path
     with_experts: frozenset[int]  # paths that end in a module with experts or a router inside it
     beside_experts: frozenset[int]  # paths that end in a mixture whose experts are a module of their own
@@ -139,7 +135,7 @@ def find_paths(trace: Trace, links: Links) -> Paths:
 
 
 def _collected(
-    links: Links, texts: Symbols, wanted: BoolArray, above: IntArray, codes: IntArray
+    links: Links, texts: Symbols, wanted: BoolArray, above: CodeArray, codes: CodeArray
 ) -> tuple[list[Path], list[int], dict[int, int]]:
     """The paths of the ``wanted`` nodes, the one around each, and which path a node has.
 
@@ -162,7 +158,7 @@ def _collected(
     return paths, outers, of_context
 
 
-def _marked(trace: Trace, paths: list[Path], outers: list[int]) -> IntArray:
+def _marked(trace: Trace, paths: list[Path], outers: list[int]) -> CodeArray:
     """Per kernel the path that its own mark says, -1 for none; they are put behind ``paths``."""
     marks = trace.kernels.label
     marked = np.full(len(marks), -1, np.int32)
@@ -361,8 +357,8 @@ def _with_experts(paths: list[Path], outer: list[int]) -> frozenset[int]:
 
 
 def _blocks(
-    paths: list[Path], of_context: dict[int, int], above: npt.NDArray[np.int32], role: str, size: int
-) -> npt.NDArray[np.bool_]:
+    paths: list[Path], of_context: dict[int, int], above: CodeArray, role: str, size: int
+) -> BoolArray:
     """Per node: is it a block of that role? Not where layers lie inside: that is a model."""
     mask = np.zeros(size, np.bool_)
     holds_layer: set[int] = set()

@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.paths import Paths
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import BoolArray, CodeArray, Links, Trace, look_up
 from tracelens.trace.autograd import EVALUATE
 from tracelens.words import PHASES
-
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
 
 _ACCUMULATE = EVALUATE + "torch::autograd::AccumulateGrad"
 #: Of ranges that name a phase, as a word of its own (``backward``, ``bwd_inner`` of DeepSpeed) or behind the
@@ -73,7 +69,7 @@ class Phases:
         self._code[self.recompute] = _PHASE["recompute"]
         self._code[self.optimizer] = _PHASE["optimizer"]
 
-    def _forward_again(self, links: Links, paths: Paths, forward_op: IntArray) -> BoolArray:
+    def _forward_again(self, links: Links, paths: Paths, forward_op: CodeArray) -> BoolArray:
         """Forward code run inside the backward: a module or a forward operator within an evaluate node.
 
         A range there proves nothing: libraries label their backward too.
@@ -83,7 +79,7 @@ class Phases:
         operators = self._evaluated(links, forward_op)
         return self._evaluated(links, context) | operators | self._among(links, operators)
 
-    def _evaluated(self, links: Links, inner: IntArray) -> BoolArray:
+    def _evaluated(self, links: Links, inner: CodeArray) -> BoolArray:
         """Per node: does what is around it lie within an evaluate node?"""
         depth = links.forest.depth()
         both = (inner >= 0) & (self.evaluate >= 0)
@@ -129,6 +125,6 @@ class Phases:
                 out |= mine & (links.ts_ns > links.ts_ns[during].max())
         return out
 
-    def of(self, node: IntArray) -> IntArray:
+    def of(self, node: CodeArray) -> CodeArray:
         """Phase codes for nodes; -1 (no node) gives ``other``."""
         return look_up(self._code, node, _PHASE["other"]).astype(np.int32)

@@ -20,13 +20,11 @@ from tracelens.attribution.collectives import find_calls, moves_data
 from tracelens.attribution.result import Attribution
 from tracelens.gemm import ATTENTION_OPS, GEMM_OPS
 from tracelens.results import Lack
-from tracelens.trace import Links, Trace, launched_by_several, look_up
+from tracelens.trace import BoolArray, Links, Trace, launched_by_several, look_up
 from tracelens.trace.metadata import rank_and_world
 from tracelens.trace.processes import processes_of_threads
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS, Level
-
-BoolArray = npt.NDArray[np.bool_]
 
 _HIGH, _MEDIUM = 0.20, 0.05  # share of the file's GPU time from which a lack is that severe
 _NEGLIGIBLE = 0.005  # of the file's GPU time: what is smaller is named in coverage only

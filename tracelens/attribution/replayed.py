@@ -13,10 +13,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.kernels import kernel_component
 from tracelens.gemm import KernelNames
-from tracelens.trace import Links, Trace, look_up
-
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
+from tracelens.trace import BoolArray, CodeArray, Links, Trace, look_up
 
 #: ``cunn_SoftMaxBackward``, ``GammaBetaBackward``, ``layer_norm_grad_input_kernel`` (PyTorch), ``_bprop_``,
 #: ``compute_dot_do_o``, ``convert_dq`` (cuDNN and FlashAttention), ``_layer_norm_bwd`` (Triton). Inductor's
@@ -89,7 +86,7 @@ def _trained_steps(trace: Trace) -> list[npt.NDArray[np.intp]]:
     return np.split(rows, cuts) if back.any() and (cuts or not len(turns)) else []
 
 
-def _filled(known: IntArray, fills: BoolArray, lists: BoolArray) -> IntArray:
+def _filled(known: CodeArray, fills: BoolArray, lists: BoolArray) -> CodeArray:
     """Directions along one replay, 0 where it is open, ``_BEHIND`` where lists follow a backward."""
     certain = np.flatnonzero(known | lists)
     if not len(certain):

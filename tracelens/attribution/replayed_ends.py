@@ -10,14 +10,10 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.columns import COMPONENT
 from tracelens.attribution.replayed import replays
-from tracelens.trace import Links, Trace
-
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
+from tracelens.trace import BoolArray, CodeArray, Links, Trace
 
 #: What a kernel is for, by its name; the first that is found. Others are "".
 _KINDS = (
@@ -47,7 +43,7 @@ _MAKES = {"looks up", "convolves"}
 _AROUND = {"sums", "moves", "sorts", "table"} | _MAKES
 
 
-def replayed_ends(trace: Trace, links: Links, component: IntArray, backward: BoolArray) -> IntArray:
+def replayed_ends(trace: Trace, links: Links, component: CodeArray, backward: BoolArray) -> CodeArray:
     """Per kernel of a replayed graph the code of its component where it is open and the ends of the graph say
     it, else -1. ``backward`` are the kernels of that phase."""
     out = np.full(len(component), -1, np.int32)
@@ -91,7 +87,7 @@ def _closing(what: list[str], start: int, stop: int) -> Iterator[tuple[int, str]
         yield from ((at, "embedding") for at in range(start, stop))
 
 
-def _update(what: list[str], component: IntArray, start: int) -> Iterator[tuple[int, str]]:
+def _update(what: list[str], component: CodeArray, start: int) -> Iterator[tuple[int, str]]:
     """Behind the backward: clipping from the norms of gradients to their scaling, then the optimizer."""
     norms = [at for at in range(start, len(what)) if what[at] == "norms"]
     stop = start

@@ -12,16 +12,12 @@ from collections.abc import Iterator
 from itertools import takewhile
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.columns import COMPONENT
 from tracelens.attribution.replayed import replays
 from tracelens.gemm import KernelNames
-from tracelens.trace import Links, Trace
+from tracelens.trace import BoolArray, CodeArray, Links, Trace
 from tracelens.words import COMPONENTS, EVIDENCE
-
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
 
 #: What a kernel of ATen does, by its functor; the first that is found. Others are "".
 _KINDS = (
@@ -63,8 +59,8 @@ _STRUCTURE = EVIDENCE.index("structure")
 
 
 def replayed_parts(
-    trace: Trace, links: Links, names: KernelNames, said: tuple[IntArray, IntArray], backward: BoolArray
-) -> IntArray:
+    trace: Trace, links: Links, names: KernelNames, said: tuple[CodeArray, CodeArray], backward: BoolArray
+) -> CodeArray:
     """Per kernel the code of its component where it is open, or known by its block alone, and the order says
     it, else -1. ``said`` are the component and the evidence of each."""
     component, evidence = said
@@ -109,7 +105,7 @@ def replayed_parts(
     return out
 
 
-def _runs(open_: npt.NDArray[np.bool_]) -> Iterator[slice]:
+def _runs(open_: BoolArray) -> Iterator[slice]:
     """Stretches of open kernels."""
     edges = np.flatnonzero(np.diff(np.r_[False, open_, False].astype(np.int8)))
     for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):

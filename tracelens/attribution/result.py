@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.components import is_part
 from tracelens.attribution.words import REASONS
 from tracelens.gemm import KernelNames
 from tracelens.results import Found
-from tracelens.trace import Links, Trace
+from tracelens.trace import BoolArray, CodeArray, Links, Trace
 from tracelens.words import COMPONENTS
-
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
 
 _PARTS = [code for code, name in enumerate(COMPONENTS) if is_part(name)]
 
@@ -24,23 +20,23 @@ _PARTS = [code for code, name in enumerate(COMPONENTS) if is_part(name)]
 class Attribution:
     """Columns over ``Trace.kernels`` (same order). Codes index the word lists of ``tracelens.words``."""
 
-    step: IntArray  # position in Links.steps; -1 = in none
-    phase: IntArray  # PHASES
-    component: IntArray  # COMPONENTS
-    evidence: IntArray  # EVIDENCE
+    step: CodeArray  # position in Links.steps; -1 = in none
+    phase: CodeArray  # PHASES
+    component: CodeArray  # COMPONENTS
+    evidence: CodeArray  # EVIDENCE
     components: list[tuple[str, ...]]  # by `fused`: all the components of a fused kernel
-    fused: IntArray  # index into components
-    candidates: IntArray  # index into components: it is one of these, and nothing tells which
-    layer: IntArray  # -1 = unknown or none
+    fused: CodeArray  # index into components
+    candidates: CodeArray  # index into components: it is one of these, and nothing tells which
+    layer: CodeArray  # -1 = unknown or none
     named: BoolArray  # its layer is numbered by a module or range; else it was counted
-    module: IntArray  # index into modules; -1
+    module: CodeArray  # index into modules; -1
     modules: list[str]
-    forward_op: IntArray  # row of Trace.ops: the forward operator behind it (its own, in the forward); -1
-    reason: IntArray  # for unattributed kernels: index into REASONS; -1
+    forward_op: CodeArray  # row of Trace.ops: the forward operator behind it (its own, in the forward); -1
+    reason: CodeArray  # for unattributed kernels: index into REASONS; -1
     transformer: bool  # attention was recognised, and with it the model
-    role: IntArray  # ROLES, of a product whose backward is tied to no forward operator; -1
+    role: CodeArray  # ROLES, of a product whose backward is tied to no forward operator; -1
     names: KernelNames  # by Trace.symbols: what kernels are by their names
-    like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
+    like: CodeArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
     loan: Loan | None = None  # what a reference trace lent
     further: dict[int, bool] = field(default_factory=dict)  # counted layers that begin another model: surely?
 
@@ -75,6 +71,6 @@ class Loan:
     trace: Trace  # the reference
     links: Links
     attribution: Attribution
-    like: IntArray  # row of the reference's kernel that this one repeats; -1
+    like: CodeArray  # row of the reference's kernel that this one repeats; -1
     filled: BoolArray  # its component came from there
     matched: BoolArray  # some kernel of the reference corresponds to it

@@ -7,14 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.names import RULE_CODE
 from tracelens.gemm import GemmShape, shape_of
-from tracelens.trace import Links, Trace
-
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
+from tracelens.trace import BoolArray, CodeArray, Links, Trace
 
 #: What a mixture does with the rows of each choice, without its experts' products.
 _ON_ROUTED = frozenset({"aten::copy_", "aten::mul", "aten::sum"})
@@ -22,7 +18,7 @@ _ON_ROUTED = frozenset({"aten::copy_", "aten::mul", "aten::sum"})
 _ASKS = re.compile(r"(aten|prims)::(eq|ne|any)")
 
 
-def on_vocabulary(trace: Trace, links: Links, rule: IntArray, nodes: IntArray) -> IntArray:
+def on_vocabulary(trace: Trace, links: Links, rule: CodeArray, nodes: CodeArray) -> CodeArray:
     """Per site: 1 for a GEMM with a weight of the shape of the token table, 2 for other work on logits.
 
     A sum of logits can be of the loss, and the gradient of the head's bias. The token table is the largest
@@ -68,12 +64,12 @@ def _is_shape(value: object, rank: int) -> bool:
     )
 
 
-def residual_sums(trace: Trace, links: Links, rule: IntArray) -> IntArray:
+def residual_sums(trace: Trace, links: Links, rule: CodeArray) -> CodeArray:
     """1 for additions of two activations of the same shape, three-dimensional or more; -1 without shapes."""
     return _told(trace, links, rule == RULE_CODE["add"], _adds_activations)
 
 
-def _told(trace: Trace, links: Links, asked: BoolArray, tell: Callable[[list[Any] | None], int]) -> IntArray:
+def _told(trace: Trace, links: Links, asked: BoolArray, tell: Callable[[list[Any] | None], int]) -> CodeArray:
     """Per node what ``tell`` says of the shapes of its inputs; 0 for those that are not asked for."""
     out = np.zeros(len(asked), np.int32)
     nodes = np.flatnonzero(asked)
@@ -99,7 +95,7 @@ def product_sizes(trace: Trace, links: Links, node: int) -> tuple[int, ...]:
     return (shape.m, shape.n, shape.k) if isinstance(shape, GemmShape) else ()
 
 
-def of_mixture(trace: Trace, links: Links, rule: IntArray) -> IntArray:
+def of_mixture(trace: Trace, links: Links, rule: CodeArray) -> CodeArray:
     """Per node: 1 for an index that takes the matrices that a batched product multiplies with, one for each
     token; 2 for a linear layer as wide as what ``topk`` chooses from; 3 for what copies the rows that such a
     layer takes for each choice, weighs or sums their results, [rows, choices, width], or asks who chose an
@@ -141,7 +137,7 @@ def of_mixture(trace: Trace, links: Links, rule: IntArray) -> IntArray:
     return found + _told(trace, links, moves, routed) + 3 * asks
 
 
-def batched_products(trace: Trace, links: Links, rule: IntArray) -> BoolArray:
+def batched_products(trace: Trace, links: Links, rule: CodeArray) -> BoolArray:
     """Per node: is it several products in one, of no one weight?"""
     return _told(trace, links, rule == RULE_CODE["bmm"], _is_batched) > 0
 
@@ -151,7 +147,7 @@ def _is_batched(dims: list[Any] | None) -> int:
     return int(isinstance(first, list) and len(first) == 3 and first[0] > 1)
 
 
-def convolved_by_channel(trace: Trace, links: Links, rule: IntArray) -> IntArray:
+def convolved_by_channel(trace: Trace, links: Links, rule: CodeArray) -> CodeArray:
     """Per node: 1 for a convolution of each channel by itself, which mixes places."""
     return _told(trace, links, rule == RULE_CODE["convolution"], _is_by_channel)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.components import Decision, Situation, decide, is_of_product
 from tracelens.attribution.ends import ENDS
@@ -24,10 +23,8 @@ from tracelens.attribution.site_sizes import (
     residual_sums,
 )
 from tracelens.attribution.written import as_written
-from tracelens.trace import Links, Trace, distinct_rows
+from tracelens.trace import BoolArray, CodeArray, Links, Trace, distinct_rows
 
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
 _GATED = 3  # products of a gated MLP
 
 
@@ -35,12 +32,12 @@ _GATED = 3  # products of a gated MLP
 class Sites:
     """Per host node: which decision holds (-1: none was reached)."""
 
-    decision: IntArray
+    decision: CodeArray
     decisions: list[Decision]
     transformer: bool
 
 
-def operator_rules(trace: Trace, links: Links, again: BoolArray, backward: BoolArray) -> IntArray:
+def operator_rules(trace: Trace, links: Links, again: BoolArray, backward: BoolArray) -> CodeArray:
     """Per host node the code of the rule (``names.OP_RULES``) of its operator's own name; -1.
 
     ``backward``: per node, is it of that? A node of it inside which a forward runs ``again`` says nothing of
@@ -65,12 +62,12 @@ def decide_sites(
     trace: Trace,
     links: Links,
     paths: Paths,
-    rule: IntArray,
+    rule: CodeArray,
     wanted: BoolArray,
     *,
     attention: bool,
     behind: BoolArray,
-    end: IntArray,
+    end: CodeArray,
 ) -> Sites:
     """Decide the component of every wanted operator node.
 
@@ -139,13 +136,13 @@ def decide_sites(
     return Sites(decision, decisions, transformer)
 
 
-def _makes_queries_keys_and_values(paths: Paths, rule: IntArray, outermost: IntArray) -> bool:
+def _makes_queries_keys_and_values(paths: Paths, rule: CodeArray, outermost: CodeArray) -> bool:
     """Has a block called attention three linear layers? What approximates a softmax runs none."""
     linear = (rule == RULE_CODE["linear"]) & (outermost == np.arange(len(rule))) & (paths.attention >= 0)
     return bool((np.bincount(paths.attention[linear]) >= 3).any())
 
 
-def _experts(paths: Paths, rule: IntArray) -> bool:
+def _experts(paths: Paths, rule: CodeArray) -> bool:
     """Are experts named, and a choice of them too: a router, what moves tokens, or all in one operator? In a
     mixture that is called so they are, too."""
     mixture = np.array(
@@ -157,7 +154,7 @@ def _experts(paths: Paths, rule: IntArray) -> bool:
     return bool(mixture.any() and (chooses or mixture[paths.of_node[moves]].any()))
 
 
-def _convolves(paths: Paths, rule: IntArray) -> frozenset[int]:
+def _convolves(paths: Paths, rule: CodeArray) -> frozenset[int]:
     """The paths of modules that hold convolutions, by themselves or in one of their own (ConvNormAct)."""
     found = {-1}
     for at in np.unique(paths.of_node[rule == RULE_CODE["convolution"]]).tolist():
@@ -169,7 +166,7 @@ def _convolves(paths: Paths, rule: IntArray) -> frozenset[int]:
     return frozenset(found - {-1})
 
 
-def _blocks_on_maps(paths: Paths, rule: IntArray) -> frozenset[tuple[Element, ...]]:
+def _blocks_on_maps(paths: Paths, rule: CodeArray) -> frozenset[tuple[Element, ...]]:
     """Layers that convolve and hold neither attention nor an MLP, as a U-Net's residual blocks."""
 
     def blocks(*rules: str) -> set[tuple[Element, ...]]:
@@ -226,16 +223,16 @@ def _situation(
     )
 
 
-def _right_around(links: Links, rule: IntArray, outer: str, inner: str) -> IntArray:
+def _right_around(links: Links, rule: CodeArray, outer: str, inner: str) -> CodeArray:
     """Nodes of the rule ``outer`` whose work is the ``inner`` right inside of them."""
     within = np.flatnonzero(rule == RULE_CODE[inner])
     above = links.forest.above(links.forest.nearest(rule >= 0))[within]
     above = above[above >= 0]
-    found: IntArray = above[rule[above] == RULE_CODE[outer]]
+    found: CodeArray = above[rule[above] == RULE_CODE[outer]]
     return found
 
 
-def _after_core(links: Links, paths: Paths, rule: IntArray, innermost: IntArray) -> IntArray:
+def _after_core(links: Links, paths: Paths, rule: CodeArray, innermost: CodeArray) -> CodeArray:
     """Per node: 1 when it begins after the core of its attention block, 0 before, -1 where there is none.
 
     The block is the attention module, or the attention operator itself where no module is named.
@@ -258,7 +255,9 @@ def _after_core(links: Links, paths: Paths, rule: IntArray, innermost: IntArray)
     return out
 
 
-def _around_sums(trace: Trace, links: Links, paths: Paths, rule: IntArray, innermost: IntArray) -> IntArray:
+def _around_sums(
+    trace: Trace, links: Links, paths: Paths, rule: CodeArray, innermost: CodeArray
+) -> CodeArray:
     """Per linear layer of an attention block without a softmax, of linear attention (arXiv 2006.16236): 1
     behind all its products of activations, 0 in front of them; -1 elsewhere."""
     out = np.full(len(rule), -1, np.int32)
@@ -275,8 +274,8 @@ def _around_sums(trace: Trace, links: Links, paths: Paths, rule: IntArray, inner
 
 
 def _linears_after(
-    trace: Trace, links: Links, paths: Paths, rule: IntArray, outermost: IntArray, after_core: IntArray
-) -> IntArray:
+    trace: Trace, links: Links, paths: Paths, rule: CodeArray, outermost: CodeArray, after_core: CodeArray
+) -> CodeArray:
     """Per node: how many linear layers its attention block has behind the core. Of weights of one size the
     rows of each stream have one (to_out and to_add_out of huggingface/diffusers): those are one layer."""
     own = np.arange(len(rule))
@@ -292,7 +291,7 @@ def _linears_after(
     return np.where(paths.attention >= 0, count[paths.attention], 0).astype(np.int32)
 
 
-def _followed_by_linear(links: Links, paths: Paths, rule: IntArray, outermost: IntArray) -> BoolArray:
+def _followed_by_linear(links: Links, paths: Paths, rule: CodeArray, outermost: CodeArray) -> BoolArray:
     """Per node: does a linear layer of its attention block begin behind it?"""
     linear = np.flatnonzero((rule == RULE_CODE["linear"]) & (outermost == np.arange(len(rule))))
     linear = linear[paths.attention[linear] >= 0]
@@ -302,8 +301,8 @@ def _followed_by_linear(links: Links, paths: Paths, rule: IntArray, outermost: I
 
 
 def _in_mlp(
-    links: Links, paths: Paths, rule: IntArray, outermost: IntArray
-) -> tuple[IntArray, IntArray, BoolArray, IntArray]:
+    links: Links, paths: Paths, rule: CodeArray, outermost: CodeArray
+) -> tuple[CodeArray, CodeArray, BoolArray, CodeArray]:
     """Per node: its GEMM's position and the number of GEMMs in its MLP, and where the activation stands."""
     size = len(rule)
     position, count = np.full(size, -1, np.int32), np.zeros(size, np.int32)
@@ -348,7 +347,7 @@ def _in_mlp(
     return position, count, before, after
 
 
-def _before_the_way_back(links: Links, paths: Paths, rule: IntArray) -> BoolArray:
+def _before_the_way_back(links: Links, paths: Paths, rule: CodeArray) -> BoolArray:
     """Per node: is it in an MLP, between two of its products? An activation written out adds there."""
     linear = (rule == RULE_CODE["linear"]) & (paths.mlp >= 0)
     first = np.full(len(rule) + 1, np.iinfo(np.int64).max)
@@ -359,7 +358,7 @@ def _before_the_way_back(links: Links, paths: Paths, rule: IntArray) -> BoolArra
     return between
 
 
-def _plain_mlp(paths: Paths, rule: IntArray, outermost: IntArray) -> BoolArray:
+def _plain_mlp(paths: Paths, rule: CodeArray, outermost: CodeArray) -> BoolArray:
     """Per node: is it in an MLP of no more products than a gated one has, and without a choice of experts?
     Adapters and shared experts add, too."""
     own = (outermost == np.arange(len(rule))) & (paths.mlp >= 0)

@@ -10,11 +10,8 @@ import numpy.typing as npt
 from tracelens.attribution.align import find_alignment
 from tracelens.attribution.result import Attribution
 from tracelens.gemm import KernelNames
-from tracelens.trace import Links, Trace
+from tracelens.trace import BoolArray, IntArray, Links, Trace
 from tracelens.words import COMPONENTS
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 #: Kernels on either side of a gap that are aligned with it: they hold a short gap in its place.
 _CONTEXT = 96

@@ -7,15 +7,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.columns import EVIDENCE_CODE, PHASE, Columns
 from tracelens.attribution.directions import untold_by_host
 from tracelens.gemm.inductor import parse_fused
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import BoolArray, Links, Trace, look_up
 
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
 _SCALES, _ADDS = re.compile(r"aten::mul_?"), re.compile(r"aten::(add_?|sub_?|lerp_?|copy_)")
 _MANY = 24  # kernels of an average in a row, at least
 _SIZES = 3  # distinct ones among the weights, at least

@@ -7,17 +7,14 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.names import RULE_CODE
-from tracelens.trace import Links, Trace
+from tracelens.trace import BoolArray, CodeArray, Links, Trace
 
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
 _ENDS = {"aten::div": "softmax", "aten::div_": "softmax", "aten::log": "loss"}
 
 
-def as_written(trace: Trace, links: Links, rule: IntArray, backward: BoolArray) -> IntArray:
+def as_written(trace: Trace, links: Links, rule: CodeArray, backward: BoolArray) -> CodeArray:
     """The rules (``names.OP_RULES``, per node) and those of what is written out; ``backward`` is per node."""
     rule = rule.copy()
     within = np.flatnonzero(rule == RULE_CODE["bmm"])
@@ -44,9 +41,9 @@ def as_written(trace: Trace, links: Links, rule: IntArray, backward: BoolArray) 
     return rule
 
 
-def _inputs(trace: Trace, links: Links, nodes: IntArray) -> IntArray:
+def _inputs(trace: Trace, links: Links, nodes: CodeArray) -> CodeArray:
     """Per operator node the code of what it was called with (``Details.inputs``)."""
-    codes: IntArray = trace.ops.inputs[nodes - links.ops_at.start]
+    codes: CodeArray = trace.ops.inputs[nodes - links.ops_at.start]
     return codes
 
 

@@ -30,10 +30,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.gemm.overlap import STALLED
+from tracelens.trace import BoolArray, IntArray
 
-IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 #: Above the fastest step; the steps of healthy traces differ by less.
 SLOWER = 0.03

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+from tracelens.trace import BoolArray, IntArray
+
 FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 #: Of a call's time: so little beside it disturbs nothing that can be seen.
 UNDISTURBED = 0.01

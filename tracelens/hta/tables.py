@@ -19,16 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tracelens.attribution import Attribution
 from tracelens.hta.library import HtaLibrary, quiet
-from tracelens.trace import Links, Trace, distinct_rows
+from tracelens.trace import BoolArray, IntArray, Links, Trace, distinct_rows
 from tracelens.words import COMPONENTS
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 RANK = 0  # HTA wants one; a trace is one rank's
 #: A range around the step whose critical path is wanted. HTA takes every range whose name contains this.

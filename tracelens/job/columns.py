@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.errors import InputError
+from tracelens.trace import IntArray
 from tracelens.trace.collectives import MOST_RANKS
 
-IntArray = npt.NDArray[np.int64]
 _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?:/(\d{1,7}))?)?")
 
 

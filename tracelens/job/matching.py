@@ -10,8 +10,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.errors import InputError
-from tracelens.job.columns import IntArray, rank_list
+from tracelens.job.columns import rank_list
 from tracelens.job.summary import NO_STEP, CallKind, RankSummary
+from tracelens.trace import IntArray
 from tracelens.trace.tables import MISSING
 
 FloatArray = npt.NDArray[np.float64]

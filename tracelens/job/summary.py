@@ -16,11 +16,11 @@ from tracelens.analysis import Analysis
 from tracelens.attribution.collectives import Call
 from tracelens.attribution.communication import find_communication
 from tracelens.errors import InputError, brief
-from tracelens.job.columns import IntArray, pack, rank_text, unpack
+from tracelens.job.columns import pack, rank_text, unpack
 from tracelens.results import Finding, GpuInfo, ModelDims, Report, Summary, Waits
 from tracelens.results.json import to_json
 from tracelens.results.step import ComponentRow, Coverage
-from tracelens.trace import Links, Trace
+from tracelens.trace import IntArray, Links, Trace
 from tracelens.trace.collectives import MOST_RANKS
 from tracelens.trace.metadata import rank_and_world
 from tracelens.trace.spans import merged

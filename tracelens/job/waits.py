@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.job.columns import IntArray
 from tracelens.job.matching import CommonClock, FloatArray, Matched
 from tracelens.job.summary import RankSummary
+from tracelens.trace import IntArray
 from tracelens.trace.spans import covered, merged
 from tracelens.trace.tables import MISSING
 

@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Units
+from tracelens.trace import CodeArray
 from tracelens.words import COMPONENTS
 
 _MOSTLY = 0.9  # of a piece is as it was: in place or not can depend on whether gradients are taken
 _FEW = 4  # units prove nothing
 _MOST_PAIRS = 5_000_000  # units compared at once
-
-Codes = npt.NDArray[np.int32]
 
 
 def label_repeats(units: Units, runs: Iterable[Run]) -> None:
@@ -57,14 +56,14 @@ def _name_views(run: Run, views: set[int]) -> None:
             run.labels.update({at: Label(part) for at in range(start + 1, stop) if at in views})
 
 
-def _codes(units: Units, run: Run) -> tuple[npt.NDArray[np.int64], Codes]:
+def _codes(units: Units, run: Run) -> tuple[npt.NDArray[np.int64], CodeArray]:
     """Positions of the units that launch something, and the kind of each."""
     rows = np.array(run.units)
     places = np.flatnonzero(units.kernel[rows] >= 0)
     return places, units.kind[rows[places]]
 
 
-def _equal(units: Units, was: Codes, now: Codes) -> list[int]:
+def _equal(units: Units, was: CodeArray, now: CodeArray) -> list[int]:
     """Places of the units that are as they were; the last can be a part of that."""
     places: list[int] = np.flatnonzero(was == now).tolist()
     last = len(now) - 1
@@ -72,7 +71,7 @@ def _equal(units: Units, was: Codes, now: Codes) -> list[int]:
     return places if last in places or whole.name != part.name else [*places, last]
 
 
-def _alike(whole: Codes, part: Codes) -> dict[int, int]:
+def _alike(whole: CodeArray, part: CodeArray) -> dict[int, int]:
     """Where in ``whole`` a stretch mostly equal to ``part`` begins -> how many of its units are equal."""
     if not 0 < len(part) <= len(whole):
         return {}

@@ -20,6 +20,7 @@ def _behind(*components: str) -> InPlace:
 
 _IS_BEHIND = _behind("moe.dispatch")
 
+
 def _ahead_of_router(it: Match) -> bool:
     places = range(it.stop, len(it.kinds))
     label = it.run.labels.get(next((at for at in places if it.kinds[at].name not in VIEWS), -1))

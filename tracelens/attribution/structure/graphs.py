@@ -9,9 +9,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import Units
-from tracelens.trace import Trace, look_up
-
-NodeArray = npt.NDArray[np.int32]
+from tracelens.trace import NodeArray, Trace, look_up
 
 
 def graph_launch(trace: Trace, units: Units) -> NodeArray:

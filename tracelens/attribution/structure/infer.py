@@ -65,9 +65,8 @@ from tracelens.attribution.structure.units import Units, tensors_of
 from tracelens.attribution.structure.walk import hidden_size
 from tracelens.attribution.structure.weights import LaunchedProduct, lend_weights
 from tracelens.gemm import KernelNames
-from tracelens.trace import Links, Trace, look_up
+from tracelens.trace import Links, NodeArray, Trace, look_up
 
-NodeArray = npt.NDArray[np.int32]
 _OF_CORE = ("scores", "softmax", "values", "core", "other")
 #: No layer is made of these alone: what brings the last layers' results together is none.
 _BESIDE = ("norm", "residual", "dropout", *(f"attention.{part}" for part in _OF_CORE))

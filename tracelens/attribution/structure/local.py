@@ -308,8 +308,8 @@ def label_ahead_of_head(run: Run) -> None:
 
 
 def label_last(run: Run) -> None:
-    """Without shapes: name the last product ``logits`` where it takes what the norm behind the last layer gives,
-    and nothing bends, norms or adds to its result; fills ``run.labels``."""
+    """Without shapes: name the last product ``logits`` where it takes what the norm behind the last layer
+    gives, and nothing bends, norms or adds to its result; fills ``run.labels``."""
     before, last = [-1, -1, *run.products()][-2:]
     steps = [at for at in range(last) if run.kinds[at].what != "copy" and run.kinds[at].name not in VIEWS]
     ends = run.labels.get(before, OPEN).component in ("mlp.down", "moe.experts")

@@ -9,7 +9,6 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.replayed import replayed_directions
 from tracelens.attribution.structure.cores import find_cores
@@ -19,9 +18,7 @@ from tracelens.attribution.structure.passes import Weight, passes
 from tracelens.attribution.structure.runs import Core, Excerpt, Run, split_runs
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
 from tracelens.gemm import KernelNames
-from tracelens.trace import Links, Trace, look_up
-
-NodeArray = npt.NDArray[np.int32]
+from tracelens.trace import Links, NodeArray, Trace, look_up
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.structure.units import Kind, Units
 from tracelens.gemm import GemmShape
-from tracelens.trace import look_up
+from tracelens.trace import NodeArray, look_up
 from tracelens.words import Role
-
-NodeArray = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,14 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelens.attribution.kernels import kernel_component
 from tracelens.attribution.names import OP_RULES, RULE_CODE
 from tracelens.attribution.structure.told import COPIES, SUMS, TOLD, told_by_kernels
 from tracelens.gemm import AttentionShape, GemmShape, KernelName, KernelNames, shape_of
 from tracelens.gemm.inductor import Fused, parse_fused
-from tracelens.trace import Links, Trace, distinct_rows, look_up
+from tracelens.trace import BoolArray, IntArray, Links, NodeArray, Trace, distinct_rows, look_up
 
-IntArray = npt.NDArray[np.int64]
-NodeArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
 Dims = tuple[int, ...]
 
 _PRODUCTS = ("linear", "bmm")
