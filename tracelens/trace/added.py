@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields, replace
 import msgspec
 import numpy as np
 
-from tracelens.trace.nesting import NodeArray, build_forest, look_up
+from tracelens.trace.nesting import build_forest, look_up
 from tracelens.trace.processes import launches_of_kernels
-from tracelens.trace.tables import MISSING, Inputs, Ops, Trace
+from tracelens.trace.tables import MISSING, CodeArray, Inputs, Ops, Trace
 
 _NOTHING = Inputs(None, None, None, None)
 
@@ -26,7 +26,7 @@ class AddedOp:
     inputs: Inputs = _NOTHING
 
 
-def innermost_ops(trace: Trace) -> tuple[NodeArray, NodeArray]:
+def innermost_ops(trace: Trace) -> tuple[CodeArray, CodeArray]:
     """Per kernel the row of its launch and of the innermost operator around that; -1 where there is none."""
     ops, launches = trace.ops, trace.launches
     thread = np.concatenate([ops.thread, launches.thread])

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracelens.trace.nesting import NONE, Forest, IntArray, NodeArray, look_up, match
-from tracelens.trace.tables import Ops, Trace
+from tracelens.trace.nesting import NONE, Forest, look_up, match
+from tracelens.trace.tables import CodeArray, IntArray, Ops, Trace
 
 EVALUATE = "autograd::engine::evaluate_function: "
 
@@ -48,7 +48,7 @@ def numbered_ops(trace: Trace, forest: Forest) -> Ops:
     )
 
 
-def backward_to_forward(trace: Trace, ops: Ops) -> NodeArray:
+def backward_to_forward(trace: Trace, ops: Ops) -> CodeArray:
     """Tie backward operators to their forward by (forward thread, sequence number).
 
     The number is read before it is used up, so several operators carry it; the one that made the
@@ -101,7 +101,7 @@ def _thread_with_most(ops: Ops, candidates: IntArray) -> int:
     return int(threads[np.argmax(counts)])
 
 
-def _last_before(ops: Ops, forward: IntArray, backward: IntArray) -> NodeArray:
+def _last_before(ops: Ops, forward: IntArray, backward: IntArray) -> CodeArray:
     """Per backward op the last forward op with its number that began before it."""
     base = min(int(ops.ts_ns[forward].min()), int(ops.ts_ns[backward].min()))
     order = np.lexsort((ops.ts_ns[forward], ops.sequence[forward]))

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.trace.autograd import backward_to_forward, numbered_ops
-from tracelens.trace.nesting import NONE, BoolArray, Forest, IntArray, NodeArray, build_forest, look_up, match
+from tracelens.trace.nesting import NONE, Forest, build_forest, look_up, match
 from tracelens.trace.processes import launches_of_kernels, numbered_by_external_id
 from tracelens.trace.steps import Steps, find_steps
-from tracelens.trace.tables import Ops, Table, Trace
+from tracelens.trace.tables import BoolArray, CodeArray, IntArray, Ops, Table, Trace
 
 #: The Python frames that name a part of the work; all others would only slow the nesting down. They would
 #: also mislead it: a named range begins inside the short frame of its own ``__enter__``.
@@ -40,14 +40,14 @@ class Links:
     name: npt.NDArray[np.int32]  # symbol code per node
     ts_ns: IntArray  # per node
     thread: npt.NDArray[np.int32]  # per node
-    kernel_launch: NodeArray  # per kernel: row of Trace.launches, -1 = launch not in the file
-    kernel_node: NodeArray  # per kernel: its place in the forest; -1 = unknown
-    kernel_op: NodeArray  # per kernel: row of Trace.ops, -1 = no operator around the launch
-    kernel_step: NodeArray  # per kernel: position in Steps, -1 = outside every step
+    kernel_launch: CodeArray  # per kernel: row of Trace.launches, -1 = launch not in the file
+    kernel_node: CodeArray  # per kernel: its place in the forest; -1 = unknown
+    kernel_op: CodeArray  # per kernel: row of Trace.ops, -1 = no operator around the launch
+    kernel_step: CodeArray  # per kernel: position in Steps, -1 = outside every step
     by_external_id: int  # kernels linked through External id for want of a launch
     steps: Steps
     numbered: Ops  # operators with the numbers of autograd as they hold (``numbered_ops``)
-    backward_to_forward: NodeArray  # per op: the forward op a backward op belongs to, else -1
+    backward_to_forward: CodeArray  # per op: the forward op a backward op belongs to, else -1
 
     @property
     def is_op(self) -> BoolArray:
@@ -116,7 +116,7 @@ def link(trace: Trace) -> Links:
     )
 
 
-def _by_external_id(trace: Trace, kernel_launch: NodeArray) -> NodeArray:
+def _by_external_id(trace: Trace, kernel_launch: CodeArray) -> CodeArray:
     """Kernels without a launch event, through the operator's External id.
 
     Some exporters write the correlation id there; where the two are equal throughout it means nothing.
@@ -166,7 +166,7 @@ def _share_inside(trace: Trace, thread: int, modules: BoolArray) -> float:
     )
 
 
-def _kernel_steps(trace: Trace, kernel_node: NodeArray, node_ts: IntArray, steps: Steps) -> NodeArray:
+def _kernel_steps(trace: Trace, kernel_node: CodeArray, node_ts: IntArray, steps: Steps) -> CodeArray:
     """A kernel belongs to the step that launched it, whenever it ran.
 
     Without a launch in the file it was launched before the recording began: it belongs to no step

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
-NodeArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
+from tracelens.trace.tables import BoolArray, CodeArray, IntArray
 
 NONE = np.int32(-1)
 _PASSES = 20
@@ -34,7 +32,7 @@ def look_up(column: npt.NDArray[Any], index: npt.NDArray[Any], missing: Any = -1
     return found
 
 
-def match(keys: IntArray, wanted: IntArray) -> NodeArray:
+def match(keys: IntArray, wanted: IntArray) -> CodeArray:
     """For every wanted key the row that holds it, the last one where several do; -1 where none does."""
     valid = np.flatnonzero(keys >= 0)
     if not len(valid):
@@ -70,10 +68,10 @@ def distinct_rows(table: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], IntArray]:
 class Forest:
     """Spans as nodes; ``parent`` is -1 at a root. ``levels`` lists the nodes of each depth, roots first."""
 
-    parent: NodeArray
-    levels: list[NodeArray]
+    parent: CodeArray
+    levels: list[CodeArray]
 
-    def nearest(self, wanted: BoolArray, *, outermost: bool = False) -> NodeArray:
+    def nearest(self, wanted: BoolArray, *, outermost: bool = False) -> CodeArray:
         """For every node the closest (the outermost) wanted node around it, itself included; -1: none."""
         found = np.full(len(self.parent), NONE)
         for depth, nodes in enumerate(self.levels):
@@ -83,18 +81,18 @@ class Forest:
             found[here] = here
         return found
 
-    def outermost(self, wanted: BoolArray) -> NodeArray:
+    def outermost(self, wanted: BoolArray) -> CodeArray:
         """For every node the outermost wanted node around it, itself included; -1: none."""
         return self.nearest(wanted, outermost=True)
 
-    def above(self, of_node: NodeArray) -> NodeArray:
+    def above(self, of_node: CodeArray) -> CodeArray:
         """Shift a per-node answer from each node to its children: what holds around it, not for it."""
         out = np.full(len(self.parent), NONE)
         inner = self.parent >= 0
         out[inner] = of_node[self.parent[inner]]
         return out
 
-    def depth(self) -> NodeArray:
+    def depth(self) -> CodeArray:
         """How many spans enclose each node."""
         out = np.zeros(len(self.parent), np.int32)
         for depth, nodes in enumerate(self.levels):
@@ -126,7 +124,7 @@ def build_forest(thread: npt.NDArray[np.int32], ts_ns: IntArray, dur_ns: IntArra
     shift = np.repeat(np.cumsum(np.append(0, span[:-1])) - lowest, np.diff(np.append(first, size)))
     starts, ends = starts + shift, ends + shift
 
-    levels: list[NodeArray] = []
+    levels: list[CodeArray] = []
     nodes, holder = order, np.full(size, NONE)
     while len(nodes):
         root, at = _roots(starts, ends)

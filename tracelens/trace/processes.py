@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracelens.trace.nesting import BoolArray, IntArray, NodeArray, distinct_rows, match
-from tracelens.trace.tables import Launches, Trace
+from tracelens.trace.nesting import distinct_rows, match
+from tracelens.trace.tables import BoolArray, CodeArray, IntArray, Launches, Trace
 
 #: Of the kernels of a GPU whose launch is certain, how many are of the process that has this GPU.
 _OWNED = 0.9
 
 
-def launches_of_kernels(trace: Trace) -> NodeArray:
+def launches_of_kernels(trace: Trace) -> CodeArray:
     """Per kernel the launch of the same correlation id; -1 where it is not in the file.
 
     Of several processes it is the one that has the kernel's GPU; where none is known to have it, an id that
@@ -39,7 +39,7 @@ def launches_of_kernels(trace: Trace) -> NodeArray:
     return found
 
 
-def launched_by_several(trace: Trace, kernel_launch: NodeArray) -> BoolArray:
+def launched_by_several(trace: Trace, kernel_launch: CodeArray) -> BoolArray:
     """Per kernel: has it no launch although another process has one of its number?"""
     ids = trace.launches.correlation
     out: BoolArray = (kernel_launch < 0) & np.isin(trace.kernels.correlation, ids[ids >= 0])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+from tracelens.trace.tables import IntArray
 
 
 def merged(begin: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:

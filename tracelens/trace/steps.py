@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.trace.tables import Trace
-
-IntArray = npt.NDArray[np.int64]
+from tracelens.trace.tables import IntArray, Trace
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 #: One batch: vllm v1/worker/gpu_worker.py, annotate_profile; sglang managers/scheduler_profiler_mixin.py.

@@ -15,9 +15,7 @@ import numpy.typing as npt
 from tracelens.results.identity import ValidityRule
 from tracelens.trace import words
 from tracelens.trace.collectives import OP
-from tracelens.trace.tables import Trace
-
-BoolArray = npt.NDArray[np.bool_]
+from tracelens.trace.tables import BoolArray, Trace
 
 _LAUNCH = "cudaLaunchKernel"
 _ENGINE = "autograd::engine::evaluate_function:"

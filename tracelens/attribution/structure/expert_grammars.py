@@ -22,8 +22,8 @@ _IS_BEHIND = _behind("moe.dispatch")
 
 
 def _ahead_of_router(it: Match) -> bool:
-    places = range(it.stop, len(it.kinds))
-    label = it.run.labels.get(next((at for at in places if it.kinds[at].name not in VIEWS), -1))
+    places = (at for at in range(it.stop, len(it.kinds)) if it.kinds[at].name not in VIEWS)
+    label = it.run.labels.get(next(places, -1))
     return it.run.shape(it.start) is None and label is not None and label.component == "moe.router"
 
 

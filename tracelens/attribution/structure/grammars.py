@@ -115,8 +115,8 @@ def _is_added(it: Match, at: int) -> bool:
     rest = (kind.what for kind in behind)
     first = next(rest, "")
     added = next(rest, "") if first == "bmm" else first
-    decays = any(map(_DECAYS, it.kinds[it.start : at]))
-    return decays and (summed or (added == "add" and next(rest, "") != "activation"))
+    summed |= added == "add" and next(rest, "") != "activation"
+    return summed and any(map(_DECAYS, it.kinds[it.start : at]))
 
 
 GROUPED = ("_grouped_mm", "_scaled_grouped_mm")

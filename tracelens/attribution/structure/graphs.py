@@ -9,15 +9,15 @@ import numpy.typing as npt
 
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import Units
-from tracelens.trace import NodeArray, Trace, look_up
+from tracelens.trace import CodeArray, Trace, look_up
 
 
-def graph_launch(trace: Trace, units: Units) -> NodeArray:
+def graph_launch(trace: Trace, units: Units) -> CodeArray:
     """Per unit the row of the graph launch that it hangs from; -1: none."""
     return np.where(look_up(trace.replays, units.launch, False), units.launch, -1).astype(np.int32)
 
 
-def pieces(units: Units, graph: NodeArray, step: NodeArray) -> npt.NDArray[np.bool_]:
+def pieces(units: Units, graph: CodeArray, step: CodeArray) -> npt.NDArray[np.bool_]:
     """Per unit: is its graph a piece of a model whose attention runs between such pieces?
 
     vLLM captures what lies between two attentions ("piecewise", vllm/compilation/cuda_graph.py): the work of

@@ -65,7 +65,7 @@ from tracelens.attribution.structure.units import Units, tensors_of
 from tracelens.attribution.structure.walk import hidden_size
 from tracelens.attribution.structure.weights import LaunchedProduct, lend_weights
 from tracelens.gemm import KernelNames
-from tracelens.trace import Links, NodeArray, Trace, look_up
+from tracelens.trace import CodeArray, Links, Trace, look_up
 
 _OF_CORE = ("scores", "softmax", "values", "core", "other")
 #: No layer is made of these alone: what brings the last layers' results together is none.
@@ -78,12 +78,12 @@ class Inference:
 
     units: Units
     labels: list[Label]  # distinct
-    label: NodeArray  # per unit: index into labels; -1
+    label: CodeArray  # per unit: index into labels; -1
     hidden: int | None
     attention: bool  # was an attention core found in a forward?
     further: dict[int, bool]  # layers with which another model begins, surely or perhaps
 
-    def of_kernel(self) -> NodeArray:
+    def of_kernel(self) -> CodeArray:
         """Per kernel: the label of its own unit; -1."""
         return look_up(self.label, self.units.of_kernel)
 
@@ -92,14 +92,14 @@ class Inference:
         """Per kernel: is it a unit of its own, of no operator?"""
         return look_up(self.units.node, self.units.of_kernel) < 0
 
-    def of_node(self, node: NodeArray) -> NodeArray:
+    def of_node(self, node: CodeArray) -> CodeArray:
         """Per host node given: the label of the unit it belongs to, or of all units in it; -1."""
         first, last = look_up(self.units.of_node, node), look_up(self.units.last_of_node, node)
         changes = np.cumsum(np.diff(self.label, prepend=self.label[:1]) != 0)
         same = look_up(changes, first) == look_up(changes, last)
         return np.where(same, look_up(self.label, first), -1).astype(np.int32)
 
-    def left_open(self, node: NodeArray) -> npt.NDArray[np.bool_]:
+    def left_open(self, node: CodeArray) -> npt.NDArray[np.bool_]:
         """Per host node given: is it one unit, which found no label?"""
         unit = look_up(self.units.of_node, node)
         one: npt.NDArray[np.bool_] = (unit >= 0) & (unit == look_up(self.units.last_of_node, node))
@@ -107,7 +107,7 @@ class Inference:
 
 
 def infer(
-    trace: Trace, links: Links, names: KernelNames, rule: NodeArray, origin: NodeArray, phases: list[str]
+    trace: Trace, links: Links, names: KernelNames, rule: CodeArray, origin: CodeArray, phases: list[str]
 ) -> Inference:
     """Find the transformer of a trace.
 

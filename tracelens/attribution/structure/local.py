@@ -201,8 +201,7 @@ def label_between_layers(run: Run) -> None:
         return
     products = {at: label.component for at, label in sorted(run.labels.items()) if PRODUCT(run.kinds[at])}
     places, tokens = [*products], run.cores[0].tokens or 0
-    fitting: list[Match] = []
-    bare: list[Match] = []
+    fitting, bare = list[Match](), list[Match]()
     for found in matches(run, INNER_MLP, INNER_MLP_OF_THREE, BACK_TO_STREAM, taken=run.labels.keys()):
         at = bisect(places, found.start)
         around = [products[place] for place in places[max(at - 1, 0) : at + 1]]

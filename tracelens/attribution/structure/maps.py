@@ -71,9 +71,8 @@ def linear_convolutions(run: Run) -> None:
             if any(kind.tensors[:1] == ((given[0], weight[0], given[2]),) for kind in norms):
                 continue
             _make_linear(run, at, given[0] * prod(given[2:]), weight[0], given[1])
-    for at in _linear_without_shapes(run):
-        kind = run.kinds[at]
-        run.kinds[at] = replace(kind, what="gemm") if kind.what == "convolution" else kind
+    for at in (p for p in _linear_without_shapes(run) if run.kinds[p].what == "convolution"):
+        run.kinds[at] = replace(run.kinds[at], what="gemm")
     for at, behind in pairwise(convolutions):
         bent = _up_and_back(run, at, behind)
         if bent is not None and len(bent) == 3:

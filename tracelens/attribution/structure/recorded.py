@@ -18,7 +18,7 @@ from tracelens.attribution.structure.passes import Weight, passes
 from tracelens.attribution.structure.runs import Core, Excerpt, Run, split_runs
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
 from tracelens.gemm import KernelNames
-from tracelens.trace import Links, NodeArray, Trace, look_up
+from tracelens.trace import CodeArray, Links, Trace, look_up
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Recorded:
 
 
 def recorded(
-    trace: Trace, links: Links, names: KernelNames, rule: NodeArray, origin: NodeArray, phases: list[str]
+    trace: Trace, links: Links, names: KernelNames, rule: CodeArray, origin: CodeArray, phases: list[str]
 ) -> Recorded:
     """Find the units of a trace and the runs they make; see ``infer`` for what is given."""
     units = find_units(trace, links, names, rule, origin)
@@ -128,7 +128,7 @@ def _without_operators(trace: Trace, links: Links, names: KernelNames, units: Un
     ]
 
 
-def _without_gradients(units: Units, phase: list[str], step: NodeArray, graph: NodeArray) -> Iterator[Run]:
+def _without_gradients(units: Units, phase: list[str], step: CodeArray, graph: CodeArray) -> Iterator[Run]:
     """Forwards beside those that are trained on, which autograd does not number: a reference, a teacher, what
     codes pictures or sound."""
     turned = ["forward" if one == "other" else "trained" for one in phase]
@@ -186,7 +186,7 @@ def _trained(trace: Trace, links: Links, units: Units, runs: list[Run]) -> Itera
         yield found
 
 
-def _carry(step: NodeArray) -> NodeArray:
+def _carry(step: CodeArray) -> CodeArray:
     """Units without kernels of their own (-2) stand in the step of the unit before them."""
     known = np.flatnonzero(step > -2)
     if not len(known):

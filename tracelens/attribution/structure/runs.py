@@ -9,7 +9,7 @@ import numpy as np
 
 from tracelens.attribution.structure.units import Kind, Units
 from tracelens.gemm import GemmShape
-from tracelens.trace import NodeArray, look_up
+from tracelens.trace import CodeArray, look_up
 from tracelens.words import Role
 
 
@@ -125,7 +125,7 @@ def whole_of(run: Run) -> Excerpt:
 _SKIPPED = frozenset({"communication", "optimizer", "grad_clip"})
 
 
-def split_runs(units: Units, phase: list[str], step: NodeArray, graph: NodeArray) -> Iterator[Run]:
+def split_runs(units: Units, phase: list[str], step: CodeArray, graph: CodeArray) -> Iterator[Run]:
     """Cut the units where the phase, the step or the CUDA-graph launch changes.
 
     ``phase`` and ``step`` are per unit. ``graph`` is the graph launch a unit hangs from, -1 for none:

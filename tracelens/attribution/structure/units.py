@@ -20,7 +20,7 @@ from tracelens.attribution.names import OP_RULES, RULE_CODE
 from tracelens.attribution.structure.told import COPIES, SUMS, TOLD, told_by_kernels
 from tracelens.gemm import AttentionShape, GemmShape, KernelName, KernelNames, shape_of
 from tracelens.gemm.inductor import Fused, parse_fused
-from tracelens.trace import BoolArray, IntArray, Links, NodeArray, Trace, distinct_rows, look_up
+from tracelens.trace import BoolArray, CodeArray, IntArray, Links, Trace, distinct_rows, look_up
 
 Dims = tuple[int, ...]
 
@@ -77,19 +77,19 @@ class Units:
     """Columns over units, in launch order."""
 
     kinds: list[Kind]
-    kind: NodeArray
-    node: NodeArray  # host node; -1: a kernel without an operator
-    launch: NodeArray  # row of Trace.launches of its first kernel; -1
-    kernel: NodeArray  # its longest, a product first; -1: none of its own (a view that has a backward)
-    of_kernel: NodeArray  # per kernel: its unit
-    of_node: NodeArray  # per host node: the unit it belongs to, or the first that it encloses; -1
-    last_of_node: NodeArray  # the same, the last that it encloses
+    kind: CodeArray
+    node: CodeArray  # host node; -1: a kernel without an operator
+    launch: CodeArray  # row of Trace.launches of its first kernel; -1
+    kernel: CodeArray  # its longest, a product first; -1: none of its own (a view that has a backward)
+    of_kernel: CodeArray  # per kernel: its unit
+    of_node: CodeArray  # per host node: the unit it belongs to, or the first that it encloses; -1
+    last_of_node: CodeArray  # the same, the last that it encloses
 
     def __len__(self) -> int:
         return len(self.kind)
 
 
-def find_units(trace: Trace, links: Links, names: KernelNames, rule: NodeArray, origin: NodeArray) -> Units:
+def find_units(trace: Trace, links: Links, names: KernelNames, rule: CodeArray, origin: CodeArray) -> Units:
     """Group the kernels of a trace; ``rule`` is per node, ``origin`` the forward node behind each kernel.
 
     Forward operators that only a backward kernel refers to (views) are units too: their place in the
@@ -144,7 +144,7 @@ def find_units(trace: Trace, links: Links, names: KernelNames, rule: NodeArray, 
     )
 
 
-def _homes(links: Links, rule: NodeArray, copies: BoolArray) -> NodeArray:
+def _homes(links: Links, rule: CodeArray, copies: BoolArray) -> CodeArray:
     """Per host node the operator that is its unit; an operator that is part of nothing is its own."""
     forest = links.forest
     whole = np.isin(rule, [RULE_CODE[name] for name in _WHOLE]) | copies
@@ -166,7 +166,7 @@ def _homes(links: Links, rule: NodeArray, copies: BoolArray) -> NodeArray:
     return home.astype(np.int32)
 
 
-def _enclosed(links: Links, node: IntArray | NodeArray, unit: IntArray) -> tuple[NodeArray, NodeArray]:
+def _enclosed(links: Links, node: IntArray | CodeArray, unit: IntArray) -> tuple[CodeArray, CodeArray]:
     """Per host node the first and the last unit that lies inside it, itself not counted; -1: none."""
     forest = links.forest
     size = len(forest.parent)
@@ -185,8 +185,8 @@ def _enclosed(links: Links, node: IntArray | NodeArray, unit: IntArray) -> tuple
 
 
 def _kinds(
-    trace: Trace, links: Links, names: KernelNames, rule: NodeArray, node: NodeArray, kernel: NodeArray
-) -> tuple[list[Kind], NodeArray]:
+    trace: Trace, links: Links, names: KernelNames, rule: CodeArray, node: CodeArray, kernel: CodeArray
+) -> tuple[list[Kind], CodeArray]:
     """One Kind per distinct (operator, inputs, innermost operator, inputs, what its kernel tells, kernel)."""
     ops = trace.ops
     inner = look_up(links.kernel_op, kernel)  # rows of Trace.ops, which are nodes
@@ -220,7 +220,7 @@ def _kinds(
     return kinds, which.astype(np.int32)
 
 
-def _depths(trace: Trace, names: KernelNames, kernel: NodeArray) -> IntArray:
+def _depths(trace: Trace, names: KernelNames, kernel: CodeArray) -> IntArray:
     """Per kernel given the blocks in z of a GEMM's grid; 1 where it is another kernel, or none (-1)."""
     multiplies = np.array([name is not None and name.kind == "gemm" for name in names] or [False])
     asked = look_up(multiplies, look_up(trace.kernels.name, kernel), False)
@@ -232,7 +232,7 @@ def _depths(trace: Trace, names: KernelNames, kernel: NodeArray) -> IntArray:
     return depth
 
 
-def _leaf(trace: Trace, links: Links, rule: NodeArray) -> NodeArray:
+def _leaf(trace: Trace, links: Links, rule: CodeArray) -> CodeArray:
     """Per node the innermost product or attention operator around it; of a linear layer that runs as a
     product for each sample, as rows do that lie apart, the layer."""
     found = links.forest.nearest(np.isin(rule, [RULE_CODE["linear"], RULE_CODE["bmm"], RULE_CODE["core"]]))
