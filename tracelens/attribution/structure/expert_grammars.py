@@ -32,11 +32,7 @@ def _ahead_of_router(it: Match) -> bool:
 # behind the mixture (transformers models/qwen2_moe).
 
 _BENDS = some("mlp.activation", what("activation", "elementwise"))
-_UP_AND_DOWN = (
-    one("mlp.up", what("gemm")),
-    some("mlp.activation", named("mul")),
-    one("mlp.down", what("gemm")),
-)
+_UP_DOWN = (one("mlp.up", what("gemm")), some("mlp.activation", named("mul")), one("mlp.down", what("gemm")))
 _ADDED = (
     one("moe.dispatch", what("add")),
     one("residual", what("add"), Gap("residual", what("copy", "dropout"))),
@@ -45,7 +41,7 @@ _ADDED = (
 SHARED_EXPERTS = (
     Grammar(
         "gated expert of all tokens",
-        (one("mlp.gate", what("gemm"), where=_IS_BEHIND), _BENDS, *_UP_AND_DOWN, *_ADDED),
+        (one("mlp.gate", what("gemm"), where=_IS_BEHIND), _BENDS, *_UP_DOWN, *_ADDED),
     ),
     Grammar(
         "expert of all tokens",
@@ -53,7 +49,7 @@ SHARED_EXPERTS = (
     ),
     Grammar(
         "expert of all tokens ahead of the router",
-        (one("mlp.gate", what("gemm")), _BENDS, *_UP_AND_DOWN),
+        (one("mlp.gate", what("gemm")), _BENDS, *_UP_DOWN),
         where=_ahead_of_router,
     ),
     Grammar(
