@@ -174,6 +174,7 @@ def _dtype(report: Report) -> str:
 def _components(report: Report) -> list[ComponentTime]:
     """The components of the measured step, all phases together."""
     whole = sum(one.time_ms_per_step for one in report.components) or 1.0
+    products = summed((row.component, row.time_ms_per_step) for row in report.gemms)
     rows: list[ComponentTime] = []
     for component in dict.fromkeys(one.component for one in report.components):
         parts = [one for one in report.components if one.component == component]
@@ -181,10 +182,10 @@ def _components(report: Report) -> list[ComponentTime]:
         judged = [(one.flops, one.tflops) for one in parts if one.flops and one.tflops]
         took = sum(flops / tflops for flops, tflops in judged)
         tflops = sum(flops for flops, _ in judged) / took if took else None
-        rows.append(
-            ComponentTime(component, Span(time, time, time, "measured"), time / whole, tflops,
-                          _shapes(report, component))
-        )  # fmt: skip
+        shapes = _shapes(report, component)
+        if products.get(component, 0.0) < time / 2:  # a few of its kernels, and no figure of it
+            tflops, shapes = None, []
+        rows.append(ComponentTime(component, Span.exactly(time, "measured"), time / whole, tflops, shapes))
     return sorted(rows, key=lambda row: -row.frac)
 
 

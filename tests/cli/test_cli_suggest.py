@@ -113,6 +113,18 @@ def test_context_parallel_ranks_share_states_and_their_shape_is_whole(said: List
     assert "s=4096 d=128 keys 4096" in " ".join(words.split())
 
 
+def test_the_rate_and_shape_of_a_few_kernels_are_not_those_of_their_component() -> None:
+    """A GEMM of 3 µs in a norm of milliseconds: its rate is nothing of the norm."""
+    report = analyzed(SAMPLE).report
+    thin = replace(report.gemms[-1], component="norm", phase="forward", time_ms_per_step=0.003)
+    norms = [replace(one, flops=1e6, tflops=0.3) if one.component == "norm" else one
+             for one in report.components]  # fmt: skip
+    found = tracelens.suggest(replace(report, gemms=[*report.gemms, thin], components=norms))
+    rows = {row.component: row for row in found.components}
+    assert (rows["norm"].tflops, rows["norm"].shapes) == (None, [])
+    assert rows["mlp.up"].tflops and rows["mlp.up"].shapes
+
+
 def test_a_step_and_what_is_printed_below_it_agree(said: Listener) -> None:
     asked = [*_GPT3, "--step", "--gpus", "8"]
     text, alone = _run(*asked).output, _run(*_GPT3).output

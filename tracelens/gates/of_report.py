@@ -278,7 +278,7 @@ REPORT_METRICS: dict[str, Metric[Report]] = {
         Metric(
             "exposed_communication",
             _BOTH,
-            "Time per step in which only communication runs; % of the step.",
+            "Time per step of communication beside no compute kernel; % of the step.",
             _per_step(
                 lambda report: report.summary.exposed_communication_ms,
                 lambda report: report.summary.communication_is_bound,

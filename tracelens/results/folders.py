@@ -79,7 +79,7 @@ class PairTime:
     gemm_frac_is_bound: Annotated[bool, says("a lower bound, as in the report")] = False
     mfu_is_bound: bool = False
     idle_ms: Annotated[float, says("mean per step: no GPU event runs")] = 0.0
-    exposed_ms: Annotated[float, says("mean per step: only communication runs")] = 0.0
+    exposed_ms: Annotated[float, says("mean per step: communication beside no compute kernel")] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
