@@ -19,19 +19,9 @@ from tracelens.results import ModelDims
 from tracelens.results.row_sizes import AttentionDims, Groups
 
 #: Products of two matrices: their kernels have no batch in grid z.
-_PLAIN = frozenset(
-    f"aten::{name}"
-    for name in (
-        "mm",
-        "addmm",
-        "addmm_",
-        "_addmm_activation",
-        "linear",
-        "_int_mm",
-        "_scaled_mm",
-        "_scaled_mm_v2",
-    )
-)
+_PLAIN = frozenset(f"aten::{name}" for name in (
+    "mm", "addmm", "addmm_", "_addmm_activation", "linear", "_int_mm", "_scaled_mm", "_scaled_mm_v2",
+))  # fmt: skip
 
 
 def shape_fields(shape: Shape, dims: ModelDims, role: str | None, padded: dict[str, int]) -> dict[str, Any]:

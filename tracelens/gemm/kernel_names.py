@@ -69,19 +69,10 @@ class KernelName:
 KernelNames = list[KernelName | None]
 
 #: Thread-block clusters came with sm90; these families are built for sm80 and earlier.
-_WITHOUT_CLUSTERS = frozenset(
-    {
-        "sm80_xmma",
-        "sm86_xmma",
-        "sm89_xmma",
-        "cutlass2",
-        "cutlass2_template",
-        "legacy",
-        "gemmsn",
-        "gemv",
-        "flash2",
-    }
-)
+_WITHOUT_CLUSTERS = frozenset({
+    "sm80_xmma", "sm86_xmma", "sm89_xmma", "cutlass2", "cutlass2_template", "legacy", "gemmsn", "gemv",
+    "flash2",
+})  # fmt: skip
 #: Families that split K through grid z (seen: ampere_sgemm (4, 16, 3), sm80_xmma (2, 32, 6), cutlass2
 #: (8, 2, 5) followed by a splitKreduce_kernel, all on plain two-dimensional products).
 _SPLIT_THROUGH_GRID_Z = frozenset({"sm80_xmma", "sm86_xmma", "cutlass2", "legacy"})

@@ -27,21 +27,10 @@ Dims = tuple[int, ...]
 _PRODUCTS = ("linear", "bmm")
 #: Rules whose outermost operator is one unit (``aten::cross_entropy_loss`` with all that it calls).
 _WHOLE = (
-    "norm",
-    "softmax",
-    "dropout",
-    "embedding",
-    "loss",
-    "activation",
-    "nonlinearity",
-    "communication",
-    "optimizer",
-    "grad_clip",
-    "convolution",
-    "recurrence",
+    "norm", "softmax", "dropout", "embedding", "loss", "activation", "nonlinearity", "communication",
+    "optimizer", "grad_clip", "convolution", "recurrence", "topk",
     "dispatch",  # on a GPU one_hot is a fill and a scatter, index_put sorts
-    "topk",
-)
+)  # fmt: skip
 #: Operators that copy what they are given and then work in place: one unit too.
 _COPIES_FIRST = frozenset({"aten::masked_fill", "aten::index_fill"})
 _TAGGED = {"rope": "rope", "routes": "router"}  # rules of operators that fuse what Inductor's names list

@@ -29,20 +29,9 @@ _LIBRARY = ("aten::_scaled_dot_product_", "aten::_flash_attention_", "aten::_eff
             "aten::convolution", "aten::_convolution")  # fmt: skip
 #: Operators whose copies are their work: a bias spread over the rows of a GEMM, tensors put behind one
 #: another, elements repeated. No other layout of their operands spares it.
-_MAKES = frozenset(
-    f"aten::{name}"
-    for name in [
-        "addmm",
-        "addbmm",
-        "baddbmm",
-        "linear",
-        "cat",
-        "stack",
-        "repeat",
-        "repeat_interleave",
-        "tile",
-    ]
-)
+_MAKES = frozenset(f"aten::{name}" for name in (
+    "addmm", "addbmm", "baddbmm", "linear", "cat", "stack", "repeat", "repeat_interleave", "tile",
+))  # fmt: skip
 _SPLITS = ("SplitBackward", "SplitWithSizesBackward", "ChunkBackward", "UnbindBackward",
            "UnsafeSplitBackward")  # fmt: skip
 _SHOWN = 3
@@ -101,12 +90,6 @@ def text(facts: StepFacts, rows: Sequence[OtherRow], inside: Sequence[OtherRow])
 
 
 # --- what a copy is for ------------------------------------------------------------------------------
-
-
-def narrow_type(rows: Sequence[OtherRow]) -> str:
-    """The 16-bit type that rows cast to or from; "bf16" where there is none."""
-    types = [dtype for row in rows for dtype in (row.dtype_from, row.dtype_to)]
-    return next((dtype for dtype in types if dtype in _HALF and dtype is not None), "bf16")
 
 
 def is_weight(row: OtherRow, facts: StepFacts) -> bool:
