@@ -60,7 +60,7 @@ def test_casts_of_weights_are_told_by_their_size(said: Listener) -> None:
 def test_casts_of_weights_where_nothing_trains_name_the_type_and_no_optimizer(
     said: Listener,
 ) -> None:
-    types = {"dtype_from": "fp32", "dtype_to": "fp16"}
+    types: dict[str, Any] = {"dtype_from": "fp32", "dtype_to": "fp16"}
     norm = weight_cast(2, component="norm", dims=(1280,), **types)  # an activation has rows besides
     forward = [ComponentRow("norm", "forward", 5.0, 5_000_000, 1.0, 1, None, None, 5.0, 1.0)]
     (finding,) = check(weight_cast(**types), norm, components=forward).findings

@@ -49,6 +49,19 @@ def test_a_share_is_of_the_mean_step_that_its_part_is_of(job: Job, said: Listene
     said(uneven, verdict(idle_job(job, 223.0)))
 
 
+def test_ranks_that_the_others_wait_for_in_turns_are_not_said_to_be_on_time(job: Job, said: Listener) -> None:
+    """Three of eight ranks of a Megatron step of 634 ms: each of two is late for the third."""
+    row = job.ranks[0]
+    parts = Parts(132.0, 220.0, 72.0, 0.0, 0.0, 0.0, 204.0)
+    ranks = [msgspec.structs.replace(row, name=f"rank {at}", late_ms=late, parts=parts)
+             for at, late in ((0, 208.0), (3, 4.5), (6, 167.0))]  # fmt: skip
+    turns = msgspec.structs.replace(
+        job, ranks=ranks, step_ms=634.0, limit="communication", stragglers=[], waits_told=True
+    )
+    assert "rank 0" in verdict(turns) and "rank 6" in verdict(turns) and "rank 3" not in verdict(turns)
+    said(verdict(turns))
+
+
 def test_a_gate_on_a_part_is_of_the_mean_step_and_a_bound_where_kernels_are_unknown(job: Job) -> None:
     uneven = msgspec.structs.replace(idle_job(job, 157.0), communication_is_bound=True)
     idle, talk, less = judge_job(uneven, ["job_idle>34%", "job_communication>10%", "job_communication>20%"])

@@ -7,6 +7,7 @@ from shlex import quote
 from statistics import median
 
 from tracelens import numbers as f
+from tracelens.comparison.step_change import PRACTICAL
 from tracelens.job.waits import RESIDUALS
 from tracelens.render.facts import GENERATED, known_dims
 from tracelens.render.slow_calls import slow_sends
@@ -113,7 +114,7 @@ def verdict(job: Job) -> str:
             f"The pipeline stage of {ranks_said(job.stages, capital=False)} computes longest: "
             f"{f.ms(slow)} of the {whole}, the median rank {f.ms(middle.computing_ms)}."
         )
-    nobody = "no rank or group is late" if job.waits_told else "the clocks do not show who is late"
+    nobody = _nobody(job) if job.waits_told else "the clocks do not show who is late"
     nobody = nobody if job.matched_calls else "no matching calls show who is late"
     least = "at least " * job.communication_is_bound
     if job.limit == "bubbles":
@@ -124,24 +125,35 @@ def verdict(job: Job) -> str:
     if job.limit == "communication":
         lost = _in_collectives(middle)
         takes = f"exposed communication takes {least}{_of_step(job, lost)}; {nobody}."
-        return f"On the median rank {takes}" if _waited_for(job) else f.capital(takes)
+        of_median = _waited_for(job) is not None and "median" not in takes
+        return f"On the median rank {takes}" if of_median else f.capital(takes)
     if job.limit == "idle":
         lost = middle.idle_ms + middle.input_ms
         return f"The GPUs idle {_of_step(job, lost)}; {nobody}."
     if job.limit == "unknown":
-        whole, _ = _mean_step(job)
-        mean = f" ({whole.replace(' step', '')})" * (whole != f"{step} step")
+        whole, mean_ms = _mean_step(job)
+        mean = f" ({f.ms(mean_ms)} on average)" * (whole != f"{step} step")
         return f"One rank of the job is here: its step takes {step}{mean}; two ranks show who waits."
     whole, mean_ms = _mean_step(job)
     most = "at most " * job.communication_is_bound
     return f"Computing takes {most}{f.pct(middle.computing_ms / mean_ms)} of the {whole}; {nobody}."
 
 
+def _nobody(job: Job) -> str:
+    """No rank stands out: for whom the others wait all the same, where that is long."""
+    late = [row for row in job.ranks if row.late_ms > PRACTICAL * job.step_ms]
+    late = sorted(late, key=lambda row: -row.late_ms)[:2]
+    waits = f.listed([f"{f.ms(row.late_ms)} for {row.name}" for row in late])
+    return f"no one rank is late: others wait {waits}" if late else "no rank or group is late"
+
+
 def _mean_step(job: Job) -> tuple[str, float]:
-    """The step that a rank's parts add up to, a mean; where it is not the job's median, it says so."""
+    """The step that a rank's parts add up to, a mean; where it is not the job's median, it says whose."""
     mean_ms = median(row.parts.step_ms for row in job.ranks)
-    same = f.ms(mean_ms) == f.ms(job.step_ms)
-    return f"{f.ms(mean_ms)} step" + ("" if same else " on average"), mean_ms
+    step = f"{f.ms(mean_ms)} step"
+    if step == f"{f.ms(job.step_ms)} step":
+        return step, mean_ms
+    return f"median rank's {step}", mean_ms
 
 
 def _of_step(job: Job, part_ms: float) -> str:

@@ -41,7 +41,8 @@ class LayoutCopies(Rule):
 def _candidate(facts: StepFacts, cause: Cause, rows: Sequence[OtherRow]) -> Candidate:
     rows = sorted(rows, key=lambda row: -row.time_ms_per_step)
     of_weights = cause.holds is copies.weight_cast
-    narrow = next((one for row in rows for one in (row.dtype_from, row.dtype_to) if one in _TORCH), None)
+    types = [one for row in rows for one in (row.dtype_from, row.dtype_to) if one]
+    narrow = next((one for one in types if one in _TORCH), "bf16")
     if of_weights and facts.only_runs:
         cause = replace(cause, title=_RUN_TITLE, fix=_RUN_FIX, caveat=_RUN_CAVEAT)
     calls, time = copies.times(rows), ms(time_of(rows))
@@ -53,7 +54,7 @@ def _candidate(facts: StepFacts, cause: Cause, rows: Sequence[OtherRow]) -> Cand
         saw=copies.saw(facts, rows),
         why=cause.why,
         change={"weights": ["fp32", narrow]} if of_weights else {},
-        fix=[line.format(dtype=_TORCH.get(narrow or "")) for line in cause.fix],
+        fix=[line.format(dtype=_TORCH[narrow]) for line in cause.fix],
         caveats=[cause.caveat],
         confidence=cause.confidence,
         effort="code",
