@@ -184,7 +184,7 @@ def saw(facts: StepFacts, rows: Sequence[OtherRow]) -> str:
     per, calls, rest = facts.per_step, calls_of(rows), rows[_SHOWN:]
     many = f"1 kernel {per} does" if calls == 1 else f"{count(calls)} kernels {per} do"
     text = f"{many} nothing but move data, in {ms(time_of(rows))} ({of_step(time_of(rows), facts)})."
-    text += " Most of them: " if rest else " It is " if calls == 1 else " They are "
+    text += " The longest: " if rest else " It is " if calls == 1 else " They are "
     text += "; ".join(_told(row) for row in rows[:_SHOWN])
     if rest:
         text += f"; and {plural(len(rest), 'more kind')} in {ms(time_of(rest))}"
