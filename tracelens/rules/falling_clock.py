@@ -26,13 +26,14 @@ class FallingClock(Rule):
         if clock is None:
             raise not_applicable("No two steps have GEMMs of the same shapes to compare the GPU's pace by.")
         slow = [step for step in clock.steps if step.slow]
+        fastest = min(clock.steps, key=lambda step: step.pace)
+        most = max(slow or clock.steps, key=lambda step: step.pace)
         if not slow:
             raise passed(
-                f"All shapes take the same time in each of {plural(len(clock.steps), 'step')}."
+                f"GEMMs of one shape take {pct(most.pace / fastest.pace - 1)} longer in the slowest of"
+                f" {plural(len(clock.steps), 'step')} than in the fastest: no falling clock."
                 f"{_sampled(clock.steps)}"
             )
-        fastest = min(clock.steps, key=lambda step: step.pace)
-        most = max(slow, key=lambda step: step.pace)
         lost = clock.lost_ms_per_step
         most_lost = clock.most_ms_per_step if clock.most_ms_per_step is not None else lost
         found = Candidate(
