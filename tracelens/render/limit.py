@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens import numbers as f
-from tracelens.accounting.limits import LARGE, byte_times, limits, picture_of
+from tracelens.accounting.limits import LARGE, LITTLE, byte_times, limits, picture_of
 from tracelens.render import remedies, waits
 from tracelens.render.section import Content, Page, Section
 from tracelens.render.verdict import profiled_steps, verdict
@@ -169,7 +169,7 @@ def _memory(report: Report) -> Card:
     found = limits(seen)
     times = sorted(byte_times(seen), key=lambda one: -one[1])[:_NAMED]
     saw = [f"{name}: {f.ms(time)}." for name, time in times if time > 0]
-    if found.slow_ms > 0:
+    if found.slow_ms > LITTLE * found.gpu_ms:
         saw.append(f"GEMMs limited by memory or by a kernel's fixed cost: {f.ms(found.slow_ms)}.")
     fused = remedies.fusing([name for name, time in times if time > 0], seen.checks)
     todo = [f"Replace them: {fused}."] if fused else []
