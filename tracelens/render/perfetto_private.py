@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tracelens.results.json import each_text
+
 #: What Kineto and this package write of the recording, the devices and the ranks. Whatever else stands
 #: beside the events came from somebody's ``add_metadata`` or is the path of the file (``traceName``).
 _KEPT = frozenset(
@@ -43,7 +45,7 @@ def public(metadata: Mapping[str, Any]) -> dict[str, Any]:
                     if isinstance(value, dict)
                     else {}
                 )
-            found[key] = _clean(value)
+            found[key] = each_text(value, _clean)
     return found
 
 
@@ -63,11 +65,5 @@ def _inside_package(found: re.Match[bytes]) -> bytes:
     return found[0][package.end() :] if package else b""
 
 
-def _clean(value: Any) -> Any:
-    if isinstance(value, str):
-        return without_folders(b'"%b"' % value.encode("utf-8", "replace"))[1:-1].decode("utf-8", "replace")
-    if isinstance(value, list):
-        return [_clean(one) for one in value]
-    if isinstance(value, dict):
-        return {_clean(key): _clean(one) for key, one in value.items()}
-    return value
+def _clean(text: str) -> str:
+    return without_folders(b'"%b"' % text.encode("utf-8", "replace"))[1:-1].decode("utf-8", "replace")

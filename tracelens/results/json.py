@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -51,7 +52,7 @@ def _encoded(value: Any, *, indent: int | None = 2, order: Literal["deterministi
         data = msgspec.json.encode(value, order=order)
     except UnicodeEncodeError:
         # A lone surrogate, from a trace's "\\ud800", has no UTF-8 form.
-        data = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)), order=order)
+        data = msgspec.json.encode(each_text(msgspec.to_builtins(value), _without_surrogates), order=order)
     return data if indent is None else msgspec.json.format(data, indent=indent) + b"\n"
 
 
@@ -74,14 +75,17 @@ def _is_default(one: dataclasses.Field[Any], value: Any) -> bool:
     return one.default is not dataclasses.MISSING and bool(value == one.default)
 
 
-def _without_surrogates(value: Any) -> Any:
+def each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """The same with all its texts changed, keys as well."""
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return change(value)
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
-    return value
+        return {each_text(key, change): each_text(item, change) for key, item in value.items()}
+    return [each_text(item, change) for item in value] if isinstance(value, list) else value
+
+
+def _without_surrogates(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def from_json(data: bytes) -> Report:
