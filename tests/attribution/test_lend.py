@@ -133,7 +133,7 @@ def wrong_calls(case: Case) -> list[object]:
 def without_grids(events: Events) -> Events:
     """ROCm writes a kernel's grid beside its launch: none where that is not recorded."""
     launches = {e["args"].get("correlation") for e in events if str(e.get("cat")).startswith("cuda_")}
-    out = json.loads(json.dumps(events))
+    out: Events = json.loads(json.dumps(events))
     for event in out:
         if event.get("cat") == "kernel" and event["args"]["correlation"] not in launches:
             event["args"] = {k: v for k, v in event["args"].items() if k not in ("grid", "block")}
