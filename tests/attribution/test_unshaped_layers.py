@@ -232,7 +232,7 @@ CASES = {
     ],
     "what detectors make of every token between layers and behind them (arXiv 2005.12872)": [
         *[*WORDS, *4 * [*NORMED, *MASKS[:2], _linear("mlp.down"), *_work("unattributed", "cat")]],
-        *[*NORMED, *NORMED[:1], _linear("unattributed"), *MASKS, *_work("unattributed", "cat", "sigmoid")],
+        *[*NORMED, *NORMED[:1], _linear("unattributed"), *MASKS, *_work("unattributed", "add", "sigmoid")],
     ],
     "places side by side, and a linear layer (Swin, arXiv 2103.14030)": [
         *[*WORDS, *3 * NORMED, Row("embedding", "aten::copy_", "Memcpy DtoD (Device -> Device)")],

@@ -273,8 +273,9 @@ def _without_shapes(found: Recorded, run: Run) -> None:
             label_around(run)
         label_heads(run, kernels)
         label_ahead_of_head(run)
-        label_token_mlps(run)
     label_between(run, hidden or 0, None)
+    if hidden is None:  # what is behind an MLP of tokens is on no stream
+        label_token_mlps(run)
     behind = [core.first for core in run.cores if core.backward]
     heads = [at for at, label in run.labels.items() if label.component == "logits"]
     if run.phase == "graph" and behind and heads and heads[0] < behind[0]:
