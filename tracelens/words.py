@@ -104,16 +104,9 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 #: What communication serves.
 Purpose = Literal[
-    "data-parallel gradients",
-    "FSDP parameter gather",
-    "FSDP gradient scatter",
-    "tensor parallel",
-    "expert all-to-all",
-    "pipeline",
-    "optimizer shards",
-    "loss or metric",
-    "unknown",
-]
+    "data-parallel gradients", "FSDP parameter gather", "FSDP gradient scatter", "tensor parallel",
+    "expert all-to-all", "pipeline", "optimizer shards", "loss or metric", "unknown",
+]  # fmt: skip
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 

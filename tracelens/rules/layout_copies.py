@@ -41,10 +41,8 @@ class LayoutCopies(Rule):
 def _candidate(facts: StepFacts, cause: Cause, rows: Sequence[OtherRow]) -> Candidate:
     rows = sorted(rows, key=lambda row: -row.time_ms_per_step)
     of_weights = cause.holds is copies.weight_cast
-    types = [one for row in rows for one in (row.dtype_from, row.dtype_to) if one]
-    narrow = next((one for one in types if one in _TORCH), "bf16")
-    if of_weights and facts.only_runs:
-        cause = replace(cause, title=_RUN_TITLE, fix=_RUN_FIX, caveat=_RUN_CAVEAT)
+    narrow = copies.narrow_type(rows)
+    cause = copies.as_run(cause) if of_weights and facts.only_runs else cause
     calls, time = copies.times(rows), ms(time_of(rows))
     many, per = f"{count(calls)} {cause.noun[calls != 1]}", facts.per_step
     return Candidate(
@@ -54,7 +52,7 @@ def _candidate(facts: StepFacts, cause: Cause, rows: Sequence[OtherRow]) -> Cand
         saw=copies.saw(facts, rows),
         why=cause.why,
         change={"weights": ["fp32", narrow]} if of_weights else {},
-        fix=[line.format(dtype=_TORCH[narrow]) for line in cause.fix],
+        fix=[line.format(dtype=copies.TORCH[narrow]) for line in cause.fix],
         caveats=[cause.caveat],
         confidence=cause.confidence,
         effort="code",
@@ -66,14 +64,6 @@ def _candidate(facts: StepFacts, cause: Cause, rows: Sequence[OtherRow]) -> Cand
     )
 
 
-_TORCH = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
-#: Casts of weights where nothing trains.
-_RUN_TITLE = "Keep 16-bit weights: {many} of fp32 weights, {time}"
-_RUN_FIX = (
-    '- with torch.autocast("cuda", dtype={dtype}): y = model(x)   # fp32 weights',
-    "+ model.to({dtype})   # once, and its inputs",
-)
-_RUN_CAVEAT = "Norms and softmax then give 16 bits, too: compare the outputs."
 _ACTIVATIONS = Cause(
     "activations",
     "keeping activations in 16 bits",

@@ -38,17 +38,9 @@ _PRODUCTS = ("gemm", "bmm", "core")
 _MAKES = (*_PRODUCTS, "convolution")
 _ASIDE = ("copy", "dropout", "helper")
 _OWN = (
-    *MAPS,
-    *_PRODUCTS,
-    "norm",
-    "softmax",
-    "loss",
-    "fused_logits_loss",
-    "embedding",
-    "dropout",
-    "kernel",
+    *MAPS, *_PRODUCTS, "norm", "softmax", "loss", "fused_logits_loss", "embedding", "dropout", "kernel",
     "helper",
-)
+)  # fmt: skip
 
 
 def linear_convolutions(run: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.numbers import count, ms, plural
@@ -22,7 +22,7 @@ _NAMELESS = 0.5
 _MOVING = frozenset({"copy", "transpose", "cast"})
 _AROUND = ("attention.", "mlp.", "moe.experts", "logits", "loss", "norm")
 _LINEAR = frozenset({"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down"})
-_HALF = frozenset({"bf16", "fp16"})
+TORCH = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}  # of 16 bits
 #: Operators that copy inside: the library decides, not the model's code.
 _LIBRARY = ("aten::_scaled_dot_product_", "aten::_flash_attention_", "aten::_efficient_attention_",
             "aten::_cudnn_attention_", "aten::_native_multi_head_attention", "aten::_transformer_encoder",
@@ -92,6 +92,25 @@ def text(facts: StepFacts, rows: Sequence[OtherRow], inside: Sequence[OtherRow])
 # --- what a copy is for ------------------------------------------------------------------------------
 
 
+def as_run(cause: Cause) -> Cause:
+    """Of casts of weights where nothing trains: without gradients and an optimizer."""
+    return replace(
+        cause,
+        title="Keep 16-bit weights: {many} of fp32 weights, {time}",
+        fix=(
+            '- with torch.autocast("cuda", dtype={dtype}): y = model(x)   # fp32 weights',
+            "+ model.to({dtype})   # once, and its inputs",
+        ),
+        caveat="Norms and softmax then give 16 bits, too: compare the outputs.",
+    )
+
+
+def narrow_type(rows: Sequence[OtherRow]) -> str:
+    """The 16-bit type that rows cast to or from; "bf16" where there is none."""
+    types = [one for row in rows for one in (row.dtype_from, row.dtype_to) if one]
+    return next((one for one in types if one in TORCH), "bf16")
+
+
 def is_weight(row: OtherRow, facts: StepFacts) -> bool:
     """Has the tensor the size of a weight or bias of its component, and not that of an activation?"""
     if row.component == "norm" and row.dims is not None and len(row.dims) == 1:
@@ -110,7 +129,9 @@ def weight_cast(row: OtherRow, facts: StepFacts) -> bool:
     """A weight of fp32 cast to 16 bits, or its gradient back."""
     pair = {row.dtype_from, row.dtype_to}
     down = row.phase == "backward" or row.dtype_from == "fp32"
-    return row.kind == "cast" and down and "fp32" in pair and bool(_HALF & pair) and is_weight(row, facts)
+    return (
+        row.kind == "cast" and down and "fp32" in pair and bool(TORCH.keys() & pair) and is_weight(row, facts)
+    )
 
 
 def logits_cast(row: OtherRow, facts: StepFacts) -> bool:
