@@ -54,7 +54,7 @@ ROLES = {
     "DeepseekVLAligner JinaEmbeddingsV3Embeddings PositionalEncoding pos_encoder Prenet",
     "head_transform": "BertPooler Owlv2BoxPredictionHead bbox_embed bbox_head",
     "logits": "lm_head embed_out output_layer BertLMPredictionHead CsmCodebooksHead ClassifierHead "
-    "NormMlpClassifierHead",
+    "NormMlpClassifierHead OutputLayer",
     "loss": "CrossEntropyLoss loss criterion",
     "dropout": "Dropout attn_dropout resid_dropout drop",
     "activation": "act act_fn activation_fn GELU SiLU NewGELUActivation ReLU",
@@ -457,22 +457,24 @@ def test_a_layer_called_attention_bends_by_a_function() -> None:
     assert _roles("A_Attention", *held, bending="A_Attention")[0] == "layer"
 
 
+@pytest.mark.parametrize("net", ["Net", "HyperConnections"])  # what adds a block to the stream
 @pytest.mark.parametrize(
     ("inside", "layers", "role"),
     [
         ("Linear GELU Dropout Linear", 2, "mlp"),
+        ("Linear GEGLU Linear", 2, "mlp"),
         ("Linear GELU Dropout Linear", 1, None),  # of a head, as likely
         ("SiLU Linear Linear", 2, None),  # of a modulation in two steps (whlzy/FiT)
         ("Linear ReLU Linear Sigmoid", 2, None),  # of channels that are gated
     ],
 )
 def test_a_row_of_modules_beside_every_attention_can_be_an_mlp(
-    inside: str, layers: int, role: str | None
+    net: str, inside: str, layers: int, role: str | None
 ) -> None:
     """lucidrains/gateloop-transformer, FeedForward: a function that returns a Sequential."""
     held = [(), ("Attention",), ("Sequential",), *(("Sequential", name) for name in inside.split())]
     around = [-1, 0, 0, *[2] * (len(held) - 3)]
-    names = [("Net", *name) for name in (held[0], *held[1:] * layers)]
+    names = [(net, *name) for name in (held[0], *held[1:] * layers)]
     outers = [-1]
     for at in range(layers):
         outers += [2 + at * (len(held) - 1) if outer else 0 for outer in around[1:]]

@@ -224,7 +224,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     (
         "logits",
         rf"lm_?head(?!{_NEAR}model)",
-        r"^(embed_out|output_layer|unembed\w*|head)$",
+        r"^(embed_out|output_?layer|unembed\w*|head)$",
         "(prediction|codebooks?_?)head$",
         "classif(ication|ier)_?head$",
         "logits",

@@ -295,8 +295,12 @@ def _nameless_mlps(paths: list[Path], outers: list[int]) -> Iterator[int]:
     for at, inside in held.items():
         parts = [part for part in inside if part not in ("dropout", "norm")]
         if at >= 0 and parts == ["product", "activation", "product"]:
-            nameless = _last_role(paths[at]) == "" and {*paths[at].roles()} <= {None, "layer", "norm"}
-            if nameless and any(alike[kinds[at]] % count == 0 for count in blocks):
+            said = {*paths[at].roles()} - {None, "layer", "norm", "residual"}
+            if (
+                not said
+                and _last_role(paths[at]) == ""
+                and any(alike[kinds[at]] % count == 0 for count in blocks)
+            ):
                 yield at
 
 
