@@ -267,8 +267,22 @@ def test_a_part_of_a_name_finds_its_rules(wrong: str, said: Listener) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("*_cudagraph.json.gz")), ids=lambda path: path.name)
-def test_what_was_queued_before_the_steps_is_no_finding_of_theirs(path: Path) -> None:
+def test_replays_queued_before_the_steps_are_rows_of_those_in_them(path: Path) -> None:
+    """Beside them each such GEMM was a row without a time."""
     report = analyzed(path).report
     time = {row.id: row.time_ms_per_step for row in report.gemms}
-    assert not all(time.values())
+    assert all(time.values())
     assert all(time[row] > 0 for finding in report.findings for row in finding.gemms)
+
+
+def test_what_was_queued_before_the_steps_is_shown_to_no_rule() -> None:
+    shown: list[str] = []
+
+    class Listening(MadeUp):
+        def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
+            shown.extend(row.id for row in facts.gemms)
+            return super().look(facts)
+
+    rows = [gemm(at, 8192, 8192, 4096, time_us=time) for at, time in ((1, 2000.0), (2, 0.0))]
+    advise(facts(*rows, step_ms=10.0), rules=[Listening()])
+    assert shown == [rows[0].id]

@@ -6,24 +6,33 @@ import base64
 import hashlib
 import re
 from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
 from itertools import groupby
 from operator import attrgetter
+from pathlib import Path
 
 import jinja2
 from markupsafe import Markup, escape
 
 from tracelens import numbers as f
 from tracelens.render.text import clean, unbroken
-from tracelens.rules.engine.pages import folder
 
 #: An option of a command; browsers break after each of its hyphens.
 _FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 
 
+def _folder() -> Traversable:
+    installed = resources.files("tracelens") / "templates"
+    if installed.is_dir():
+        return installed
+    return Path(str(resources.files("tracelens"))).parent / "templates"
+
+
 @cache
 def part(name: str) -> str:
     """Return the text of one file of ``templates/``."""
-    return (folder("templates") / name).read_text(encoding="utf-8")
+    return (_folder() / name).read_text(encoding="utf-8")
 
 
 def _load(name: str) -> str | None:

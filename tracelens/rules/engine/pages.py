@@ -10,17 +10,17 @@ from pathlib import Path
 _WHY = "\n## Why it costs\n"
 
 
-def folder(*parts: str) -> Traversable:
-    """A folder that stands in the installed package, or beside it in a source checkout."""
-    package = resources.files("tracelens")
-    installed = package.joinpath(*parts)
-    return installed if installed.is_dir() else Path(str(package)).parent.joinpath(*parts)
+def _folder() -> Traversable:
+    installed = resources.files("tracelens") / "docs" / "rules"
+    if installed.is_dir():
+        return installed
+    return Path(str(resources.files("tracelens"))).parent / "docs" / "rules"
 
 
 @cache
 def page(rule: str) -> str:
     """The page of a rule as Markdown; ``rule`` is its id."""
-    return (folder("docs", "rules") / f"{rule}.md").read_text(encoding="utf-8")
+    return (_folder() / f"{rule}.md").read_text(encoding="utf-8")
 
 
 @cache
