@@ -52,11 +52,11 @@ def _laid(parts: list[Part], places: Iterator[int]) -> Iterator[tuple[Row | None
         yield None, {"at": places_in[0], "last": places_in[-1], "name": part[0]}
 
 
-def _check(folder: Path, parts: list[Part], *more: dict[str, Any]) -> None:
+def _check(folder: Path, parts: list[Part], *more: dict[str, Any], shapes: bool = True) -> None:
     laid = list(_laid(parts, count()))
     rows = [row for row, _ in laid if row is not None]
     frames = [found for row, found in laid if row is None]
-    events = [*written(rows), *more]
+    events = [*written(rows, shapes=shapes), *more]
     for depth, found in enumerate(reversed(frames)):  # those around others come last
         margin = 8 - 7 * depth / len(frames)
         begin, dur = 10 + 100 * found["at"] - margin, 100 * (found["last"] - found["at"]) + 20 + 2 * margin
@@ -101,6 +101,45 @@ def test_rows_of_two_streams_have_an_output_each(tmp_path: Path, rows: int, righ
         return f"Layer_{at}", [(f"Attention_{at}", [core, *outputs])]
 
     _check(tmp_path, [("Network_0", [layer(10), layer(20)])])
+
+
+@pytest.mark.parametrize(("between", "right"), [(2, "attention.output"), (0, "attention.other")])
+def test_a_scan_in_attention_stands_between_queries_and_output(
+    tmp_path: Path, between: int, right: str
+) -> None:
+    """GateLoopedAttention of lucidrains/gateloop-transformer: no softmax and no batched product."""
+    first = "attention.qkv" if between else "attention.other"
+    scan: list[Part] = [_row("attention.other", "aten::mul")] * between
+    attention: Part = (
+        "Attention_9",
+        [_product(first, "Linear_90"), *scan, _product(right, "Linear_91")],
+    )
+    _check(tmp_path, [("Network_0", [_layer(1), ("Layer_9", [attention])])])
+
+
+@pytest.mark.parametrize(("module", "right"), [("Linear", "residual"), ("Own", "attention.other")])
+def test_attention_adds_the_stream_behind_its_last_module(tmp_path: Path, module: str, right: str) -> None:
+    """MultiHeadAttention of jadore801120/attention-is-all-you-need-pytorch; a product that is no module can
+    have its bias added."""
+    parts: list[Part] = [
+        _product("attention.qkv", "Linear_90"),
+        _row("attention.core", "aten::_flash_attention_forward"),
+        _product("attention.output", f"{module}_91"),
+        _row(right, "aten::add"),
+        ("LayerNorm_9", [_row("norm", "aten::native_layer_norm")]),
+    ]
+    _check(tmp_path, [("Network_0", [_layer(1), ("Layer_9", [("Attention_9", parts)])])], shapes=False)
+
+
+def test_a_product_with_its_adapters_is_one_layer_of_an_mlp(tmp_path: Path) -> None:
+    """tuners/vera/layer.py of huggingface/peft: two more products in the module of each layer."""
+
+    def adapted(right: str, at: int) -> Part:
+        return f"Linear_{at}", [_product(right, f"Linear_{at + 1}"), *[_row(right, "aten::mm")] * 2]
+
+    act: Part = ("SiLU_9", [_row("mlp.activation", "aten::silu")])
+    products = [adapted("mlp.gate", 90), act, adapted("mlp.up", 93), adapted("mlp.down", 96)]
+    _check(tmp_path, [("Network_0", [_layer(1, ("MLP_1", products)), _layer(2)])])
 
 
 def test_attention_without_a_softmax_has_its_sums_between_queries_and_output(tmp_path: Path) -> None:

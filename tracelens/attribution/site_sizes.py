@@ -139,12 +139,8 @@ def of_mixture(trace: Trace, links: Links, rule: CodeArray) -> CodeArray:
 
 def batched_products(trace: Trace, links: Links, rule: CodeArray) -> BoolArray:
     """Per node: is it several products in one, of no one weight?"""
-    return _told(trace, links, rule == RULE_CODE["bmm"], _is_batched) > 0
-
-
-def _is_batched(dims: list[Any] | None) -> int:
-    first = dims[0] if dims else None
-    return int(isinstance(first, list) and len(first) == 3 and first[0] > 1)
+    bmm = rule == RULE_CODE["bmm"]
+    return _told(trace, links, bmm, lambda dims: int(_is_shape(x := (dims or [0])[0], 3) and x[0] > 1)) > 0
 
 
 def convolved_by_channel(trace: Trace, links: Links, rule: CodeArray) -> CodeArray:

@@ -23,8 +23,9 @@ from tracelens.attribution.site_sizes import (
     residual_sums,
 )
 from tracelens.attribution.written import as_written
-from tracelens.trace import BoolArray, CodeArray, Links, Trace, distinct_rows
+from tracelens.trace import BoolArray, CodeArray, IntArray, Links, Trace, distinct_rows
 
+_LATEST = np.iinfo(np.int64).max
 _GATED = 3  # products of a gated MLP
 
 
@@ -49,7 +50,8 @@ def operator_rules(trace: Trace, links: Links, again: BoolArray, backward: BoolA
     rule = np.where(links.is_op, rule_of_symbol[links.name], -1).astype(np.int32)
     rule = as_written(trace, links, rule, backward & ~again)
     # what dequantizes a weight and multiplies with it (MatMul4Bit of bitsandbytes) is a linear layer
-    rule[_right_around(links, rule, "quantize", "linear")] = RULE_CODE["linear"]
+    above = links.forest.above(links.forest.nearest(rule >= 0))[rule == RULE_CODE["linear"]]
+    rule[above[(above >= 0) & (rule[above] == RULE_CODE["quantize"])]] = RULE_CODE["linear"]
     around = links.forest.parent[again]
     while len(around := np.unique(around[around >= 0])):
         around = around[~again[around]]
@@ -83,16 +85,16 @@ def decide_sites(
     transformer = attention or bool(fused.any() or (paths.attention[attends] >= 0).any())
     transformer = transformer or _makes_queries_keys_and_values(paths, rule, outermost)
 
-    after_core = _after_core(links, paths, rule, innermost)
-    after_core = np.where(after_core < 0, _around_sums(trace, links, paths, rule, innermost), after_core)
+    after_core = _after_core(links, paths, rule)
+    around = _around_sums(trace, links, paths, rule, innermost, wanted & links.is_op)
+    after_core = np.where(after_core < 0, around, after_core)
     linears_after = _linears_after(trace, links, paths, rule, outermost, after_core)
     by_channel = convolved_by_channel(trace, links, rule)
     position, count, before_activation, after_activation = _in_mlp(
         links, paths, np.where(by_channel == 1, -1, rule), outermost
     )
     residual = residual_sums(trace, links, rule)
-    residual[_followed_by_linear(links, paths, rule, outermost)] = 0  # a stream is added behind the output
-    residual[_before_the_way_back(links, paths, rule)] = 0
+    _beside_products(links, paths, rule, residual)
     experts = _experts(paths, rule)
     batched = bool((rule == RULE_CODE["bmm"]).any())
     convolves, on_maps = _convolves(paths, rule), _blocks_on_maps(paths, rule)
@@ -223,54 +225,51 @@ def _situation(
     )
 
 
-def _right_around(links: Links, rule: CodeArray, outer: str, inner: str) -> CodeArray:
-    """Nodes of the rule ``outer`` whose work is the ``inner`` right inside of them."""
-    within = np.flatnonzero(rule == RULE_CODE[inner])
-    above = links.forest.above(links.forest.nearest(rule >= 0))[within]
-    above = above[above >= 0]
-    found: CodeArray = above[rule[above] == RULE_CODE[outer]]
-    return found
-
-
-def _after_core(links: Links, paths: Paths, rule: CodeArray, innermost: CodeArray) -> CodeArray:
+def _after_core(links: Links, paths: Paths, rule: CodeArray) -> CodeArray:
     """Per node: 1 when it begins after the core of its attention block, 0 before, -1 where there is none.
 
     The block is the attention module, or the attention operator itself where no module is named.
     The core begins with the fused operator, or with the softmax where attention is not fused.
     """
-    size = len(rule)
     core_ops = links.forest.outermost(rule == RULE_CODE["core"])
     block = np.where(paths.attention >= 0, paths.attention, core_ops)
-    softmax = rule == RULE_CODE["softmax"]
-    begin = np.full(size, np.iinfo(np.int64).max)
     # inside an unfused attention operator the softmax divides scores from values
-    for mask in (softmax & (block >= 0), (core_ops == np.arange(size)) & (block >= 0)):
-        nodes = np.flatnonzero(mask)
-        fresh = nodes[begin[block[nodes]] == np.iinfo(np.int64).max]
-        np.minimum.at(begin, block[fresh], links.ts_ns[fresh])
-    out = np.full(size, -1, np.int32)
-    inside = np.flatnonzero(block >= 0)
-    known = inside[begin[block[inside]] != np.iinfo(np.int64).max]
-    out[known] = links.ts_ns[known] > begin[block[known]]
-    return out
+    softmax, _ = _span(links, block, rule == RULE_CODE["softmax"])
+    fused, _ = _span(links, block, core_ops == np.arange(len(rule)))
+    begin = np.where(softmax < _LATEST, softmax, fused)[block]
+    return np.where(begin < _LATEST, links.ts_ns > begin, -1).astype(np.int32)
 
 
 def _around_sums(
-    trace: Trace, links: Links, paths: Paths, rule: CodeArray, innermost: CodeArray
+    trace: Trace, links: Links, paths: Paths, rule: CodeArray, innermost: CodeArray, launches: BoolArray
 ) -> CodeArray:
-    """Per linear layer of an attention block without a softmax, of linear attention (arXiv 2006.16236): 1
-    behind all its products of activations, 0 in front of them; -1 elsewhere."""
-    out = np.full(len(rule), -1, np.int32)
-    sums = np.flatnonzero(batched_products(trace, links, rule) & (paths.attention >= 0))
-    first, last = np.full(len(rule) + 1, np.iinfo(np.int64).max), np.zeros(len(rule) + 1, np.int64)
-    np.minimum.at(first, paths.attention[sums], links.ts_ns[sums])
-    np.maximum.at(last, paths.attention[sums], links.ts_ns[sums])
+    """Per linear layer of an attention block without a softmax: 1 behind all its products of activations, as
+    in linear attention (arXiv 2006.16236), 0 in front of them; -1 elsewhere. Where none is known, as of scans
+    (arXiv 2311.01927), they are what it launches between its first and its last module of one product."""
+    out, block, layer = np.full(len(rule), -1, np.int32), paths.attention, _of_product(paths)
     linear = np.where(innermost >= 0, rule[innermost], -1) == RULE_CODE["linear"]
-    nodes = np.flatnonzero(linear & (first < last)[paths.attention])
-    block, when = paths.attention[nodes], links.ts_ns[nodes]
-    out[nodes[when < first[block]]] = 0
-    out[nodes[when > last[block]]] = 1
+    sums = batched_products(trace, links, rule) & (block >= 0)
+    first, last = _span(links, block, linear & layer)
+    scans = launches & ~layer & (first[block] < links.ts_ns) & (links.ts_ns < last[block])
+    first, last = _span(links, block, sums | (scans & ~np.isin(block, block[sums])))
+    linear &= (first < last)[block]
+    out[linear & (links.ts_ns < first[block])] = 0
+    out[linear & (links.ts_ns > last[block])] = 1
     return out
+
+
+def _span(links: Links, block: CodeArray, some: BoolArray) -> tuple[IntArray, IntArray]:
+    """Per block when the first and the last of some of its nodes begin; behind all for what is in none."""
+    nodes = np.flatnonzero(some & (block >= 0))
+    first, last = np.full(len(block) + 1, _LATEST), np.full(len(block) + 1, -_LATEST)
+    np.minimum.at(first, block[nodes], links.ts_ns[nodes])
+    np.maximum.at(last, block[nodes], links.ts_ns[nodes])
+    return first, last
+
+
+def _of_product(paths: Paths) -> BoolArray:
+    """Per node: is the module around it one of one product?"""
+    return np.array([is_of_product(path) for path in paths.paths] + [False])[paths.of_node]
 
 
 def _linears_after(
@@ -280,7 +279,9 @@ def _linears_after(
     rows of each stream have one (to_out and to_add_out of huggingface/diffusers): those are one layer."""
     own = np.arange(len(rule))
     linear = (rule == RULE_CODE["linear"]) & (outermost == own) & (after_core == 1) & (paths.attention >= 0)
-    nodes = np.flatnonzero(linear)
+    nodes = np.flatnonzero(linear)  # and a module that is called several times is one
+    called = np.where(_of_product(paths), -1 - links.name[paths.context], own)[nodes]
+    nodes = nodes[np.unique(np.stack([paths.attention[nodes], called]), axis=1, return_index=True)[1]]
     count = np.bincount(paths.attention[nodes], minlength=len(rule)).astype(np.int32)
     sizes: dict[int, list[tuple[int, ...]]] = {}
     for node in nodes[count[paths.attention[nodes]] > 1].tolist():
@@ -291,13 +292,16 @@ def _linears_after(
     return np.where(paths.attention >= 0, count[paths.attention], 0).astype(np.int32)
 
 
-def _followed_by_linear(links: Links, paths: Paths, rule: CodeArray, outermost: CodeArray) -> BoolArray:
-    """Per node: does a linear layer of its attention block begin behind it?"""
-    linear = np.flatnonzero((rule == RULE_CODE["linear"]) & (outermost == np.arange(len(rule))))
-    linear = linear[paths.attention[linear] >= 0]
-    last = np.full(len(rule) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(last, paths.attention[linear], links.ts_ns[linear])
-    return (paths.attention >= 0) & (last[paths.attention] > links.ts_ns)
+def _beside_products(links: Links, paths: Paths, rule: CodeArray, residual: CodeArray) -> None:
+    """A stream is added behind the products of its block: what is ahead of the last in attention, and between
+    two in an MLP, whose activation can be written out, adds something else. Without shapes what the block
+    adds by itself behind the last is the stream where that is a module, which adds its own bias."""
+    linear, layer, when = rule == RULE_CODE["linear"], _of_product(paths), links.ts_ns
+    for block in (paths.attention, paths.mlp):
+        first, last = _span(links, block, linear)
+        residual[((block is paths.attention) | (first[block] < when)) & (when < last[block])] = 0
+        of_module = np.isin(block, block[linear & layer & (block >= 0) & (when == last[block])])
+        residual[of_module & (paths.context == block) & (when > last[block]) & (residual < 0)] = 1
 
 
 def _in_mlp(
@@ -310,6 +314,11 @@ def _in_mlp(
     own = np.arange(size)
     inside = (outermost == own) & (paths.mlp >= 0)
     linear = inside & (rule == RULE_CODE["linear"])
+    holder = links.forest.outermost(_of_product(paths) & (paths.context == own) & (paths.mlp >= 0))
+    held = np.flatnonzero(linear & (holder >= 0))  # with its adapters' it is one layer
+    linear[held] = False
+    held = held[np.argsort(links.ts_ns[held], kind="stable")]
+    linear[held[np.unique(holder[held], return_index=True)[1]]] = True
     # on maps an MLP is two convolutions; beside linear layers a convolution is no layer of it
     convolved = inside & (rule == RULE_CODE["convolution"])
     linear |= convolved & ~np.isin(paths.mlp, paths.mlp[linear])
@@ -335,27 +344,15 @@ def _in_mlp(
     seen = np.cumsum(~is_linear)
     after[nodes] = (seen - np.repeat(seen[starts] - ~is_linear[starts], sizes)) > 0
     # what lies inside those operators shares their place, and what else a module of one product runs: a bias
-    of_product = np.array([is_of_product(path) for path in paths.paths] + [False])[paths.of_node]
     product = np.full(size + 1, -1, np.int32)
-    product[paths.context[linear & of_product]] = np.flatnonzero(linear & of_product)
-    home = np.where(of_product & (position < 0) & (outermost == own), product[paths.context], outermost)
+    product[holder[linear & (holder >= 0)]] = np.flatnonzero(linear & (holder >= 0))
+    home = np.where((holder >= 0) & (position < 0) & (outermost == own), product[holder], outermost)
     inner = np.flatnonzero((home >= 0) & (home != own))
     inner = inner[position[home[inner]] >= 0]
     position[inner], count[inner], before[inner], after[inner] = (
         column[home[inner]] for column in (position, count, before, after)
     )
     return position, count, before, after
-
-
-def _before_the_way_back(links: Links, paths: Paths, rule: CodeArray) -> BoolArray:
-    """Per node: is it in an MLP, between two of its products? An activation written out adds there."""
-    linear = (rule == RULE_CODE["linear"]) & (paths.mlp >= 0)
-    first = np.full(len(rule) + 1, np.iinfo(np.int64).max)
-    last = np.full(len(rule) + 1, np.iinfo(np.int64).min)
-    np.minimum.at(first, paths.mlp[linear], links.ts_ns[linear])
-    np.maximum.at(last, paths.mlp[linear], links.ts_ns[linear])
-    between: BoolArray = (first[paths.mlp] < links.ts_ns) & (links.ts_ns < last[paths.mlp])
-    return between
 
 
 def _plain_mlp(paths: Paths, rule: CodeArray, outermost: CodeArray) -> BoolArray:
