@@ -64,7 +64,7 @@ def rows(stack: Stack = "megatron") -> list[tuple[Row, bool]]:
             gpus, batch = int(one["gpus"]), int(one["global_batch"])
             count = batch * config.model.batch_ranks // gpus // int(one["micro_batch"])
             strategy = "fsdp" if one["strategy"] == "fsdp" else "zero1"
-            training = Training(gpus, strategy, "none", count, stack=stack)  # type: ignore[arg-type]
+            training = Training(gpus, strategy, "none", count, stack=stack, overlap=True)  # type: ignore[arg-type]
             speed = float(one["tokens_per_s_per_gpu"])
             row = Row(one["model"], one["gpu"], config, training, speed, 1.0, one["dtype"])
             found.append((replace(row, mfu=_mfu(row)), left_out(one)))

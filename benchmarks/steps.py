@@ -78,9 +78,14 @@ class Row:
     def terms(self, names: Sequence[str], base: Pace) -> npt.NDArray[np.float64]:
         """Shares of the measured step: of all else in ``base``, then by each constant of one."""
         zero = replace(base, **dict.fromkeys(names, 0.0))  # type: ignore[arg-type]
-        rest = self.step(zero).step_ms.mid or 0.0
-        each = [(self.step(replace(zero, **{name: 1.0})).step_ms.mid or 0.0) - rest for name in names]  # type: ignore[arg-type]
+        rest = _without_waits(self.step(zero))
+        each = [_without_waits(self.step(replace(zero, **{name: 1.0}))) - rest for name in names]  # type: ignore[arg-type]
         return np.array([rest, *each]) / self.step_ms
+
+
+def _without_waits(step: WholeStep) -> float:
+    """Its ms without those for the CPU, which are not linear in what the kernels take."""
+    return sum(part.time_ms.mid or 0.0 for part in step.parts if part.name != "waiting for the CPU")
 
 
 @cache

@@ -233,7 +233,7 @@ def test_the_cpu_launches_every_kernel_of_plain_pytorch(checkpoint: Any, in_laye
     found = step(Training(1, checkpoint=checkpoint), micro_batch=1, sequence=64)
     launches = L * in_layer + 3 + 4 * 5
     busy = sum(part.time_ms.mid for part in found.parts if part.name != "waiting for the CPU")
-    gaps = [max(0.0, launches * us / 1e3 - busy) for us in (7, 15, 150)]
+    gaps = [max(0.0, launches * us / 1e3 - busy) for us in (7, 50, 70)]
     assert span(found, "waiting for the CPU") == pytest.approx(tuple(gaps)) and gaps[1] > 0
 
 

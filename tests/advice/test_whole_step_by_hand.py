@@ -114,7 +114,7 @@ def test_rows_on_their_way_to_experts(
     size, calls = 2.0 * TOKENS * H, passes * ROUTED * 3 / 1e3
     least = calls * us("all_to_all", ep, size * places * (1 - none_there), in_node)
     most = calls * us("all_to_all", ep, size * TOP_K, in_node)
-    assert span(found, "experts' all-to-all") == pytest.approx((least, most, 1.3 * most))
+    assert span(found, "experts' all-to-all") == pytest.approx((least, most, 1.5 * 1.3 * most))
     assert found.expert_parallel == ep
 
 
@@ -207,7 +207,7 @@ def test_gemms_are_no_faster_than_their_own_low_end() -> None:
     ],
 )
 @pytest.mark.parametrize("batches", [1, 4])
-def test_the_cpu_takes_7_to_150_us_for_each_kernel(checkpoint: Any, launches: int, batches: int) -> None:
+def test_the_cpu_takes_7_to_70_us_for_each_kernel(checkpoint: Any, launches: int, batches: int) -> None:
     """GEMMs and attention are one each, experts 12 of a layer, and what moves bytes 5 of a layer.
 
     Recomputed: all that runs forward in layers, once more.
@@ -216,7 +216,7 @@ def test_the_cpu_takes_7_to_150_us_for_each_kernel(checkpoint: Any, launches: in
     tiny = replace(MIXTURE, hidden=16, heads=1, head_dim=16, ffn=16, vocab=16, dense_ffn=16)
     found = step_of(*parts, model=tiny, micro_batches=batches, checkpoint=checkpoint)
     busy = sum(part.time_ms.mid for part in found.parts if part.name != "waiting for the CPU")
-    gaps = [batches * launches * one / 1e3 - busy for one in (7, 15, 150)]
+    gaps = [batches * launches * one / 1e3 - busy for one in (7, 50, 70)]
     assert gaps[0] > 0 and span(found, "waiting for the CPU") == pytest.approx(tuple(gaps))
 
 

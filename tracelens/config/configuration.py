@@ -71,7 +71,7 @@ class Run:
     strategy: Strategy | None = None
     sequence_parallel: bool | None = None
     stack: Stack | None = None
-    overlap: bool = True  # of tensor-parallel exchanges with GEMMs, where the stack can
+    overlap: bool | None = None  # of tensor-parallel exchanges with GEMMs, where the stack can
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Training:
     micro_batches: int | None = None  # of one optimizer step, on each data-parallel GPU
     sequence_parallel: bool = False  # tensor-parallel ranks share what is between their GEMMs, too
     stack: Stack | None = None
-    overlap: bool = True  # of tensor-parallel exchanges with GEMMs, where the stack can
+    overlap: bool | None = None  # of tensor-parallel exchanges with GEMMs, where the stack can
 
     def checked(self) -> Training:
         """UsageError where it makes no sense."""
@@ -79,7 +79,7 @@ class Training:
             micro_batches=batches or 1,
             sequence_parallel=self.sequence_parallel or split,
             stack=stack,
-            overlap=self.overlap and run.overlap,
+            overlap=run.overlap if self.overlap is None else self.overlap,
         )
 
     def expert_groups(self, config: ModelConfig) -> int:

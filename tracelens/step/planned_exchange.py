@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from tracelens.config.model_config import ModelConfig
 from tracelens.config.training import Training
@@ -23,7 +24,8 @@ _DDP_BYTES = 4.0
 def tensor_parallel(planner: Planner, config: ModelConfig, training: Training, shown: float) -> Span:
     """Two all-reduces of the activations forward and two backward in each layer (three with cross-attention).
 
-    All of it is hidden, or none of it.
+    Sequence-parallel ranks gather and scatter in their place, and gather inputs again for their weights'
+    gradients (arXiv 2205.05198). All of it is hidden, or none of it.
 
     Experts that are dealt out whole need none; where they are cut as well, rows are exchanged. ``shown`` of
     it is not hidden.
@@ -31,7 +33,7 @@ def tensor_parallel(planner: Planner, config: ModelConfig, training: Training, s
     t = config.tp
     if t == 1:
         return Span.exactly(0.0, "model")
-    in_node, took = linked(planner.gpu.name, t), 0.0
+    in_node, took, again = linked(planner.gpu.name, t), 0.0, 0.0
     for stack, layout in planner.stacks(config):
         s = RankSizes.of(stack)
         routed = s.layers - (stack.dense_layers or 0) if layout.experts_per_token else 0
@@ -40,8 +42,13 @@ def tensor_parallel(planner: Planner, config: ModelConfig, training: Training, s
         attentions = s.layers if layout.cross is None else 2 * s.layers
         layers = attentions + (s.layers - routed) + routed * rows
         calls = (3 if training.checkpoint == "full" else 2) * layers * training.batches
-        took += calls * _exchanged(planner, "all_reduce", t, 2.0 * s.tokens * s.hidden, in_node)
-    return Span(0.0, shown * took, took, "model")
+        each = partial(_exchanged, planner, ranks=t, size=2.0 * s.tokens * s.hidden, in_node=in_node)
+        if training.sequence_parallel:
+            took += calls * (each("all_gather") + each("reduce_scatter"))
+            again += layers * training.batches * each("all_gather")
+        else:
+            took += calls * each("all_reduce")
+    return Span(0.0, shown * took, took + again, "model")
 
 
 def context_parallel(planner: Planner, config: ModelConfig, training: Training, attention_ms: float) -> Span:

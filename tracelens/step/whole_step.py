@@ -18,26 +18,10 @@ from tracelens.errors import InputError
 from tracelens.hardware.collectives import node_size, pcie_frac
 from tracelens.results import Span
 from tracelens.results.suggestions import Checkpoint, WholeStep, WholeStepPart
+from tracelens.step import paces, planned_exchange
 from tracelens.step.memory import memory_of
-from tracelens.step.paces import (
-    FITTED,
-    FITTED_MEGATRON,
-    NODES_FRAC,
-    RING,
-    Pace,
-    has_megatron,
-    is_blackwell,
-    of_both_stacks,
-    pace_of,
-)
+from tracelens.step.paces import Pace
 from tracelens.step.planned_change import PlannedStep, total
-from tracelens.step.planned_exchange import (
-    context_parallel,
-    data_parallel,
-    tensor_parallel,
-    to_experts,
-    to_stages,
-)
 from tracelens.step.planned_kernels import attention_calls, busiest_stage, cross_linears
 from tracelens.step.planned_step import Planner
 from tracelens.step.predicted import LOW_PRECISION
@@ -58,12 +42,17 @@ _AGAIN: dict[Checkpoint, dict[str, float]] = {
 _STREAM = frozenset({"norm", "residual", "embedding"})
 #: AdamW reads gradient, master weight and two moments and writes all but the gradient, in fp32.
 _OPTIMIZER_BYTES = 28.0
-#: us of CPU time of a kernel in plain PyTorch: low, mid, high. A guess from public profiler traces of eager
-#: PyTorch, which launch one in 14 to 50 us with the profiler in them; where the GPU needs longer, none shows.
-#: The most is transformers' trainer: 137 to 150, whatever the sequence (Qwen 1.8B, README of QwenLM/Qwen).
-_LAUNCH_US = (7.0, 15.0, 150.0)
-#: Kernels that plain PyTorch has for each of ``planned_kernels.Traffic``, casts among them.
-_SMALL_KERNELS = 5
+#: us of CPU time of a kernel; where the GPU needs longer, none shows. 36 to 60 in traces of DeepSeek-V3 and
+#: nanoGPT, the profiler in them; 52 to 57 and 67 in steps that take as long whatever the GPU has to do
+#: (QwenLM/Qwen's README, transformers; Megatron-Core on four and eight tensor-parallel GPUs).
+_LAUNCH_US = (7.0, 50.0, 70.0)
+#: Kernels for each of ``planned_kernels.Traffic``, casts among them: with LayerNorm or Megatron's own; with
+#: RMSNorm or rotary embeddings in plain PyTorch (58 and 158 a layer on an H100: benchmarks/gpu/results).
+_SMALL_KERNELS, _SMALL_IN_PYTHON = 5, {"forward": 11, "backward": 22}
+#: Transformer Engine's grouped GEMMs are one for each expert; up and down projection.
+_GEMMS_OF_EXPERT = {"forward": 2, "backward": 4}
+#: Experts of eight GPUs at a power law of 1.2 over even loads, in vLLM and TensorRT-LLM (aiconfigurator).
+_UNEVEN = 1.5
 #: Kernels of a layer of experts with grouped GEMMs: choosing, sorting, gathering, GEMMs, summing up. A guess.
 _EXPERT_KERNELS = 12
 
@@ -86,12 +75,13 @@ def whole_step(
     training = replace(asked, gpus=asked.gpus or _usual_gpus(planner.gpu.name, config)).checked()
     training = training.as_run(run, config)
     unlike, stage = _unlike(planner, config, training), busiest_stage(config)
-    pace = pace or pace_of(planner.gpu, unlike=bool(unlike), stack=training.stack or "plain")
-    pace = pace if training.overlap else replace(pace, tensor=1.0)
+    pace = pace or paces.pace_of(planner.gpu, unlike=bool(unlike), stack=training.stack or "plain")
+    if not training.overlap:  # Megatron-Core's default; its recipes say otherwise
+        pace = replace(pace, tensor=1.0 if training.overlap is False else (pace.tensor + 1.0) / 2)
     if config.cp > 1 and not _megatron(planner, training):
-        pace = replace(pace, attention=RING * pace.attention)
+        pace = replace(pace, attention=paces.RING * pace.attention)
     if config.decoder_layers and not (pace.fused or _megatron(planner, training)):
-        pace = of_both_stacks(pace)
+        pace = paces.of_both_stacks(pace)
     if config.model_ranks > 1:  # who shares layers has fused kernels, as Megatron-LM does, or plain ones
         pace = replace(pace, least_moved=1.0)
     present, data = planner.step(stage), training.data_ranks(config)
@@ -103,7 +93,8 @@ def whole_step(
     parts = {name: _within(time, pace) for name, time in parts.items()}
     parts |= _as_fast_as_kernels(parts, present, training)
     nodes = math.ceil((training.gpus or 1) / node_size(planner.gpu.name))
-    parts |= _waits(parts, _launches(present, training, 1 if pace.fused else _SMALL_KERNELS), nodes=nodes)
+    python = planner.layout.rope or planner.layout.rms
+    parts |= _waits(parts, _launches(present, training, python=python, fused=pace.fused), nodes=nodes)
     fitted = _has_fit(planner, config, training) and not unlike
     step_ms, share = total(parts.values()), training.batches / config.batch_ranks
     peak_ms = share * _operations(planner, config) / (_peak(planner) * 1e9)  # the fast ends of parts add up
@@ -112,24 +103,16 @@ def whole_step(
     tokens = share * sum(one.token_count or 0 for one, _ in planner.stacks(config))
     memory = memory_of(config, planner.layout, training)
     return WholeStep(
-        gpus=training.gpus or 1,
-        data_parallel=data,
-        tensor_parallel=config.tp,
-        strategy=training.strategy or "fsdp",
-        checkpoint=training.checkpoint or "none",
-        micro_batches=training.batches,
-        step_ms=step_ms,
-        tokens_per_s_per_gpu=_rate(tokens * 1e3, step_ms),
-        mfu_frac=_rate(peak_ms, step_ms),
+        gpus=training.gpus or 1, data_parallel=data, tensor_parallel=config.tp,
+        strategy=training.strategy or "fsdp", checkpoint=training.checkpoint or "none",
+        micro_batches=training.batches, step_ms=step_ms,
+        tokens_per_s_per_gpu=_rate(tokens * 1e3, step_ms), mfu_frac=_rate(peak_ms, step_ms),
         parts=[WholeStepPart(name, time, time.mid / step_ms.mid) for name, time in parts.items()],
         memory_gb=memory.whole / 1e9,
         notes=[*_assumed(asked, run, planner, config, training), *_notes(planner, config, training)],
-        expert_parallel=config.ep,
-        pipeline_parallel=config.pp,
-        virtual_stages=config.virtual_stages or 1,
-        context_parallel=config.cp,
-        stack=training.stack or "plain",
-    )
+        expert_parallel=config.ep, pipeline_parallel=config.pp, virtual_stages=config.virtual_stages or 1,
+        context_parallel=config.cp, stack=training.stack or "plain",
+    )  # fmt: skip
 
 
 def _usual_gpus(gpu: str, config: ModelConfig) -> int:
@@ -172,7 +155,9 @@ def _busy(planner: Planner, stage: ModelConfig, training: Training, pace: Pace) 
     """What every micro-batch takes on a stage."""
     found = dict(_kernels(planner.step(stage), pace, training))
     if stage.ep > 1:
-        found["experts' all-to-all"] = to_experts(planner, stage, training)
+        found["experts' all-to-all"] = planned_exchange.to_experts(planner, stage, training)
+        for name in found.keys() & {"experts", "experts' all-to-all"}:
+            found[name] = replace(found[name], high=_UNEVEN * found[name].high)
     return found
 
 
@@ -186,13 +171,13 @@ def _exchanged(
     parts = planner.step(stage).parts
     backward = sum(part.time_ms.mid for part in parts if part.role != "forward")
     scores = sum(part.time_ms.mid for part in parts if part.kind == "attention") * training.batches
-    found = tensor_parallel(planner, stage, training, pace.tensor)
-    found = found.joined(context_parallel(planner, stage, training, scores))
-    found = found.joined(data_parallel(planner, config, training, backward, pace))
+    found = planned_exchange.tensor_parallel(planner, stage, training, pace.tensor)
+    found = found.joined(planned_exchange.context_parallel(planner, stage, training, scores))
+    found = found.joined(planned_exchange.data_parallel(planner, config, training, backward, pace))
     if config.pp == 1:
         yield "communication", found
         return
-    yield "communication", found.joined(to_stages(planner, config, training))
+    yield "communication", found.joined(planned_exchange.to_stages(planner, config, training))
     yield "pipeline bubble", _bubble(planner, config, training, pace)
 
 
@@ -204,7 +189,12 @@ def _bubble(planner: Planner, config: ModelConfig, training: Training, pace: Pac
     """
     one, stage = replace(training, micro_batches=1), busiest_stage(config)
     whole, here = (
-        total((*_busy(planner, x, one, pace).values(), tensor_parallel(planner, x, one, pace.tensor)))
+        total(
+            (
+                *_busy(planner, x, one, pace).values(),
+                planned_exchange.tensor_parallel(planner, x, one, pace.tensor),
+            )
+        )
         for x in (replace(config, pipeline_parallel=None), stage)
     )
     turns = config.virtual_stages or 1
@@ -254,16 +244,19 @@ def _optimizer(planner: Planner, config: ModelConfig, training: Training, data: 
     return Span.exactly(_OPTIMIZER_BYTES * held / bandwidth / 1e6, "model")
 
 
-def _launches(present: PlannedStep, training: Training, small: int) -> float:
-    """Kernels of a step, ``small`` of them for each of ``planned_kernels.Traffic``."""
-    layers = present.model.all_layers / (2 if present.model.decoder_layers else 1)  # of a stack
-    found = 0.0
+def _launches(present: PlannedStep, training: Training, *, python: bool, fused: bool) -> float:
+    """Kernels of a step; a layer that GPUs share has four collectives, with sequence parallelism ten."""
+    model, own = present.model, training.stack == "megatron"
+    layers = model.all_layers / (2 if model.decoder_layers else 1)  # of a stack
+    found = (10.0 if training.sequence_parallel else 4.0) * layers if model.tp > 1 else 0.0
     for part in present.parts:
         many: float = part.calls
         if part.kind == "bytes":
-            many = small * (1 if part.component in _OUTSIDE else layers)
+            small = _SMALL_IN_PYTHON[part.role] if python and not own else _SMALL_KERNELS
+            many = (1 if fused else small) * (1 if part.component in _OUTSIDE else layers)
         elif part.kind == "experts":
-            many = _EXPERT_KERNELS * part.calls
+            held = part.sizes[3] if own else 0
+            many = (_EXPERT_KERNELS + _GEMMS_OF_EXPERT[part.role] * held) * part.calls
         found += many * (1.0 + _again(part, training))
     return found * training.batches
 
@@ -274,7 +267,7 @@ def _waits(parts: dict[str, Span], launches: float, *, nodes: int) -> dict[str, 
     gaps = [max(0.0, launches * each / 1e3 - busy) for each in _LAUNCH_US]
     found = {"waiting for the CPU": Span(gaps[0], gaps[1], gaps[2], "heuristic")} if gaps[2] else {}
     if nodes > 1:
-        found["waiting for other nodes"] = Span.exactly(NODES_FRAC * math.log2(nodes) * busy, "model")
+        found["waiting for other nodes"] = Span.exactly(paces.NODES_FRAC * math.log2(nodes) * busy, "model")
     return found
 
 
@@ -333,13 +326,13 @@ def _unlike(planner: Planner, config: ModelConfig, training: Training) -> list[s
 def _has_fit(planner: Planner, config: ModelConfig, training: Training) -> bool:
     """Were there steps of such decoders on this GPU to fit?"""
     if _megatron(planner, training):
-        return planner.gpu.name in FITTED_MEGATRON
-    return planner.gpu.name in FITTED and config.pp == 1
+        return planner.gpu.name in paces.FITTED_MEGATRON
+    return planner.gpu.name in paces.FITTED and config.pp == 1
 
 
 def _megatron(planner: Planner, training: Training) -> bool:
     """Is the pace that of published steps of Megatron-Core?"""
-    return training.stack == "megatron" and has_megatron(planner.gpu)
+    return training.stack == "megatron" and paces.has_megatron(planner.gpu)
 
 
 def _assumed(
@@ -351,22 +344,22 @@ def _assumed(
     if config.pp > 1 and asked.micro_batches is None and run.global_batch is None:
         yield words.ONE_MICRO_BATCH
     if (asked.stack or run.stack) is None and training.stack == "plain":
-        yield words.STACK_ASSUMED + (words.MEGATRON_TOO if has_megatron(planner.gpu) else "")
+        yield words.STACK_ASSUMED + (words.MEGATRON_TOO if paces.has_megatron(planner.gpu) else "")
 
 
 def _notes(planner: Planner, config: ModelConfig, training: Training) -> Iterator[str]:
     if _megatron(planner, training):
         yield words.AS_MEGATRON
-        if planner.gpu.name not in FITTED_MEGATRON:
+        if planner.gpu.name not in paces.FITTED_MEGATRON:
             yield words.gpu_unfitted(planner.gpu.title)
     elif training.stack == "compiled":
         yield words.AS_COMPILED
-    elif is_blackwell(planner.gpu):
+    elif paces.is_blackwell(planner.gpu):
         yield words.blackwell_unfitted(planner.gpu.title)
         if (training.gpus or 1) > 1:
             yield words.FAST_END_HIDES
     else:
-        fitted, fast = planner.gpu.name in FITTED, words.fast_end(training.gpus or 1)
+        fitted, fast = planner.gpu.name in paces.FITTED, words.fast_end(training.gpus or 1)
         yield words.AS_PUBLISHED if fitted else words.gpu_unfitted(planner.gpu.title)
         yield f"{words.MEGATRON_AS_PLAIN}; {fast}" if training.stack == "megatron" else fast
     yield from _unlike(planner, config, training)
