@@ -49,8 +49,7 @@ _LAUNCH_US = (7.0, 50.0, 70.0)
 #: Kernels for each of ``planned_kernels.Traffic``, casts among them: with LayerNorm or Megatron's own; with
 #: RMSNorm or rotary embeddings in plain PyTorch (58 and 158 a layer on an H100: benchmarks/gpu/results).
 _SMALL_KERNELS, _SMALL_IN_PYTHON = 5, {"forward": 11, "backward": 22}
-#: Transformer Engine's grouped GEMMs are one for each expert; up and down projection.
-_GEMMS_OF_EXPERT = {"forward": 2, "backward": 4}
+_GEMMS_OF_EXPERT = {"forward": 2, "backward": 4}  # Transformer Engine's grouped GEMMs: up and down
 #: Experts of eight GPUs at a power law of 1.2 over even loads, in vLLM and TensorRT-LLM (aiconfigurator).
 _UNEVEN = 1.5
 #: Kernels of a layer of experts with grouped GEMMs: choosing, sorting, gathering, GEMMs, summing up. A guess.
