@@ -107,6 +107,19 @@ def test_helpers_give_the_tables_of_one_process(
     assert contents(trace) == whole
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 6])
+def test_strings_are_coded_in_the_order_of_the_file_whoever_decodes_first(
+    tmp_path: Path, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is decoded here while helpers are busy, which is a matter of luck, gets no codes before theirs."""
+    set_block(monkeypatch, 5000)
+    alone = read(tmp_path, TEXT, processes=1)
+    monkeypatch.setattr(pool, "AHEAD", ahead)
+    helped = read(tmp_path, TEXT, processes=3)
+    assert (list(helped.symbols), helped.threads) == (list(alone.symbols), alone.threads)
+    assert helped.ops.inputs.tolist() == alone.ops.inputs.tolist()
+
+
 def test_damage_is_told_at_the_same_place_with_helpers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
