@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.browser import devtools
+from tests.browser.conftest import Open
 from tests.compare.test_folders import hostile as hostile_folders
-from tests.kept import analyzed
 from tests.render import asked_report, large_report
 from tests.render.sample_report import HOSTILE
 from tracelens.render.compare_html import render_compare_html
@@ -18,13 +17,8 @@ from tracelens.render.html import render_html
 from tracelens.render.limits import WHOLE
 from tracelens.render.markdown import render_report_markdown
 
-ROOT = Path(__file__).resolve().parents[2]
-TRACES = sorted((ROOT / "sample_traces").glob("*.json.gz")) + sorted(
-    (ROOT.parent / "shared" / "traces").glob("*.json.gz")
-)
 ROWS = "[...document.querySelectorAll('#gemms tbody tr')]"
 SECTIONS = ("h-findings", "h-what_if", "h-search", "h-explorer", "h-components", "h-layer", "h-waits")
-Show = Callable[..., devtools.Page]
 
 
 def _quiet(page: devtools.Page) -> None:
@@ -36,7 +30,7 @@ def _quiet(page: devtools.Page) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_hostile_names_are_text_in_every_section(show: Show, width: int) -> None:
+def test_hostile_names_are_text_in_every_section(show: Open, width: int) -> None:
     page = show(render_html(asked_report.hostile()), width=width)
     _quiet(page)
     for name in SECTIONS:
@@ -49,7 +43,7 @@ def test_hostile_names_are_text_in_every_section(show: Show, width: int) -> None
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_hostile_names_are_text_in_a_comparison_of_folders(show: Show, tmp_path: Path, width: int) -> None:
+def test_hostile_names_are_text_in_a_comparison_of_folders(show: Open, tmp_path: Path, width: int) -> None:
     page = show(render_compare_html(hostile_folders(tmp_path)), width=width)
     _quiet(page)
     assert "onerror=alert(1)" in page.run("document.body.textContent")
@@ -65,7 +59,7 @@ def test_hostile_names_are_text_in_markdown() -> None:
     assert "](http" not in outside.replace("\\](", "").replace("\\]\\(", "")
 
 
-def test_without_script_every_section_that_can_be_asked_for_stands(show: Show) -> None:
+def test_without_script_every_section_that_can_be_asked_for_stands(show: Open) -> None:
     page = show(render_html(asked_report.asked()), scripts=False)
     document = page.call("DOM.getDocument", depth=0)["root"]["nodeId"]
     for folded in page.call("DOM.querySelectorAll", nodeId=document, selector="details")["nodeIds"]:
@@ -79,7 +73,7 @@ def test_without_script_every_section_that_can_be_asked_for_stands(show: Show) -
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-def test_a_link_to_a_finding_of_one_line_unfolds_the_table(show: Show, scripts: bool) -> None:
+def test_a_link_to_a_finding_of_one_line_unfolds_the_table(show: Open, scripts: bool) -> None:
     count = WHOLE + 40
     page = show(render_html(large_report.large(18, count)), f"#f{count}", scripts=scripts)
     document = page.call("DOM.getDocument", depth=0)["root"]["nodeId"]
@@ -87,23 +81,14 @@ def test_a_link_to_a_finding_of_one_line_unfolds_the_table(show: Show, scripts: 
     assert page.call("DOM.getBoxModel", nodeId=node)["model"]["height"] > 10
 
 
-def test_the_largest_page_sorts_filters_and_fits(show: Show) -> None:
+def test_the_largest_page_sorts_filters_and_fits(show: Open) -> None:
     page = show(render_html(large_report.large(5000, 500)), width=360)
     _quiet(page)
     assert page.run("document.documentElement.scrollWidth") <= 360
-    _sorts_and_filters(page)
+    sorts_and_filters(page)
 
 
-@pytest.mark.parametrize("trace", TRACES, ids=lambda path: path.name.split(".")[0])
-def test_the_table_of_a_real_trace_sorts_and_filters(show: Show, trace: Path) -> None:
-    page = show(render_html(analyzed(trace).report))
-    if page.run(f"{ROWS}.length") == 0:
-        pytest.skip("no GEMM in it")
-    _sorts_and_filters(page)
-    assert page.complaints() == []
-
-
-def _sorts_and_filters(page: devtools.Page) -> None:
+def sorts_and_filters(page: devtools.Page) -> None:
     before = sorted(page.run(f"{ROWS}.map(row => row.id)"))
     columns = page.run("document.querySelectorAll('#gemms thead th').length")
     for column in range(columns):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.browser import devtools
-from tests.browser.conftest import Open
+from tests.browser.conftest import Open, engine, violations
+from tests.browser.test_browser_hostile import sorts_and_filters
 from tests.kept import analyzed
 from tests.render import sample_report
 from tests.synthetic import ModelSpec, Options, build
@@ -39,22 +40,19 @@ def test_no_console_message_no_dialog_and_no_request_but_the_file_itself(opened:
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=lambda path: path.name.split(".")[0])
-def test_the_page_of_a_real_trace_is_quiet_offline_and_readable(
-    browser: devtools.Browser, tmp_path: Path, trace: Path
-) -> None:
-    """One after another light and dark; below every kind of page in both."""
-    dark = bool(TRACES.index(trace) % 2)
-    path = tmp_path / "page.html"
-    path.write_text(render_html(analyzed(trace).report), encoding="utf-8")
-    page = devtools.Page(browser, dark=dark)
-    try:
-        page.open(path)
-        page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
-        assert page.complaints() == []
-        assert [url.rsplit("/", 1)[-1] for url in page.requests()] == ["page.html"]
-        assert page.run(CONTRAST)["bad"] == []
-    finally:
-        page.close()
+def test_the_page_of_a_real_trace_is_quiet_offline_readable_and_alive(show: Open, trace: Path) -> None:
+    """One after another light and dark, narrow and wide; below every kind of page in all of them."""
+    at = TRACES.index(trace)
+    page = show(render_html(analyzed(trace).report), dark=bool(at % 2), width=(360, 1280)[at // 2 % 2])
+    page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.complaints() == []
+    assert [url.rsplit("/", 1)[-1] for url in page.requests()] == ["page.html"]
+    assert page.run(CONTRAST)["bad"] == []
+    if engine():
+        assert violations(page) == []
+    if page.run(f"{ROWS}.length"):
+        sorts_and_filters(page)
+    assert page.complaints() == []
 
 
 def test_a_hostile_trace_comes_out_as_text(browser: devtools.Browser, tmp_path: Path) -> None:
