@@ -18,12 +18,7 @@ from tracelens.results import Coverage, GemmRow, Report, Summary, TraceInfo
 from tracelens.results.waiting import busy_frac, saving_of, step_bound
 from tracelens.rules import Advice
 from tracelens.trace import BoolArray, Trace
-from tracelens.trace.metadata import (
-    cuda_version,
-    rank_and_world,
-    torch_version,
-    unprofiled_times,
-)
+from tracelens.trace.metadata import cuda_version, rank_and_world, torch_version, unprofiled_times
 from tracelens.words import PHASES
 
 #: Of GEMM time without FLOPs: the utilization is that much too low at most. Of GPU time that a reference

@@ -12,14 +12,7 @@ from tracelens.render import search
 from tracelens.render.console import Out
 from tracelens.render.text import clean
 from tracelens.results import ShapePick
-from tracelens.results.suggestions import (
-    Checkpoint,
-    ComponentTime,
-    Stack,
-    Suggestions,
-    TimeIs,
-    WholeStep,
-)
+from tracelens.results.suggestions import Checkpoint, ComponentTime, Stack, Suggestions, TimeIs, WholeStep
 from tracelens.words import per_step
 
 _COMPONENTS = 8

@@ -11,14 +11,7 @@ from tracelens.rules.engine.candidate import Candidate, Shared
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.dimensions import TARGET, Target, flops_growth
-from tracelens.rules.evidence.misfits import (
-    WIDER_MLP,
-    Case,
-    cases_of,
-    mlp_parameters,
-    need_misfits,
-    owner,
-)
+from tracelens.rules.evidence.misfits import WIDER_MLP, Case, cases_of, mlp_parameters, need_misfits, owner
 from tracelens.rules.evidence.vocabulary import vocabulary_shared
 
 _EFFORT: Mapping[str | None, Effort] = {"ffn": "retrain", "hidden": "retrain"}

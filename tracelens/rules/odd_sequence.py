@@ -10,14 +10,7 @@ from tracelens.rules.engine.candidate import Candidate, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import need_step_ms
 from tracelens.rules.engine.rule import Rule
-from tracelens.rules.engine.trials import (
-    GAIN_FRAC,
-    Trial,
-    nearly_best,
-    need_likely,
-    savings,
-    try_values,
-)
+from tracelens.rules.engine.trials import GAIN_FRAC, Trial, nearly_best, need_likely, savings, try_values
 from tracelens.rules.evidence.dimensions import Target, flops_growth
 from tracelens.rules.evidence.lengths import BLOCK, bounds_of, near, need_length, saw_of
 from tracelens.rules.evidence.misfits import Case, case_of

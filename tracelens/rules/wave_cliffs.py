@@ -7,25 +7,12 @@ from collections.abc import Sequence
 from tracelens.numbers import pct, plural, sig
 from tracelens.results import GemmRow
 from tracelens.rules.engine.bounds import Bound, bound_of_row, name
-from tracelens.rules.engine.candidate import (
-    Answer,
-    Candidate,
-    absent,
-    could_not_run,
-    not_applicable,
-    passed,
-)
+from tracelens.rules.engine.candidate import Answer, Candidate, absent, could_not_run, not_applicable, passed
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import need_dimensions, need_step_ms, not_known
 from tracelens.rules.engine.rows import enough, gemms_of, is_packed, time_of
 from tracelens.rules.engine.rule import Rule
-from tracelens.rules.engine.trials import (
-    GAIN_FRAC,
-    need_likely,
-    savings,
-    took_and_lost,
-    try_values,
-)
+from tracelens.rules.engine.trials import GAIN_FRAC, need_likely, savings, took_and_lost, try_values
 
 #: Neighbours: within a quarter of the micro-batch, at least one and at most four on each side.
 _LEAST, _MOST, _SHARE = 1, 4, 4

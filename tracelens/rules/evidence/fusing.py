@@ -14,14 +14,7 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes, need_kernels, need_model, need_nvidia, need_others
 from tracelens.rules.engine.rows import of_step, time_of, took
 from tracelens.rules.engine.simulated import pays
-from tracelens.rules.evidence.attention_chain import (
-    PRODUCTS,
-    Chain,
-    chain_of,
-    cores_of,
-    masks_of,
-    unusual_of,
-)
+from tracelens.rules.evidence.attention_chain import PRODUCTS, Chain, chain_of, cores_of, masks_of, unusual_of
 from tracelens.rules.evidence.fused_attention import FEWEST_QUERIES, CoreCalls, FusedCalls, Mask, fused_time
 from tracelens.step.present import micro_batches_of
 
