@@ -78,12 +78,7 @@ def bounded_fields(
     if bounds is None:
         said = kernel.sizes and {"shape_note": words.compiled_in(kernel.sizes), "shape_known": "bounded"}
         return empty | (said or {})
-    return empty | {
-        "batch": bounds.batch,
-        "m_range": bounds.m,
-        "n_range": bounds.n,
-        "shape_known": "bounded",
-    }
+    return empty | {"batch": bounds.batch, "m_range": bounds.m, "n_range": bounds.n, "shape_known": "bounded"}
 
 
 _EMPTY: dict[str, Any] = {

@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     Compared = Comparison | FolderComparison
 
 
-_GROUPS = {
-    "Outputs": ("json", "markdown", "html", "redact", "quiet"),
-    **GATES,
-}
+_GROUPS = {"Outputs": ("json", "markdown", "html", "redact", "quiet"), **GATES}
 
 
 @click.command(cls=Grouped, groups=_GROUPS, short_help="Did a change help, and where: BEFORE against AFTER.")

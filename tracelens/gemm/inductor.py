@@ -177,11 +177,7 @@ _PAIRS = (
     ("embedding", known.EMBEDDING, known.EMBEDDING_BACKWARD),
     ("dropout", known.DROPOUT, known.DROPOUT_BACKWARD),
     ("activation", known.ACTIVATION, known.ACTIVATION_BACKWARD - {"threshold_backward"}),
-    (
-        "loss",
-        known.LOG_SOFTMAX | known.OTHER_LOSS,
-        known.LOG_SOFTMAX_BACKWARD | known.OTHER_LOSS_BACKWARD,
-    ),
+    ("loss", known.LOG_SOFTMAX | known.OTHER_LOSS, known.LOG_SOFTMAX_BACKWARD | known.OTHER_LOSS_BACKWARD),
 )
 _SINGLE = (
     ("add", frozenset({"add", "iadd"})),

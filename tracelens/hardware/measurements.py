@@ -176,10 +176,7 @@ def user_file(gpu: str) -> Path:
 
 Measured = TypeVar("Measured", GemmMeasurement, AttentionMeasurement)
 
-_TABLES: Mapping[str, type[Any]] = {
-    "gemms": GemmMeasurement,
-    "attention": AttentionMeasurement,
-}
+_TABLES: Mapping[str, type[Any]] = {"gemms": GemmMeasurement, "attention": AttentionMeasurement}
 
 
 def _encode(measurements: Measurements) -> dict[str, Any]:

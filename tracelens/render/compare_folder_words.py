@@ -176,11 +176,7 @@ def _shares(result: FolderComparison) -> str:
     return "; ".join(parts) + (f" (medians over {many} pairs)." if many > 1 else ".")
 
 
-_PART_WORDS = {
-    "idle": "idle",
-    "computing": "computing",
-    "exposed_communication": "in exposed communication",
-}
+_PART_WORDS = {"idle": "idle", "computing": "computing", "exposed_communication": "in exposed communication"}
 
 
 def _outliers(result: FolderComparison) -> list[str]:

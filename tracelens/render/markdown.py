@@ -89,15 +89,7 @@ def _diff(one: Finding, report: Report) -> list[str]:
     title = f"**{escape(f'{one.rule} {one.title}')}**"
     saw = [escape(one.saw), ""] if one.saw else []
     saw += [escape(costs.finding_line(one, None)), ""]
-    return [
-        title,
-        "",
-        *saw,
-        *fenced(one.fix[:_DIFF_LINES]),
-        "",
-        *more,
-        *([""] if more else []),
-    ]
+    return [title, "", *saw, *fenced(one.fix[:_DIFF_LINES]), "", *more, *([""] if more else [])]
 
 
 def _step(report: Report) -> list[str]:

@@ -260,8 +260,7 @@ class CommunicationRow:
     ] = 0.0
     unaligned_bytes: Annotated[int | None, says("such a share, of the call that is exposed longest")] = None
     uneven_frac: Annotated[
-        float | None,
-        says("of an all-to-all with a size for each rank: the largest over the mean, less one"),
+        float | None, says("of an all-to-all with a size for each rank: the largest over the mean, less one")
     ] = None
 
     @property

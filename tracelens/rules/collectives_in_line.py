@@ -9,10 +9,7 @@ from tracelens.rules.engine.rows import of_step
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.exchanges import need_exchanges
 
-_ASYNC = [
-    "- dist.{name}(...)",
-    "+ work = dist.{name}(..., async_op=True)  # work.wait() before it is read",
-]
+_ASYNC = ["- dist.{name}(...)", "+ work = dist.{name}(..., async_op=True)  # work.wait() before it is read"]
 _PREFETCH = [
     "+ block.set_modules_to_forward_prefetch([next_block])",
     "+ block.set_modules_to_backward_prefetch([previous_block])",
@@ -46,7 +43,7 @@ class CollectivesInLine(Rule):
             ),
             fix=_PREFETCH if sharded else [line.format(name=held[0].collective) for line in _ASYNC],
             caveats=[
-                "How much the computation hides is not known: GEMMs beside a collective run slower (TL118).",
+                "How much the computation hides is not known: GEMMs beside a collective run slower (TL118)."
             ],
             confidence="medium",
             effort="code",

@@ -60,7 +60,7 @@ def _grouped(facts: StepFacts, mixture: Mixture) -> Candidate | None:
             (
                 "torch.nn.functional.grouped_mm takes bf16 with weights stacked by expert and tokens sorted"
                 " by expert; transformers: experts_implementation='grouped_mm', Megatron: --moe-grouped-gemm."
-            ),
+            )
         ],
         counts="kernels",
         confidence="medium",

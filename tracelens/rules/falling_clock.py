@@ -49,10 +49,7 @@ class FallingClock(Rule):
                 f" differ by 2.4%, too).{_sampled([fastest, most])}"
             ),
             fix=["# while it runs: nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PERFORMANCE"],
-            caveats=[
-                *_doubts(fastest, most),
-                "Kernels besides GEMMs and attention are not counted.",
-            ],
+            caveats=[*_doubts(fastest, most), "Kernels besides GEMMs and attention are not counted."],
             confidence="medium",
             effort="config",
             gemms=[row for row in facts.gemms if row.clock_ms_per_step > 0],

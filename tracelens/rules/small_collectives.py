@@ -73,10 +73,7 @@ def _judged(facts: StepFacts, rows: Sequence[tuple[CommunicationRow, float, int]
 
 def _candidate(facts: StepFacts, found: Sequence[_Many]) -> Candidate:
     calls, most = sum(one.calls for one in found), max(found, key=lambda one: one.saved_ms)
-    exposed, saved = (
-        sum(one.row.exposed_ms_per_step for one in found),
-        sum(one.saved_ms for one in found),
-    )
+    exposed, saved = (sum(one.row.exposed_ms_per_step for one in found), sum(one.saved_ms for one in found))
     return Candidate(
         name="buckets",
         title=f"Exchange {most.row.purpose} in buckets: {calls:.0f} small calls {facts.per_step}",

@@ -59,10 +59,7 @@ def _candidate(facts: StepFacts, adam: list[OtherRow], now: float, fused: float)
             f"{count(calls_of(adam))} kernels {facts.per_step} of {plural(len(adam), 'operation')} update the"
             f" parameters, in {ms(now)} ({of_step(now, facts)})."
         ),
-        fix=[
-            "- optimizer = torch.optim.Adam(...)",
-            "+ optimizer = torch.optim.Adam(..., fused=True)",
-        ],
+        fix=["- optimizer = torch.optim.Adam(...)", "+ optimizer = torch.optim.Adam(..., fused=True)"],
         caveats=[
             "Keep the class (Adam or AdamW) and its other arguments: fused=True alone is new.",
             "torch.compile(optimizer.step) fuses as well, also optimizers that have no fused kernel.",

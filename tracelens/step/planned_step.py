@@ -119,10 +119,7 @@ class Planner:
     def vocab(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden and vocab."""
         stack, _ = self.stacks(config)[-1]
-        return (
-            *self._linears(kernels.logits_linear(stack)),
-            *self._moved(kernels.vocab_traffic(stack)),
-        )
+        return (*self._linears(kernels.logits_linear(stack)), *self._moved(kernels.vocab_traffic(stack)))
 
     def stacks(self, config: ModelConfig) -> tuple[tuple[ModelConfig, Layout], ...]:
         """Each stack of layers, with how it is built."""

@@ -406,10 +406,7 @@ def _split(product: Product, now: ModelConfig, outputs: int) -> list[Product]:
         return [product]
     m, n, k = (_KV if dim.text == "a*d" else dim for dim in dims)
     if outputs and row.calls == 3 * outputs:
-        return [
-            replace(product, weight=1 / 3, others=()),
-            Product(row, m, n, k, product.batch, weight=2 / 3),
-        ]
+        return [replace(product, weight=1 / 3, others=()), Product(row, m, n, k, product.batch, weight=2 / 3)]
     if outputs and row.calls == outputs:
         return [replace(product, others=())]
     return [replace(product, others=((m, n, k),))]

@@ -175,10 +175,7 @@ _TABLE: dict[tuple[str, str, bool], _Figures] = {
     ),
 }
 #: fp32 through the memory-efficient kernels, of a third of the tf32 peak.
-_EFFICIENT_FP32 = {
-    False: _Figures({64: 0.75}, 1.0, _FP32),
-    True: _Figures({64: 0.645}, 0.6, _FP32),
-}
+_EFFICIENT_FP32 = {False: _Figures({64: 0.75}, 1.0, _FP32), True: _Figures({64: 0.645}, 0.6, _FP32)}
 #: FlashAttention-3 forward in fp8, of the fp8 peak. A tile also transposes V, which costs it blocks.
 _FLASH3_FP8 = _Figures({64: 0.86, 256: 0.84}, 3.0, _FA3_FP8)
 #: Where no figure was found: (backend, generation) -> (backend, generation, factor) of one that is like it.

@@ -92,10 +92,7 @@ def _products(call: AttentionProblem) -> tuple[_Product, ...]:
     q, k, d = call.seq_q, call.seq_k, call.head_dim
     v = call.value_dim or d
     if not call.backward:
-        return (
-            _Product("scores", q, k, d, "TN", "q k^T"),
-            _Product("values", q, v, k, "NN", "p v"),
-        )
+        return (_Product("scores", q, k, d, "TN", "q k^T"), _Product("values", q, v, k, "NN", "p v"))
     return (
         _Product("grad v", k, v, q, "NT", "p^T grad_out"),
         _Product("grad p", q, k, v, "TN", "grad_out v^T"),

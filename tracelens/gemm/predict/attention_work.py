@@ -39,14 +39,7 @@ def visible_pairs(seq_q: int, seq_k: int, *, causal: bool, window: int | None) -
 
 
 def blocks(
-    seq_q: int,
-    seq_k: int,
-    *,
-    causal: bool,
-    window: int | None,
-    block_q: int,
-    block_k: int,
-    backward: bool,
+    seq_q: int, seq_k: int, *, causal: bool, window: int | None, block_q: int, block_k: int, backward: bool
 ) -> HeadBlocks:
     """Blocks that a kernel visits in one head. It skips those that are masked whole, and only those.
 

@@ -137,9 +137,7 @@ _TABLE: Mapping[str, _Kind] = {
             " are trained.",
         ),
         _Way(
-            "scratch",
-            "Starts from scratch: {less} trained units of every MLP would have to go.",
-            _NEW_MODEL,
+            "scratch", "Starts from scratch: {less} trained units of every MLP would have to go.", _NEW_MODEL
         ),
     ),
     "kv_heads": _Kind(

@@ -11,10 +11,7 @@ from tracelens.step.stalls import call_us_of
 
 
 def predicted(
-    row: GemmRow,
-    *,
-    facts: StepFacts,
-    sizes: tuple[int, int, int, int] | None = None,
+    row: GemmRow, *, facts: StepFacts, sizes: tuple[int, int, int, int] | None = None
 ) -> Prediction | str:
     """The row's GEMM, with other ``sizes`` where they are given, or why there is no prediction."""
     shape = sizes or sizes_of(row)

@@ -183,9 +183,7 @@ def cores_of(products: Sequence[GemmRow], chain: Chain) -> list[CoreCalls] | str
         known = found.get(key, CoreCalls(*key))
         backward = row.calls_per_step if trains and row.phase == "forward" else 0.0
         found[key] = replace(
-            known,
-            calls=known.calls + row.calls_per_step,
-            backward_calls=known.backward_calls + backward,
+            known, calls=known.calls + row.calls_per_step, backward_calls=known.backward_calls + backward
         )
     return list(found.values()) or (
         "GEMMs of attention's backward are known, and none of its forward: no call can be predicted."

@@ -256,8 +256,7 @@ def _merged(cases: list[Case]) -> list[Case]:
     for case in cases:
         ids = {row.id for row in case.rows}
         same = next(
-            (one for one in found if _bare(one) and _bare(case) and ids & {row.id for row in one.rows}),
-            None,
+            (one for one in found if _bare(one) and _bare(case) and ids & {row.id for row in one.rows}), None
         )
         if same is None:
             found.append(case)
