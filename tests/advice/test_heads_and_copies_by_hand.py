@@ -18,7 +18,14 @@ from tracelens.rules.engine.amounts import memory, operations, parameters
 from tracelens.rules.engine.diffs import config_diffs
 from tracelens.rules.engine.sizes import sizes_of
 from tracelens.rules.evidence import copies
-from tracelens.rules.evidence.attention_chain import TRAINED_BIAS, chain_of, cores_of, masks_of, unusual_of
+from tracelens.rules.evidence.attention_chain import (
+    TRAINED_BIAS,
+    chain_of,
+    cores_of,
+    masked_of,
+    masks_of,
+    unusual_of,
+)
 from tracelens.rules.evidence.block_scales import block_fit, misfits
 from tracelens.rules.evidence.dimensions import Target
 from tracelens.rules.evidence.fused_attention import CAUSAL, NO_MASK, TENSOR, CoreCalls
@@ -351,6 +358,18 @@ def test_what_the_mask_can_become(row: OtherRow, masks: tuple[Any, ...]) -> None
     assert masks_of(chain_of([SCORES], [row])) == masks
     added = replace(SCORES, op="aten::baddbmm")
     assert masks_of(chain_of([added], [row])) == (masks if masks == (CAUSAL,) else (CAUSAL, TENSOR))
+
+
+def test_calls_of_another_module_than_the_masks_have_none() -> None:
+    """A vision tower beside a text tower, whose two masks are two kernels a call."""
+    sees, reads = CoreCalls(16, 5185, 5185, 64, 64, "bf16", 4.0), CoreCalls(12, 5, 5, 64, 64, "bf16", 2.0)
+    softmax = [between(calls_per_step=4.0, module="sees"), between(calls_per_step=2.0, module="reads")]
+    mask = between(kernel="x", op="aten::add", calls_per_step=4.0, module="reads")
+    assert masked_of(chain_of([SCORES], [*softmax, mask]), [sees, reads]) == [reads]
+    nameless = [replace(row, module=None) for row in (*softmax, mask)]
+    assert masked_of(chain_of([SCORES], nameless), [sees, reads]) == [sees, reads]
+    added = replace(SCORES, op="aten::baddbmm")
+    assert masked_of(chain_of([added], softmax), [sees, reads]) == [sees, reads]
 
 
 def test_what_is_done_to_scores_that_no_fused_kernel_does(said: Listener) -> None:

@@ -120,6 +120,7 @@ def test_notes_of_a_fused_kernel(
         chain=chain, cores=[core], unusual=given.get("unusual", []), saving=given.get("saving")
     )
     monkeypatch.setattr(fused, "masks_of", lambda _: (TENSOR,) if given.get("mask") else ())
+    monkeypatch.setattr(fused, "masked_of", lambda _, cores: cores)
     said(fused._caveats(found))
 
 

@@ -97,7 +97,7 @@ def test_standard_input(tmp_path: Path) -> None:
         (["analyze", "jax.json"], 3, "jax.json holds no event of torch.profiler"),
         (["doctor", "jax.json"], 3, "jax.json holds no event of torch.profiler"),
         (["analyze", SAMPLE, "--steps", "7:3"], 2, "--steps 7:3"),
-        (["analyze", SAMPLE, "--reference", "text.json"], 3, "--reference: text.json is not JSON"),
+        (["analyze", SAMPLE, "--reference", "text.json"], 3, "--reference: text.json holds no JSON"),
         (["analyze", SAMPLE, "--reference", "cpu.json"], 3, "--reference: cpu.json holds no GPU event"),
         (["analyze", "-", "--reference", "-"], 2, "cannot both come from standard input"),
         (["analyze"], 2, "TRACE"),

@@ -6,7 +6,7 @@ from tracelens.numbers import listed, ms, ms_range
 from tracelens.rules.engine.candidate import Candidate, absent
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rule import Rule
-from tracelens.rules.evidence.attention_chain import CORE, TRAINED_BIAS, masks_of, of_megatron
+from tracelens.rules.evidence.attention_chain import CORE, TRAINED_BIAS, masked_of, masks_of, of_megatron
 from tracelens.rules.evidence.fused_attention import CAUSAL, NO_MASK, TENSOR
 from tracelens.rules.evidence.fusing import Fusing, memory, need_fusing, operations
 
@@ -129,10 +129,12 @@ def _caveats(found: Fusing) -> list[str]:
     )
     if TENSOR in masks_of(chain):
         both = " The range spans both, the middle is the slower." if found.saving is not None else ""
+        masked = masked_of(chain, cores)
+        where = "them" if len(masked) == len(cores) else f"those of {listed([core.text for core in masked])}"
         caveats.append(
-            "Something is added to the scores or masked in them. A causal mask becomes is_causal=True. Any"
-            " other (padding, ALiBi, relative positions) is passed as attn_mask: the memory-efficient kernel"
-            f" takes it, FlashAttention does not; or flex_attention.{both}"
+            f"Something is added to the scores or masked in {where}. A causal mask becomes is_causal=True."
+            " Any other (padding, ALiBi, relative positions) is passed as attn_mask: the memory-efficient"
+            f" kernel takes it, FlashAttention does not; or flex_attention.{both}"
         )
     caveats += _OF_CALL[chain.call]
     if chain.call != "math" and any(core.dtype == "fp32" for core in cores):

@@ -212,8 +212,8 @@ class _Reader:
         first = first.lstrip()
         if first and first[:1] not in b"{[" and not _BYTE_ORDER_MARK.startswith(first):
             raise InputError(
-                f"{self.source.name} is not JSON: torch.profiler traces are .json, .json.gz or .pftrace;"
-                f" {RECORD_ONE}"
+                f"{self.source.name} holds no JSON object or list: torch.profiler traces are .json, .json.gz"
+                f" or .pftrace; {RECORD_ONE}"
             )
         found = find_events(self._buffer, self._start, self._end, searched=self._searched)
         if found is None:

@@ -60,7 +60,7 @@ class Chain:
     @property
     def softmax(self) -> bool:
         """Is a softmax known between the products?"""
-        return any("softmax" in f"{row.op} {row.within} {row.kernel}".lower() for row in self.between)
+        return any(map(_is_softmax, self.between))
 
     @property
     def call(self) -> str:
@@ -103,6 +103,10 @@ def _within(row: OtherRow, *names: str) -> bool:
     return row.within is not None and row.within.startswith(names)
 
 
+def _is_softmax(row: OtherRow) -> bool:
+    return "softmax" in f"{row.op} {row.within} {row.kernel}".lower()
+
+
 def _is_mean(row: OtherRow) -> bool:
     """The division that follows the sum of the weights over heads."""
     return row.op in ("aten::div_", "aten::div")
@@ -134,13 +138,28 @@ def of_megatron(chain: Chain) -> bool:
 
 def masks_of(chain: Chain) -> tuple[Mask, ...]:
     """What the mask can become: something added to the scores or set in them can be a causal mask or not."""
-    forward = [row for row in chain.between if row.phase in FORWARD]
-    if any("upper_triang" in row.kernel.lower() for row in forward):
+    if any("upper_triang" in row.kernel.lower() for row in chain.between if row.phase in FORWARD):
         return (CAUSAL,)  # Megatron's and Apex's scaled_upper_triang_masked_softmax
-    added = any(row.op == "aten::baddbmm" for row in chain.products if row.component == "attention.scores")
-    if added or of_megatron(chain) or any(_MASKS & set(_names(row)) for row in forward):
-        return CAUSAL, TENSOR
-    return (NO_MASK,)
+    return (CAUSAL, TENSOR) if _masking(chain) else (NO_MASK,)
+
+
+def masked_of(chain: Chain, cores: Sequence[CoreCalls]) -> list[CoreCalls]:
+    """The calls that have it: not a size with more calls than softmax has in the modules that have it."""
+    masking = _masking(chain)
+    modules = {row.module if isinstance(row, OtherRow) else None for row in masking}
+    softmax = [row for row in chain.between if row.phase in FORWARD and _is_softmax(row)]
+    calls = sum(row.calls_per_step for row in softmax if None in modules or row.module in modules)
+    return [core for core in cores if core.calls <= calls] or list(cores)
+
+
+def _masking(chain: Chain) -> list[GemmRow | OtherRow]:
+    """What adds to the scores or sets them, forward."""
+    scores = (row for row in chain.products if row.component == "attention.scores")
+    forward = (row for row in chain.between if row.phase in FORWARD)
+    return [
+        *(row for row in scores if row.op == "aten::baddbmm"),
+        *(row for row in forward if "masked_softmax" in row.kernel.lower() or _MASKS & set(_names(row))),
+    ]
 
 
 def unusual_of(chain: Chain) -> list[str]:

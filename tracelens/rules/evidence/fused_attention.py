@@ -85,13 +85,15 @@ CAUSAL = Mask("with is_causal=True", causal=True)
 TENSOR = Mask("with a tensor as attn_mask", tensor=True)
 
 
-def fused_time(facts: StepFacts, cores: Sequence[CoreCalls], mask: Mask) -> FusedCalls | str:
-    """The fused kernels' time, or why it cannot be told.
+def fused_time(
+    facts: StepFacts, cores: Sequence[CoreCalls], mask: Mask, *, masked: Sequence[CoreCalls] | None = None
+) -> FusedCalls | str:
+    """The fused kernels' time, or why it cannot be told; ``masked``: the cores with that mask (None: all).
 
     Which kernel torch takes depends on its version, which no trace shows: the low end is that of the fastest,
     the middle and the high end are those of the slowest.
     """
-    found = [_core_time(facts, core, mask) for core in cores]
+    found = [_core_time(facts, core, mask if masked is None or core in masked else NO_MASK) for core in cores]
     for one in found:
         if isinstance(one, str):
             return one

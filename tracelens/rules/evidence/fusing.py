@@ -14,7 +14,15 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes, need_kernels, need_model, need_nvidia, need_others
 from tracelens.rules.engine.rows import of_step, time_of, took
 from tracelens.rules.engine.simulated import pays
-from tracelens.rules.evidence.attention_chain import PRODUCTS, Chain, chain_of, cores_of, masks_of, unusual_of
+from tracelens.rules.evidence.attention_chain import (
+    PRODUCTS,
+    Chain,
+    chain_of,
+    cores_of,
+    masked_of,
+    masks_of,
+    unusual_of,
+)
 from tracelens.rules.evidence.fused_attention import FEWEST_QUERIES, CoreCalls, FusedCalls, Mask, fused_time
 from tracelens.step.present import micro_batches_of
 
@@ -97,7 +105,8 @@ def need_fusing(facts: StepFacts) -> Fusing:
     chain, cores = _need_chain(facts)
     seen = _saw(facts, chain, cores)
     many = [core for core in cores if core.seq_q >= FEWEST_QUERIES] or cores
-    found = {mask: fused_time(facts, many, mask) for mask in masks_of(chain)}
+    masked = masked_of(chain, many)
+    found = {mask: fused_time(facts, many, mask, masked=masked) for mask in masks_of(chain)}
     for one in found.values():
         if isinstance(one, str):
             raise could_not_run(f"{seen} {capital(one)}.")
