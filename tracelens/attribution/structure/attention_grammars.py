@@ -296,12 +296,6 @@ TO_KEYS = Grammar(
 
 # The same on maps (arXiv 2206.02680): one convolution makes one score, a key and a value for each place.
 
-
-def _makes_scores(it: Match) -> bool:
-    made, taken = next(t[:2] for t in it.kinds[it.start].tensors[1:] if len(t) == 4)
-    return made == 2 * taken + 1
-
-
 SEPARABLE = Grammar(
     "separable attention",
     (
@@ -313,7 +307,7 @@ SEPARABLE = Grammar(
         one("attention.values", named("sum"), _BESIDE_SCORES),
         one("attention.output", what("convolution"), _BESIDE_SCORES),
     ),
-    where=_makes_scores,
+    where=lambda it: next(t[0] == 2 * t[1] + 1 for t in it.kinds[it.start].tensors[1:] if len(t) == 4),
     shaped=True,
 )
 

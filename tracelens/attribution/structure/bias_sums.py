@@ -15,7 +15,6 @@ from tracelens.attribution.structure.returns import OPEN, may_unbend
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.sums import BIASES
 from tracelens.attribution.structure.units import Kind
-from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import ACTIVATION, ACTIVATION_BACKWARD, NONLINEAR_BACKWARD, NORM_BACKWARD
 
 NORM = frozenset({"norm", "norm_backward"})
@@ -70,7 +69,7 @@ def _first_stage(run: Run, at: int) -> int | None:
     if not kind.name.startswith("triton_per") or not sums_tokens(kind) or at in run.stages:
         return None
     for place in range(at - 1, max(-1, at - _NEAR), -1):
-        if run.kinds[place].name.startswith("triton_red") and ops_of(run.kinds[place]) == ops_of(kind):
+        if run.kinds[place].name.startswith("triton_red") and run.kinds[place].ops == kind.ops:
             return None if place + 1 in run.stages else place
     return None
 
@@ -109,13 +108,13 @@ def biases_before_activations(run: Run, start: int) -> None:
     """Sums over the tokens that do an MLP's activation's work over, to sum its gradient: of the bias of what
     goes in. Where that takes two stages the first is no more than that work."""
     acts = {at for at, label in run.labels.items() if at >= start and label.component == "mlp.activation"}
-    bends = frozenset[str]().union(*(ops_of(run.kinds[at]) & _BENDS for at in acts))
+    bends = frozenset[str]().union(*(run.kinds[at].ops & _BENDS for at in acts))
     gates = any(label.component == "mlp.gate" for label in run.labels.values())
     sums = [at for at in range(start, len(run)) if _only_sums(run.kinds[at])]
-    sums = [at for at in sums if not (ops_of(run.kinds[at]) & _BENDS).isdisjoint(bends)]
-    named = Counter(ops_of(kind) for kind in {run.kinds[at].name: run.kinds[at] for at in sums}.values())
+    sums = [at for at in sums if not (run.kinds[at].ops & _BENDS).isdisjoint(bends)]
+    named = Counter(kind.ops for kind in {run.kinds[at].name: run.kinds[at] for at in sums}.values())
     for at in sums:
-        two = named[ops_of(run.kinds[at])] > 1
+        two = named[run.kinds[at].ops] > 1
         second = at in run.stages or run.kinds[at].name.startswith("triton_per")
         before = run.labels.get(at - 1 - (at in run.stages), OPEN)
         of = before if before.role is not None and before.component in _UP else Label("mlp.up", before.layer)
@@ -128,7 +127,7 @@ def biases_before_activations(run: Run, start: int) -> None:
 def casts_rows(kind: Kind) -> bool:
     """Does it only cast, and tokens to rows, as a product takes them? Of a weight there is no other view."""
     only = "cast" in kind.tags and kind.tags <= {"cast", "layout"} and not kind.tensors
-    return only and not ops_of(kind).isdisjoint({"view", "_unsafe_view"})
+    return only and not kind.ops.isdisjoint({"view", "_unsafe_view"})
 
 
 def sums_tokens(kind: Kind) -> bool:
@@ -140,17 +139,11 @@ def _scales(run: Run, at: int) -> bool:
     """Is it a sum of products, as the gradients of scales are? What is named after a normalization multiplies
     there; but sums of several, which no second stage of its own follows, are those of a scale and a norm."""
     kind = run.kinds[at]
-    if "mul" not in ops_of(kind) or may_unbend(kind):
+    if "mul" not in kind.ops or may_unbend(kind):
         return False
     several = not any(_is_small(kind, behind) for behind in run.kinds[at + 1 : at + 2])
     several &= kind.name.startswith("triton_red")
-    return several or not ops_of(kind) & NORM_BACKWARD
-
-
-def ops_of(kind: Kind) -> frozenset[str]:
-    """The operators that the name of a compiled kernel lists; none of another."""
-    fused = parse_fused(kind.name)
-    return frozenset(fused.ops) if fused is not None else frozenset()
+    return several or not kind.ops & NORM_BACKWARD
 
 
 def second_stages(run: Run, start: int) -> set[int]:
@@ -163,7 +156,7 @@ def second_stages(run: Run, start: int) -> set[int]:
     plain = Counter(kind.name for before, kind in behind.values() if _only_sums(before))
     firsts, seconds = set[str](), set[str]()
     for before, kind in sums.values():
-        same = before.name not in {*seconds, kind.name} and ops_of(before) == ops_of(kind)
+        same = before.name not in {*seconds, kind.name} and before.ops == kind.ops
         # which of two takes turns with the other as its second stage is the one that stands alone less often
         more = plain[kind.name] * often[before.name] - plain[before.name] * often[kind.name]
         first = more < 0 or (kind.name in firsts and (more == 0 or 2 * plain[kind.name] <= often[kind.name]))

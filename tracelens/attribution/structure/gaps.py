@@ -13,7 +13,7 @@ from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import counts_batches, loses
 from tracelens.gemm import GemmShape
-from tracelens.gemm.inductor import averages_squares, parse_fused
+from tracelens.gemm.inductor import averages_squares
 
 _DRAWS = 6  # units between chance and the product with it, at most
 _CHANCE = frozenset({"rand", "rand_like", "bernoulli", "bernoulli_"})
@@ -298,8 +298,8 @@ class Interval:
     def silent(self) -> list[int]:
         kinds = self.run.kinds
         said = [(p, kinds[p]) for p in self.gap]
-        silent = [p for p, kind in said if kind.what == "fused" and not kind.tags and not kind.tensors]
-        return [p for p in silent if (fused := parse_fused(kinds[p].name)) is None or not fused.ops]
+        empty = (p for p, kind in said if not (kind.tags or kind.tensors or kind.ops))
+        return [p for p in empty if kinds[p].what == "fused"]
 
     @cached_property
     def last_scaled(self) -> int:

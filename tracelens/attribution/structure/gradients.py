@@ -16,7 +16,6 @@ from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.serving import SERVING, for_few_bits, operands
 from tracelens.attribution.structure.sums import Sums
 from tracelens.attribution.structure.units import Dims, Kind
-from tracelens.gemm.inductor import parse_fused
 
 _UP = ("mlp.up", "mlp.gate")
 _INSIDE = (("mlp.down", "mlp.other"), ("mlp.other", "mlp.up"))  # of an MLP of three layers
@@ -45,8 +44,7 @@ def in_experts(kind: Kind, first: str | None, last: str | None, layer: int | Non
     """Around the products of experts: their activations, and the ways to them and back."""
     if not {first, last} & {"moe.experts", "moe.router"}:
         return None
-    fused = parse_fused(kind.name)
-    ops = set(fused.ops) if fused else {kind.name}
+    ops = kind.ops or {kind.name}
     moves = any(op.startswith(("index", "scatter", "gather", "new_zeros")) for op in ops)
     if first == "moe.experts" and _weighs_rows(kind):
         return Label("norm", layer)
@@ -76,9 +74,7 @@ def _weighs_rows(kind: Kind) -> bool:
 def _of_scores(kind: Kind) -> bool:
     """A softmax has statistics as a norm does, and so have shares, divided by their sum, and cosines, whose
     lengths are clamped, as no norm does its statistic (arXiv 2111.09883)."""
-    fused = parse_fused(kind.name)
-    ops = frozenset(fused.ops if fused is not None else ())
-    own = _CLAMPED in ops or (ops >= _OF_QUOTIENT and not ops & _ROOTS)
+    own = _CLAMPED in kind.ops or (kind.ops >= _OF_QUOTIENT and not kind.ops & _ROOTS)
     return (own or "softmax_backward" in kind.tags) and not kind.tags & _NORM
 
 
@@ -121,8 +117,7 @@ class _Between(Sums):
         last = self.around.get(at, (0, 0))[1] == len(self.run)
         if last and any(len(t) == 4 and t[:2] in [(1, wide) for wide in self.hidden] for t in kind.tensors):
             return Label("embedding")  # of a table of places, made larger or smaller for a picture
-        fused = parse_fused(kind.name) if last else None
-        if fused is not None and {"slice", "sum"} <= {*fused.ops} and self._streams(kind) == 1:
+        if last and kind.ops >= {"slice", "sum"} and self._streams(kind) == 1:
             return Label("embedding")  # of a token that is put before all others
         tables = [t for t in kind.tensors if len(t) == 2]
         if kind.what == "add" and tables and self.tables.issuperset(kind.tensors):

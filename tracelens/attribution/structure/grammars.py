@@ -127,14 +127,11 @@ _NO_MIXER = either(
 _NOT_AHEAD = either(_NO_MIXER, what("gemm", "bmm", "norm", "softmax", "activation"))
 _AHEAD = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels))
 _TO_CONVOLUTION = Gap(_in_mixer, no(_NOT_AHEAD, _of_channels, adds))
-
-
-def _is_ahead(it: Match, at: int) -> bool:
-    """Is it none but an adapter's sum? That is of what is before."""
-    return it.kinds[at].what != "add" or _of_adapter(it, at)
-
-
-_AHEAD_UNSHAPED = Gap(_in_mixer, no(_NOT_AHEAD, _over_sequence), where=_is_ahead)
+_AHEAD_UNSHAPED = Gap(  # an adapter's sum is of what is before
+    _in_mixer,
+    no(_NOT_AHEAD, _over_sequence),
+    where=lambda it, at: it.kinds[at].what != "add" or _of_adapter(it, at),
+)
 _SCAN = Gap(_in_mixer, no(_NO_MIXER))
 
 MIXER = Grammar(
@@ -167,11 +164,6 @@ def by_channel(kind: Kind) -> bool:
     return kind.what == "convolution" and len(wide) > 1 and (wide[0][1], 1) == wide[1][:2]
 
 
-def _makes_three(found: Match) -> bool:
-    """Where shapes are known: two gates and what they gate, each as wide as the stream."""
-    return found.sizes.get("made", 0) == 3 * found.sizes.get("hidden", 0)
-
-
 _IN_CONVOLUTION = Gap("other", what("elementwise", "copy"))
 
 GATED_CONVOLUTION = Grammar(
@@ -183,7 +175,8 @@ GATED_CONVOLUTION = Grammar(
         one("other", named("mul"), _IN_CONVOLUTION),
         one("other", what("gemm"), _IN_CONVOLUTION, m="tokens", n="hidden", k="hidden"),
     ),
-    where=_makes_three,
+    # where shapes are known: two gates and what they gate, each as wide as the stream
+    where=lambda it: it.sizes.get("made", 0) == 3 * it.sizes.get("hidden", 0),
 )
 
 # Indexer of sparse attention (arXiv 2512.02556; transformers models/deepseek_v32/modeling_deepseek_v32.py):

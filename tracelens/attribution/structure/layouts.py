@@ -15,7 +15,6 @@ from itertools import groupby, pairwise, takewhile
 from statistics import median
 
 from tracelens.attribution.kernels import kernel_component
-from tracelens.attribution.structure.bias_sums import ops_of
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.put_off import by_kernel, neighbours
 from tracelens.attribution.structure.readings import EXPERTS
@@ -139,7 +138,7 @@ def label_by_layout(
     if first is not None and first in run.labels and run.labels[first].component == "logits":
         for at in range(lost, first):  # the loss's gradient, to where the head takes it, and that of its bias
             tags = run.kinds[at].tags
-            if tags & _LOSS or not (tags & _ELSEWHERE or ops_of(run.kinds[at]) & _OF_OTHERS):
+            if tags & _LOSS or not (tags & _ELSEWHERE or run.kinds[at].ops & _OF_OTHERS):
                 of_head = pads(run.kinds[at]) or for_few_bits(run.kinds[at]) or (at > lost and "sum" in tags)
                 run.labels.setdefault(at, Label("logits" if of_head else "loss"))
 

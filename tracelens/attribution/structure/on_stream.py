@@ -13,7 +13,6 @@ from tracelens.attribution.structure.positions import Places
 from tracelens.attribution.structure.runs import Label
 from tracelens.attribution.structure.units import CLIPS, CUTS, VIEWS, Kind
 from tracelens.attribution.structure.walk import counts_batches, is_product
-from tracelens.gemm.inductor import parse_fused
 
 #: What is added to the stream.
 _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch", "moe.router")
@@ -288,9 +287,7 @@ class OnStream(Places):
         places are added to, and then clamped; so is what is scaled to fewer bits."""
         if any(self.run.kinds[p].what == "convolution" for p in self.gap if p < at):
             return False
-        fused = parse_fused(kind.name)
-        ops = {*fused.ops} if fused is not None else set()
-        counts = bool(ops & _COUNTS) or ("clamp" in ops and "mul" not in ops)
+        counts = bool(kind.ops & _COUNTS) or ("clamp" in kind.ops and "mul" not in kind.ops)
         return not kind.tags - {"add", "dropout"} and not counts
 
     def _of_table(self, kind: Kind) -> bool:

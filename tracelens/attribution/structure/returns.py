@@ -11,7 +11,6 @@ from itertools import accumulate, pairwise
 
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
-from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import NONLINEAR_BACKWARD
 
 OPEN = Label("unattributed")
@@ -81,8 +80,7 @@ def _read(
 
 def may_unbend(kind: Kind) -> bool:
     """Also the gradient of what bends, and is as often a gate: between two products of one MLP it is none."""
-    fused = parse_fused(kind.name) if kind.what == "fused" else None
-    return unbends(kind) or (fused is not None and bool(NONLINEAR_BACKWARD & {*fused.ops}))
+    return unbends(kind) or (kind.what == "fused" and bool(NONLINEAR_BACKWARD & kind.ops))
 
 
 def normalizes(kind: Kind) -> bool:
@@ -91,6 +89,5 @@ def normalizes(kind: Kind) -> bool:
 
 def unbends(kind: Kind) -> bool:
     """Has it an activation's gradient? Beside a dropout's also ReLU's, whose name a masked softmax bears."""
-    fused = parse_fused(kind.name) if kind.tags == {"dropout_backward"} else None
-    relu = fused is not None and "threshold_backward" in fused.ops
+    relu = kind.tags == {"dropout_backward"} and "threshold_backward" in kind.ops
     return relu or kind.what == "activation" or "activation_backward" in kind.tags

@@ -75,9 +75,12 @@ def for_few_bits(kind: Kind) -> bool:
 
 def pads(kind: Kind) -> bool:
     """Without shapes: by its name it only makes an operand of a product larger, or turns it over."""
-    fused = parse_fused(kind.name)
-    own = fused is not None and not {"mm", "t"}.isdisjoint(fused.ops)
-    return own and not kind.tensors and "bias" in kind.tags and not kind.tags - SERVING
+    return (
+        not kind.ops.isdisjoint({"mm", "t"})
+        and not kind.tensors
+        and "bias" in kind.tags
+        and not kind.tags - SERVING
+    )
 
 
 def serves_around(run: Run, at: int) -> Label | None:

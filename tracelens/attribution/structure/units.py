@@ -60,6 +60,12 @@ class Kind:
         """Last dimension of its largest tensor."""
         return max(self.tensors, key=prod)[-1] if self.tensors else None
 
+    @property
+    def ops(self) -> frozenset[str]:
+        """The operators that the name of a compiled kernel lists; none of another."""
+        fused = parse_fused(self.name)
+        return frozenset(fused.ops) if fused is not None else frozenset()
+
 
 @dataclass(frozen=True)
 class Units:

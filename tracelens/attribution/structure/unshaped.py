@@ -9,7 +9,6 @@ from tracelens.attribution.structure.bias_sums import (
     biases_ahead,
     biases_before_activations,
     biases_of_queries,
-    ops_of,
     second_stages,
     sums_tokens,
 )
@@ -61,7 +60,7 @@ def label_unshaped(run: Run, start: int, *, norms_heads: bool = False) -> None:
     behind = next((at for at in reversed(run.products(start)) if run.labels.get(at, OPEN).role == "dgrad"), 0)
     for at in range(max(behind, start), len(run) if tied else 0):  # both gradients of one table
         kind = run.kinds[at]
-        if kind.name.startswith("triton_poi") and {"add", "_to_copy"} <= ops_of(kind) <= _SUMS_TABLES:
+        if kind.name.startswith("triton_poi") and {"add", "_to_copy"} <= kind.ops <= _SUMS_TABLES:
             run.labels.setdefault(at, Label("embedding"))
     for at in range(start, len(run)):  # the table's gradient; with a softmax's that of a bias by distance
         tags = run.kinds[at].tags
@@ -86,7 +85,7 @@ def _partial_sums(run: Run, start: int) -> None:
 def _named_after(kind: Kind) -> bool:
     """Pointwise work on a normalization's gradient, which itself has the forward's statistics, and sums; its
     last step does no more than scale, add to the stream and lay out."""
-    steps = ops_of(kind) <= NORM_BACKWARD | _LAST_STEPS and "add" in ops_of(kind)
+    steps = kind.ops <= NORM_BACKWARD | _LAST_STEPS and "add" in kind.ops
     return not kind.tags >= _NORM and kind.name.startswith("triton_poi") and not steps
 
 
@@ -95,7 +94,7 @@ def _reduces_norm(kind: Kind) -> bool:
     the last, whose result goes to a table."""
     reduces = kind.name.startswith(("triton_red", "triton_per"))
     last = "embedding_backward" in kind.tags and not kind.tags & {"softmax_backward"}
-    own = _CENTRED in ops_of(kind) and "sum" not in ops_of(kind)
+    own = _CENTRED in kind.ops and "sum" not in kind.ops
     return reduces and (own or bool(last and kind.tags & _NORM))
 
 
@@ -154,7 +153,7 @@ def _at_the_ends(run: Run, start: int, path: list[int]) -> None:
         return
     left = (at for at in range(path[-1] + 1, len(run)) if at not in run.labels)
     rest = [at for at in left if run.kinds[at].what != "gemm" and not _fills(run.kinds[at])]
-    sums = {at for at in rest if _STEP_OF_NORM <= ops_of(run.kinds[at]) <= _ONLY_SCALES | LAYOUT}  # put off
+    sums = {at for at in rest if _STEP_OF_NORM <= run.kinds[at].ops <= _ONLY_SCALES | LAYOUT}  # put off
     behind = takewhile(lambda at: _has_statistics(run.kinds[at]), (at for at in rest if at not in sums))
     before = (at for at in range(start, path[0]) if run.kinds[at].tags >= _NORM)
     named = (at for at in (*before, *behind) if not _fills(run.kinds[at]))
@@ -162,14 +161,14 @@ def _at_the_ends(run: Run, start: int, path: list[int]) -> None:
     convolved = [at for at in range(start, len(run)) if run.kinds[at].what == "convolution"]
     if len(convolved) == 1 and convolved[0] in rest:
         run.labels[convolved[0]] = Label("embedding")
-        laid_out = (at for at in rest if at < convolved[0] and ops_of(run.kinds[at]) >= _CONVOLVED)
+        laid_out = (at for at in rest if at < convolved[0] and run.kinds[at].ops >= _CONVOLVED)
         run.labels |= dict.fromkeys(laid_out, Label("norm")) | run.labels
 
 
 def _has_statistics(kind: Kind) -> bool:
     """A normalization's gradient: with the forward's statistics, or by rows and without a mean, whose models
     have no biases there."""
-    by_row = not kind.name.startswith("triton_poi") and _CENTRED not in ops_of(kind)
+    by_row = not kind.name.startswith("triton_poi") and _CENTRED not in kind.ops
     return kind.tags >= _NORM or bool(by_row and kind.tags & _NORM)
 
 
@@ -182,8 +181,8 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
         bends = "activation_backward" in run.kinds[at - 1].tags and last.component == "mlp.up"
         return Label(last.component, last.layer) if bends else None
     # by rows; or with a product more, the gradient of a scale that stands before the normalization
-    own = kind.tags >= _NORM and (kind.name.startswith("triton_per") or "mul" in ops_of(kind))
-    if "sum" in kind.tags and _CENTRED in ops_of(kind) and not own:
+    own = kind.tags >= _NORM and (kind.name.startswith("triton_per") or "mul" in kind.ops)
+    if "sum" in kind.tags and _CENTRED in kind.ops and not own:
         return None  # a normalization has its own sums: it is that of a bias, named after what it reads
     if kind.tags >= {"sum", "norm_backward"} and around and "rope" not in kind.tags:
         return None  # as likely the gradient of a bias there; of queries that are normed and turned it is not
@@ -204,10 +203,10 @@ def _named(run: Run, at: int, first: Label, last: Label) -> Label | None:
     turns = "rope" in kind.tags and (station(first) == _CORE or (by_point and last.component == QUERIES))
     if turns:
         return Label("attention.rope", last.layer)
-    turned = ops_of(kind) <= _TURNS and not ops_of(kind).isdisjoint({"transpose", "permute"})
+    turned = kind.ops <= _TURNS and not kind.ops.isdisjoint({"transpose", "permute"})
     if by_point and last.component == QUERIES and around and turned:
         return Label(QUERIES, last.layer)  # heads side by side again, as that product takes them
-    around |= by_point and last.component == QUERIES and ops_of(kind) >= _OF_HALVES
+    around |= by_point and last.component == QUERIES and kind.ops >= _OF_HALVES
     # as of a bias; a gate on the heads' results has a number for each
     sums = ("sum" in kind.tags and not may_unbend(kind)) or _reduces_product(run, at)
     return Label("attention.other", last.layer) if around and (by_point or not sums) else None
@@ -226,8 +225,8 @@ def _weights_of_norms(run: Run, start: int, plain: set[str]) -> None:
     start = first if any(run.kinds[at].tags & _LOSS for at in range(start, first)) else start
     left = (at for at in range(start, len(run)) if at not in run.labels and run.kinds[at].name not in plain)
     sums = [at for at in left if sums_tokens(run.kinds[at])]
-    firsts = [at for at in sums if ops_of(run.kinds[at]) >= _STEP_OF_NORM and at not in run.stages]
-    firsts = [at for at in firsts if ops_of(run.kinds[at]).isdisjoint(ROUTER_HELPERS | {"index"})]
+    firsts = [at for at in sums if run.kinds[at].ops >= _STEP_OF_NORM and at not in run.stages]
+    firsts = [at for at in firsts if run.kinds[at].ops.isdisjoint(ROUTER_HELPERS | {"index"})]
     for way in (firsts, firsts[::-1]):
         for at in way:
             behind = at + 1 + (at + 1 in run.stages)
@@ -235,7 +234,5 @@ def _weights_of_norms(run: Run, start: int, plain: set[str]) -> None:
             norm = next((label for label in beside if label is not None and label.component == "norm"), None)
             if at not in run.labels and norm is not None:
                 run.labels.update({place: Label("norm", norm.layer) for place in range(at, behind)})
-    for at in (
-        at for at in firsts if at not in run.labels and ops_of(run.kinds[at]) - LAYOUT <= _ONLY_SCALES
-    ):
+    for at in (at for at in firsts if at not in run.labels and run.kinds[at].ops - LAYOUT <= _ONLY_SCALES):
         run.labels.update(dict.fromkeys(range(at, at + 1 + (at + 1 in run.stages)), Label("norm")))

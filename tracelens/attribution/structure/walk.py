@@ -219,8 +219,7 @@ def lays_out_core(kind: Kind) -> bool:
 
 def bends(kind: Kind) -> bool:
     """A kernel that bends what it reads, and may be a residual elsewhere: a written-out activation."""
-    fused = parse_fused(kind.name) if kind.what == "fused" else None
-    return fused is not None and bool(NONLINEAR & {*fused.ops})
+    return kind.what == "fused" and bool(NONLINEAR & kind.ops)
 
 
 def gate_of(kinds: Sequence[Kind], first: int, last: int, act: int) -> int | None:
