@@ -403,3 +403,43 @@ def test_quantized_inputs_are_of_the_product_that_takes_them(tmp_path: Path) -> 
     ]
     trace, _, found = attributed(tmp_path, written(rows, graph=True))
     assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+
+
+def _tile(right: str, tile: str) -> Row:
+    return Row(right, "", f"Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT{tile}x64_MI16x16x1_SN_LDSB1")
+
+
+MODULATED = Row("norm", "", "triton_red_fused_add_addmm_mul_native_layer_norm_split_unsqueeze_view_3")
+TURNED = Row("attention.rope", "", "triton_poi_fused__to_copy_add_cat_mul_neg_stack_unbind_unsqueeze_view_4")
+ATTENDED = Row("attention.core", "", "aiter::fmha_fwd_hd128_bf16_rtz")
+
+
+def _joint_layer(few: str) -> list[Row]:
+    """Behind a core: two streams with layers of their own (arXiv 2403.03206), conditions between them."""
+    rows = [_tile("attention.output", "64x48"), MODULATED, _tile("attention.output", "96x96"), MODULATED]
+    for at, tile in enumerate(("128x64", "128x128")):
+        bent = Row("mlp.activation", "", f"triton_poi_fused_addmm_gelu_view_{at}")
+        rows += [_tile("other", few), _tile("mlp.up", tile), bent, _tile("mlp.down", tile), MODULATED]
+    return [*rows, *[_tile("attention.qkv", "96x96")] * 6, TURNED, ATTENDED]
+
+
+def _single_layer(few: str, bent: str) -> list[Row]:
+    """The MLP stands beside the attention, and its last product takes both."""
+    mlp = [_tile("mlp.up", "128x256"), Row("mlp.activation", "", bent), _tile("mlp.down", "128x192")]
+    return [_tile("other", few), *mlp, MODULATED, *[_tile("attention.qkv", "96x96")] * 3, TURNED, ATTENDED]
+
+
+@pytest.mark.parametrize(("few", "bent", "known"), [
+    ("128x16", "triton_poi_fused_addmm_cat_gelu_view_5", True),
+    ("128x64", "triton_poi_fused_addmm_cat_gelu_view_5", False),
+    ("128x16", "triton_poi_fused_addmm_gelu_view_5", False),
+])  # fmt: skip
+def test_in_graphs_conditions_have_few_rows_and_a_last_product_takes_attention_too(
+    tmp_path: Path, few: str, bent: str, known: bool
+) -> None:
+    """FLUX under torch.compile, of both kinds of layers."""
+    rows = [TURNED, ATTENDED, *_joint_layer(few) * 3, *_single_layer(few, bent) * 6]
+    trace, _, found = attributed(tmp_path, pieces(rows))
+    right, wrong = verdict(rows, trace, found)
+    assert (right > 0.95) is known
+    assert wrong == {}

@@ -6,14 +6,18 @@ for each sample, whose results every token of the stream is multiplied with. No 
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterator
 from itertools import pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
+from tracelens.gemm import parse_kernel_name
 
 _MORE = 1.125  # tokens than patches, at most
+_FEW_ROWS, _MANY_ROWS = 16, 48  # sides of tiles
+_SCALES = frozenset({"split", "unsqueeze"})
 _SMALL = ("elementwise", "copy", "add", "activation", "dispatch")
 
 
@@ -35,6 +39,17 @@ def label_conditions(run: Run) -> None:
         one = kind.name == "add" and len(kind.tensors) == 1
         if one and samples & {(kind.tensors[0][0], kind.tensors[0][-1])} and prod(kind.tensors[0][1:-1]) == 1:
             run.labels[at] = Label("other")
+
+
+def of_few_rows(run: Run, products: list[int]) -> set[int]:
+    """Products of conditions in a graph that torch.compile made: of few rows ahead of one of many, as their
+    kernels' tiles tell, where the next normalization takes parts of what they make."""
+    kernels = {at: parse_kernel_name(run.kinds[at].name) for at in products}
+    sides = {at: min(kernel.tile_pair) for at, kernel in kernels.items() if kernel and kernel.tile_pair}
+    few = {at for at, side in sides.items() if side <= _FEW_ROWS}
+    few = {at for at, behind in pairwise(products) if at in few and sides.get(behind, 0) >= _MANY_ROWS}
+    norms = [at for at, kind in enumerate(run.kinds) if kind.tags & {"norm", "rope"} == {"norm"}]
+    return {at for at in few for norm in norms[bisect(norms, at) :][:1] if run.kinds[norm].ops >= _SCALES}
 
 
 def label_times(run: Run) -> None:

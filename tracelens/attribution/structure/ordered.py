@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
+from tracelens.attribution.structure.conditions import of_few_rows
 from tracelens.attribution.structure.grammars import GROUPED
 from tracelens.attribution.structure.readings import (
     EXPERTS,
@@ -47,7 +48,8 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
         return
     losses = [at for at in range(cores[-1].last, len(run)) if loses(run, at)]
     stop = min([*losses[:1], *behind[:1], len(run)])
-    products = run.products(0, stop)
+    conditions = of_few_rows(run, run.products(0, stop))
+    products = [at for at in run.products(0, stop) if at not in conditions]
     between = [
         [at for at in products if core.last < at < following.first] for core, following in pairwise(cores)
     ]
@@ -55,6 +57,7 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     if patterns is None:
         return
     run.labels.update({at: Label("attention.core") for at in behind})
+    run.labels.update({at: Label("other") for at in conditions})
     whole = [pattern for pattern in patterns if ends_layer(pattern)] or patterns
     ahead = [at for at in products if at < cores[0].first]
     rest = [at for at in products if at > cores[-1].last]

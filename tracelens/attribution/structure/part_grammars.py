@@ -20,7 +20,7 @@ from tracelens.attribution.structure.grammar import (
     what,
 )
 from tracelens.attribution.structure.grammars import first
-from tracelens.attribution.structure.norms import adds
+from tracelens.attribution.structure.norms import adds, adds_number
 from tracelens.attribution.structure.units import CUTS, VIEWS
 from tracelens.attribution.structure.walk import activates, loses
 
@@ -76,12 +76,6 @@ GATED_MLP = Grammar(
 
 # The same whose layer up makes both halves, which one kernel of torch.compile bends and multiplies.
 
-
-def _halves(it: Match) -> bool:
-    """Is half of what it makes the other's, and wider than what it takes?"""
-    return it["both"] == 2 * it["inner"] > 2 * it["hidden"]
-
-
 HALVED_MLP = Grammar(
     "MLP with its gate in the layer up",
     (
@@ -89,7 +83,7 @@ HALVED_MLP = Grammar(
         one("mlp.activation", activates),
         one("mlp.down", what("gemm"), m="tokens", n="hidden", k="inner"),
     ),
-    _halves,
+    lambda it: it["both"] == 2 * it["inner"] > 2 * it["hidden"],
     shaped=True,
 )
 
@@ -269,10 +263,12 @@ def _before_norm(it: Match) -> bool:
     """Ends it with a GEMM, or a sum of one of low rank that is cut into parts, and is a normalization right
     behind it, as one operator or written out?"""
     last, behind = it.kinds[it.stop - 1], it.kinds[it.stop : it.stop + _CUT]
-    cut = it.count(what("gemm")) > 1 and any(kind.name in CUTS for kind in behind[:1])
-    if last.what == "activation" or (last.what == "add" and not cut):
+    cut = any(kind.name in CUTS for kind in behind[:1])
+    if last.what == "activation" or (last.what == "add" and not (cut and it.count(what("gemm")) > 1)):
         return False
-    parts = (kind for kind in behind if kind.name not in CUTS | VIEWS | {"unsqueeze"})
+    # a scale that was cut off is one more than that
+    made = (kind for kind in behind if not (cut and adds_number(kind)))
+    parts = (kind for kind in made if kind.name not in CUTS | VIEWS | {"unsqueeze"})
     first = [kind.name if kind.what == "elementwise" else kind.what for kind in parts][:2]
     return first[first[:1] == ["copy"] :][:1] in (["norm"], ["pow"])
 
@@ -285,7 +281,7 @@ CONDITION = Grammar(
     (
         one("other", what("activation"), where=_of_condition),
         one("other", what("gemm")),
-        many("other", what("activation", "gemm")),  # of another stream, ahead of both; of low rank
+        many("other", what("activation", "gemm"), Gap("other", named(*CUTS))),  # of two streams; of low rank
         one("other", named("add"), least=0),  # with what all layers share
     ),
     where=_before_norm,

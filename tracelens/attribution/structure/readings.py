@@ -37,15 +37,13 @@ _MLPS: dict[tuple[int, ...], Pattern] = {
     (3, 1): ("mlp.gate", "mlp.up", "mlp.down"),
     (3, 2): ("mlp.gate", "mlp.up", "mlp.down"),  # both before the activation: the first is the gate by custom
 }
+#: Two streams that attend together (arXiv 2403.03206); the output projection of the second is still open.
+_JOINT = ["attention.output", *["mlp.up", "mlp.down"] * 2]
 
 
 def ends_layer(pattern: Pattern) -> bool:
     """Has it an MLP or a mixture of experts?"""
     return bool({"mlp.down", EXPERTS, "moe.router"} & {*pattern})
-
-
-def _is_fused_mixture(kind: Kind) -> bool:
-    return kind.what == "experts" or "experts" in kind.tags
 
 
 def _in_stretches(
@@ -64,6 +62,9 @@ def _in_stretches(
             stretches.append([])
         stretches[-1].append(at)
     output, *blocks = stretches
+    if _takes_core(run, output, acts):
+        plain = len(output) == _PAIR and not any(output[-1] < at < places[-1] for at in acts)
+        return ("mlp.up", "mlp.down", *[QUERIES] * (0 if last else len(places) - _PAIR)) if plain else None
     beside = len(output)
     output = _until_sum(run, output)
     beside -= len(output)
@@ -75,6 +76,7 @@ def _in_stretches(
     ahead = (follows(run, at, behind) for at, behind in pairwise(output))
     out = [*("attention.output" if one else "attention.other" for one in ahead), "attention.output"]
     out += [""] * beside
+    alone = False
     for whole in blocks[: len(blocks) - len(queries)]:
         if _takes_sum(run, whole[0]) and not _takes_sum(run, blocks[0][0]):
             out += [""] * len(whole)  # of another kind than the blocks that take what is normalized
@@ -96,17 +98,29 @@ def _in_stretches(
             out += [""] * len(whole)
             continue
         mlp = None if _joins_others(run, block) else mlp_of(run.kinds, block, inside)
-        if mlp is None:
+        if mlp is None and (len(whole) > 1 or last):
             if last and whole[-1] == blocks[-1][-1]:
                 break
             return None
-        out += [*mlp, *others]
+        out += [*(mlp or [""]), *others]
+        alone |= mlp is None
     made = [made for block in queries for made in _without_pairs(run, block, acts)]
+    if out.count("") == 1 and out[-1] and [*filter(None, out)] == _JOINT and len(made) % _PAIR == 0:
+        out[out.index("")] = "attention.output"
+    elif alone:
+        return None
     outside = any(output[0] < at < output[-1] for at in acts) or not (last or any(made))
     crosses = len(blocks) == 1 and not last and not any(output[0] < at < blocks[0][-1] for at in acts)
     if outside or not (ends_layer((*out,)) or crosses):
         return None
     return (*out, *made)
+
+
+def _takes_core(run: Run, block: list[int], acts: list[int]) -> bool:
+    """Does the last of these take what an MLP beside the core bends and the core's own result, side by side
+    (arXiv 2302.05442)?"""
+    bent = next((at for at in acts if block[0] < at < block[-1]), block[-1])
+    return any("cat" in (kind.name, *kind.ops) for kind in run.kinds[bent : block[-1]])
 
 
 def _conditions(run: Run, block: list[int], acts: list[int]) -> int:
@@ -237,7 +251,8 @@ def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
 
     GEMMs over groups of rows are experts'.
     """
-    fused = next((at for at in range(block[0], stop) if _is_fused_mixture(run.kinds[at])), None)
+    whole = ((at, run.kinds[at]) for at in range(block[0], stop))
+    fused = next((at for at, kind in whole if kind.what == "experts" or "experts" in kind.tags), None)
     if fused is not None:
         ahead = [at for at in block if at < fused]
         return ["moe.router"] * len(ahead) + [EXPERTS] * (len(block) - len(ahead)) if len(ahead) < 2 else None
@@ -265,14 +280,12 @@ def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
 
 
 def _activations(run: Run, block: list[int]) -> list[int]:
-    """A softplus makes scales and decays positive: beside another activation it bends no MLP."""
-    found = [at for at in range(block[0], block[-1]) if _activates(run.kinds[at])]
+    """Also one that keeps the mask for its gradient, and is named after that (ReLU's). A softplus makes
+    scales and decays positive: beside another activation it bends no MLP."""
+    kinds = ((at, run.kinds[at]) for at in range(block[0], block[-1]))
+    tags = {"activation", "activation_backward"}
+    found = [at for at, kind in kinds if kind.what == "activation" or kind.tags & tags]
     return [at for at in found if run.kinds[at].name != "softplus"] or found
-
-
-def _activates(kind: Kind) -> bool:
-    """Also where it keeps the mask for its gradient, which is named after that (ReLU's)."""
-    return kind.what == "activation" or bool(kind.tags & {"activation", "activation_backward"})
 
 
 def mlp_of(kinds: Sequence[Kind], block: list[int], acts: list[int]) -> Pattern | None:
@@ -309,10 +322,6 @@ def _joins_others(run: Run, block: list[int]) -> bool:
     return any(kind.what == "embedding" or kind.name in _RECURS for kind in run.kinds[block[0] : block[-1]])
 
 
-def _next_core(run: Run, at: int) -> int:
-    return next((core.first for core in run.cores if core.first > at), len(run))
-
-
 def _adds(run: Run, start: int, stop: int) -> bool:
     return any(kind.what == "add" for kind in run.kinds[start:stop])
 
@@ -333,7 +342,8 @@ def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, .
     if found is not None or last or len(places) < _MLP_BETWEEN:
         return found
     if len(places) == 4 and not acts and not norms:
-        if _adds(run, *places[:2]) and not _adds(run, places[1], _next_core(run, places[3])):
+        core = next((core.first for core in run.cores if core.first > places[3]), len(run))
+        if _adds(run, *places[:2]) and not _adds(run, places[1], core):
             # a sum that the next attention takes as it is
             return ("attention.output", *[QUERIES] * 3)
         return ("attention.output", "mlp.up", "mlp.down", "attention.qkv")
@@ -347,7 +357,7 @@ def read_gap(run: Run, places: list[int], *, last: bool = False) -> tuple[str, .
     queries = len(places) - 1 - len(ahead)
     mlp = _until_convolution(run, ahead)
     mlp_names = mlp_of(run.kinds, mlp, acts)
-    if mlp_names is None or queries < 1:
+    if mlp_names is None or queries < 1 or _takes_core(run, mlp, acts):
         return None
     added = [number for number, at in enumerate(places[-queries:], 1) if _is_added(run, at)]
     other = max(added, default=0)  # of another stream
