@@ -209,7 +209,7 @@ def averages_squares(name: str) -> bool:
 
 def _averages_squares(kind: str, has: frozenset[str]) -> bool:
     squares = "reduction" in kind and "mean" in has and bool(has & {"pow", "square"})
-    return squares and has <= _MEAN_SQUARE
+    return squares and has - known.MATMUL <= _MEAN_SQUARE  # with the bias of the product before
 
 
 def _tags(kind: str, ops: tuple[str, ...], unknown: tuple[str, ...]) -> frozenset[str]:

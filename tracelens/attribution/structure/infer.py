@@ -8,24 +8,15 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.attribution.structure import attention_on_maps, conditions, local, maps
 from tracelens.attribution.structure.adapters import label_adapters
 from tracelens.attribution.structure.again import label_repeats
 from tracelens.attribution.structure.ahead import label_ahead, label_widening
 from tracelens.attribution.structure.around import label_around
-from tracelens.attribution.structure.attention_on_maps import (
-    label_attention_on_maps,
-    label_laid_out,
-    label_views,
-)
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.backward_cores import find_backward_cores
 from tracelens.attribution.structure.between import label_between
-from tracelens.attribution.structure.conditions import (
-    label_brought,
-    label_conditions,
-    label_dropped_samples,
-    label_times,
-)
+from tracelens.attribution.structure.compiled import label_compiled
 from tracelens.attribution.structure.connections import label_connections, label_skips
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
@@ -34,26 +25,6 @@ from tracelens.attribution.structure.graphs import goes_back
 from tracelens.attribution.structure.late import label_late, label_maps_back
 from tracelens.attribution.structure.layers import number_layers
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout, until_cut
-from tracelens.attribution.structure.local import (
-    clipping,
-    label_ahead_of_head,
-    label_between_layers,
-    label_fed,
-    label_heads,
-    label_last,
-    label_local,
-    label_projection_heads,
-    label_sampled,
-    label_token_mlps,
-    mark_dropouts,
-    turns,
-)
-from tracelens.attribution.structure.maps import (
-    label_maps,
-    linear_convolutions,
-    linear_rows,
-    open_convolutions,
-)
 from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import label_by_order
 from tracelens.attribution.structure.positions import label_tables
@@ -129,10 +100,10 @@ def infer(
 def _find_cores(found: Recorded) -> None:
     """The attention cores of every run, and what else reads like a product."""
     for run in found.read:
-        linear_convolutions(run)
-        mark_dropouts(run)
+        maps.linear_convolutions(run)
+        local.mark_dropouts(run)
         run.cores = find_cores(run)
-        linear_rows(run)
+        maps.linear_rows(run)
     for run in found.distinct:
         if run.phase == "backward":
             run.cores = find_backward_cores(run, found.ahead)
@@ -148,11 +119,11 @@ def _without_hidden_size(found: Recorded, hidden: int | None) -> None:
             _without_shapes(found, run)
         elif unshaped and any(other.cores for other in found.ahead):
             # of a chunk of the tokens, behind the backward of the chunk before
-            label_heads(run, found.layouts(run)[1])
+            local.label_heads(run, found.layouts(run)[1])
             if run.labels:
                 label_between(run, 0, None)
         elif run.phase == "forward" and any(other.cores for other in found.read if other.phase == "graph"):
-            label_sampled(run)
+            local.label_sampled(run)
 
 
 def _models(found: Recorded, hidden: int) -> None:
@@ -172,8 +143,8 @@ def _models(found: Recorded, hidden: int) -> None:
     for stream in apart:  # the layers of another model do not follow those before
         stream.whole.joints |= {stream.give_back()} - {0}
     for rest in found.rests:
-        label_fed(rest.run)
-        label_token_mlps(rest.run)
+        local.label_fed(rest.run)
+        local.label_token_mlps(rest.run)
         rest.give_back()
     for run, forward in found.with_forward:
         if not run.labels:
@@ -197,22 +168,22 @@ def _beside_models(found: Recorded, hidden: int | None) -> None:
     """What is no layer of a transformer, or is left open in one: ahead of layers, between them, on maps."""
     for run in found.ahead:
         label_tables(run)
-        label_local(run, attends=any(other.cores for other in found.ahead))
-        label_last(run)
+        local.label_local(run, attends=any(other.cores for other in found.ahead))
+        local.label_last(run)
         label_connections(run, hidden)
         label_skips(run, hidden)
-        label_times(run)
-        label_conditions(run)
-        label_dropped_samples(run, hidden)
-        label_brought(run, hidden)
+        conditions.label_times(run)
+        conditions.label_conditions(run)
+        conditions.label_dropped_samples(run, hidden)
+        conditions.label_brought(run, hidden)
         label_widening(run)
-        label_between_layers(run)
-        label_projection_heads(run)
-        label_attention_on_maps(run)
-        label_laid_out(run)
-        label_views(run)
-        label_maps(run, hidden)
-        open_convolutions(run)
+        local.label_between_layers(run)
+        local.label_projection_heads(run)
+        attention_on_maps.label_attention_on_maps(run)
+        attention_on_maps.label_laid_out(run)
+        attention_on_maps.label_views(run)
+        maps.label_maps(run, hidden)
+        maps.open_convolutions(run)
     for rest in found.rests:
         rest.give_back()
         label_adapters(rest.whole)
@@ -231,7 +202,7 @@ def _told(found: Recorded, hidden: int | None) -> Inference:
     units = found.units
     label = np.full(len(units), -1, np.int32)
     labels: dict[Label, int] = {}
-    for row in clipping(units, found.phase):
+    for row in local.clipping(units, found.phase):
         label[row] = labels.setdefault(Label("grad_clip"), len(labels))
     for run, forward in [*found.with_forward, *found.captured]:
         run.counts_layers &= forward.counts_layers
@@ -240,7 +211,7 @@ def _told(found: Recorded, hidden: int | None) -> Inference:
         for at, named in twin.labels.items():
             said = named if twin.counts_layers and named.layer in layers else replace(named, layer=None)
             label[run.units[at]] = labels.setdefault(said, len(labels))
-    for row in turns(units, found.phase):
+    for row in local.turns(units, found.phase):
         if label[row] < 0:
             label[row] = labels.setdefault(Label("loss"), len(labels))
     counted = [run for run in found.read if run.counts_layers and run.phase != "recompute"]
@@ -271,11 +242,13 @@ def _without_shapes(found: Recorded, run: Run) -> None:
         label_by_order(run, kernels)
         if run.phase == "forward":
             label_around(run)
-        label_heads(run, kernels)
-        label_ahead_of_head(run)
+        elif not run.labels:
+            label_compiled(run)
+        local.label_heads(run, kernels)
+        local.label_ahead_of_head(run)
     label_between(run, hidden or 0, None)
     if hidden is None:  # what is behind an MLP of tokens is on no stream
-        label_token_mlps(run)
+        local.label_token_mlps(run)
     behind = [core.first for core in run.cores if core.backward]
     heads = [at for at, label in run.labels.items() if label.component == "logits"]
     if run.phase == "graph" and behind and heads and heads[0] < behind[0]:

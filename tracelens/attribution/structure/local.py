@@ -11,13 +11,7 @@ from math import prod
 import numpy as np
 
 from tracelens.attribution.structure.adapters import adapters
-from tracelens.attribution.structure.attention_grammars import (
-    ADDITIVE,
-    DEFORMABLE,
-    DEFORMABLE_ALONE,
-    SEPARABLE,
-    TO_KEYS,
-)
+from tracelens.attribution.structure.attention_grammars import AT_PLACES, WITHOUT_SCORES
 from tracelens.attribution.structure.expert_grammars import LATENT, SHARED_EXPERTS
 from tracelens.attribution.structure.grammar import PRODUCT, Match, matches
 from tracelens.attribution.structure.grammars import MIXERS, MIXTURES
@@ -27,27 +21,16 @@ from tracelens.attribution.structure.pair_grammars import OUTER, TRIANGLE
 from tracelens.attribution.structure.part_grammars import (
     BACK_TO_STREAM,
     CLIPPING,
-    CONDITION,
+    CONDITIONS,
     DROP_PATH,
-    DROP_PATH_FLOORED,
-    DROPOUT,
-    GATED_MLP,
-    GUIDED,
-    HALVED_MLP,
+    DROPOUTS,
     HEAD,
-    INNER_MLP,
-    INNER_MLP_OF_THREE,
-    LONE_MLP,
-    MESSAGE_MLP,
+    INNER_MLPS,
+    LONE_MLPS,
     ONE_HOT,
     PROJECTION_HEAD,
-    RESIDUAL_BLOCK,
-    SCALED_BACK,
-    SINES,
-    TIME,
     TO_OTHER_STREAM,
     TOKEN_MLP,
-    WEIGHED_STREAMS,
 )
 from tracelens.attribution.structure.returns import OPEN
 from tracelens.attribution.structure.runs import Excerpt, Label, Run
@@ -64,7 +47,6 @@ _IN_HEAD = ("activation", "norm", "dropout", "copy")  # between a head's two lay
 _AHEAD_OF_HEAD = (*_IN_HEAD, "elementwise", "add", "fused", "helper")
 _ONES = ("fill_", "ones_like")
 _SHARES = ("div", "mul", "add")
-_READ_AT_PLACES = (DEFORMABLE, DEFORMABLE_ALONE)
 
 
 def without_mixers(run: Run) -> Excerpt:
@@ -73,7 +55,7 @@ def without_mixers(run: Run) -> Excerpt:
     beside = {at for adapter in adapters(run).values() for at in adapter}
     plain = [at for at in range(len(run)) if at not in beside]
     bare = run.part(plain) if beside else run
-    for found in matches(bare, *MIXERS, CONDITION, TIME, SINES, GUIDED):
+    for found in matches(bare, *MIXERS, *CONDITIONS):
         parts = found.components
         for edge, own in ((found.start - 1, found.start), (found.stop, found.stop - 1)):
             if 0 <= edge < len(bare) and own in parts and bare.kinds[edge].name in CLIPS:
@@ -89,7 +71,7 @@ def without_mixers(run: Run) -> Excerpt:
 def mark_dropouts(run: Run) -> None:
     """Units of a dropout that is written out become dropout, and so does the product with a mask that rows or
     columns share (AlphaFold, Algorithm 6)."""
-    written = {at for found in matches(run, DROPOUT, DROP_PATH_FLOORED) for at in found.components}
+    written = {at for found in matches(run, *DROPOUTS) for at in found.components}
     for mask, made in _masks(run):
         near = range(made[-1] + 1, min(made[-1] + _MASKED, len(run)))
         drops = next((at for at in near if _takes_mask(run.kinds[at], mask)), -1)
@@ -140,12 +122,11 @@ def label_local(run: Run, *, attends: bool) -> None:
     for found in matches(run, DROP_PATH):
         for at, part in found.components.items():
             run.labels.setdefault(at, Label(part, evidence="local"))
-    mlps = (LONE_MLP, GATED_MLP, HALVED_MLP, MESSAGE_MLP)
-    lone = (*mlps, RESIDUAL_BLOCK, SCALED_BACK, WEIGHED_STREAMS) if run.cores else ()
-    for grammars in (MIXTURES, SHARED_EXPERTS, LATENT, _READ_AT_PLACES, (ADDITIVE, SEPARABLE, TO_KEYS), lone):
+    lone = LONE_MLPS if run.cores else ()
+    for grammars in (MIXTURES, SHARED_EXPERTS, LATENT, AT_PLACES, WITHOUT_SCORES, lone):
         # what makes values that are read at places can look like a head's first layer
         guessed = {at for at, label in run.labels.items() if label.component == "other"}
-        guessed = guessed if grammars == _READ_AT_PLACES else set()
+        guessed = guessed if grammars == AT_PLACES else set()
         taken = run.labels.keys() - guessed
         taken |= {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
         layers = [*matches(run, *grammars, taken=taken)]
@@ -202,7 +183,7 @@ def label_between_layers(run: Run) -> None:
     products = {at: label.component for at, label in sorted(run.labels.items()) if PRODUCT(run.kinds[at])}
     places, tokens = [*products], run.cores[0].tokens or 0
     fitting, bare = list[Match](), list[Match]()
-    for found in matches(run, INNER_MLP, INNER_MLP_OF_THREE, BACK_TO_STREAM, taken=run.labels.keys()):
+    for found in matches(run, *INNER_MLPS, BACK_TO_STREAM, taken=run.labels.keys()):
         at = bisect(places, found.start)
         around = [products[place] for place in places[max(at - 1, 0) : at + 1]]
         if found.grammar is BACK_TO_STREAM:
