@@ -18,34 +18,14 @@ import threading
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 from tracelens.errors import InputError
-from tracelens.trace.columns import Chunk, ChunkDecoder
+from tracelens.trace.columns import ChunkDecoder
 
 _LENGTH = struct.Struct("<Q")
 AHEAD = 6  # pieces a helper holds at a time
 CODED = ("names", "details", "threads")
-
-
-Answer = tuple[Chunk | None, dict[str, list[Any]]]  # and the strings newly met in it, by kind
-
-
-class Decoding:
-    """A decoder with codes of its own, which tells the strings that each chunk brings."""
-
-    def __init__(self) -> None:
-        self._decoder = ChunkDecoder()
-        self._known = dict.fromkeys(CODED, 0)
-
-    def decode(self, text: bytes | bytearray | memoryview) -> Answer:
-        chunk, new = self._decoder.decode(text), {}
-        for kind, known in self._known.items():
-            coder = getattr(self._decoder, kind)
-            if len(coder) > known:
-                new[kind] = list(coder)[known:]
-                self._known[kind] = len(coder)
-        return chunk, new
 
 
 class Process(Protocol):
@@ -163,13 +143,20 @@ def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
         pieces.put(None)
 
     threading.Thread(target=read, daemon=True).start()
-    decoding = Decoding()
+    decoder = ChunkDecoder()
+    known = dict.fromkeys(CODED, 0)
     while (message := pieces.get()) is not None:
         try:
-            found = decoding.decode(pickle.loads(message).load())
+            chunk = decoder.decode(pickle.loads(message).load())
         except (OSError, InputError):  # the file is gone: the reader meets the same and says so
-            found = None, {}
-        send(answers, pickle.dumps(found, protocol=5))
+            chunk = None
+        new = {}
+        for kind in CODED:
+            coder = getattr(decoder, kind)
+            if len(coder) > known[kind]:
+                new[kind] = list(coder)[known[kind] :]
+                known[kind] = len(coder)
+        send(answers, pickle.dumps((chunk, new), protocol=5))
 
 
 if __name__ == "__main__":

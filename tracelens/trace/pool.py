@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from tracelens.trace.columns import Chunk, ChunkDecoder, Coder
-from tracelens.trace.helper import AHEAD, CODED, Answer, Decoding, Process, receive, send, start
+from tracelens.trace.helper import AHEAD, CODED, Process, receive, send, start
 from tracelens.trace.pieces import Piece, forget
 
 _COLUMN_CODES = {
@@ -31,33 +31,11 @@ _COLUMN_CODES = {
 }
 
 
-class Codes:
-    """What the codes of another decoder mean in this one."""
-
-    def __init__(self) -> None:
-        self._codes = {kind: np.empty(0, np.int32) for kind in CODED}
-
-    def taken(self, found: Answer, decoder: ChunkDecoder) -> Chunk | None:
-        """The chunk with this decoder's codes, of which the strings that are new get the next."""
-        chunk, new = found
-        for kind, values in new.items():
-            coder: Coder = getattr(decoder, kind)
-            self._codes[kind] = np.concatenate([self._codes[kind], coder.codes(values, len(values))])
-        for columns in chunk.tables.values() if chunk is not None else ():
-            for name in columns.keys() & _COLUMN_CODES.keys():
-                columns[name] = self._codes[_COLUMN_CODES[name]][columns[name]]
-        return chunk
-
-
 class Pool:
-    """Decodes chunks, in helpers while they have room and in this process otherwise.
-
-    Strings get their codes in the order of the file, whoever decodes first.
-    """
+    """Decodes chunks, in helpers while they have room and in this process otherwise."""
 
     def __init__(self, decoder: ChunkDecoder, helpers: int):
         self._decoder = decoder
-        self._own, self._own_codes = Decoding(), Codes()
         # all processes before the threads that talk to them: a fork needs a process of one thread
         processes = [process for process in (start() for _ in range(helpers)) if process]
         self._helpers = [Helper(process) for process in processes]
@@ -65,12 +43,13 @@ class Pool:
     def submit(self, piece: Piece, text: bytes | memoryview | None = None) -> Callable[[], Chunk | None]:
         """Begin to decode; call the result, in order, for the chunk (None: not decodable).
 
-        ``text`` is what the piece loads, where it is at hand (only now: it is not kept).
+        ``text`` is what the piece loads, where it is at hand (only now: it is not kept). What is decoded
+        here waits for its turn: strings get their codes in the order of the file, whoever has time.
         """
         helper = min(self._helpers, key=lambda helper: helper.outstanding, default=None)
         if helper is None or helper.outstanding >= AHEAD:
-            found = self._own.decode(piece.load() if text is None else text)
-            return lambda: self._own_codes.taken(found, self._decoder)
+            kept = None if text is None else bytes(text)
+            return lambda: self._decoder.decode(piece.load() if kept is None else kept)
         answer = helper.send(piece)
         return lambda: self._collect(helper, answer, piece)
 
@@ -81,7 +60,9 @@ class Pool:
                 self._helpers.remove(helper)
                 helper.stop()
             return self._decoder.decode(piece.load())
-        return helper.codes.taken(pickle.loads(payload), self._decoder)
+        chunk, new = pickle.loads(payload)
+        helper.learn(new, self._decoder)
+        return helper.translate(chunk) if chunk is not None else None
 
     def close(self) -> None:
         for helper in self._helpers:
@@ -90,14 +71,14 @@ class Pool:
 
 
 class Helper:
-    """One helper process and the two threads that talk to it.
+    """One helper process, the two threads that talk to it, and what its codes mean here.
 
     Pieces are sent ahead of the answers, so the helper never waits for this process's lock.
     """
 
     def __init__(self, process: Process):
         self._process = process
-        self.codes = Codes()
+        self._codes = {kind: np.empty(0, np.int32) for kind in CODED}
         self._requests: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
         self._answers: deque[Future[bytes | None]] = deque()
         self._dead = False
@@ -144,6 +125,18 @@ class Helper:
             self._dead = True
             while self._answers:
                 self._answers.popleft().set_result(None)
+
+    def learn(self, new: dict[str, list[Any]], decoder: ChunkDecoder) -> None:
+        """Give the helper's new strings their codes here."""
+        for kind, values in new.items():
+            coder: Coder = getattr(decoder, kind)
+            self._codes[kind] = np.concatenate([self._codes[kind], coder.codes(values, len(values))])
+
+    def translate(self, chunk: Chunk) -> Chunk:
+        for columns in chunk.tables.values():
+            for name in columns.keys() & _COLUMN_CODES.keys():
+                columns[name] = self._codes[_COLUMN_CODES[name]][columns[name]]
+        return chunk
 
     def stop(self) -> None:
         self._requests.put(None)
