@@ -92,6 +92,14 @@ def test_without_shapes_a_weight_stands_before_a_linear_layer(names: str, count:
     assert len(written_norms(_run(*_unshaped(f"norm {names}")))) == count
 
 
+@pytest.mark.parametrize(
+    "steps", ["mean std sub mul add div add", "mean sub mul copy_ std copy_ add div add"]
+)
+def test_a_deviation_is_taken_before_or_behind_the_weight(steps: str) -> None:
+    """The annotated transformer's norm, and that of SamLynnEvans/Transformer."""
+    assert written_norms(_run(*_unshaped(f"{steps} linear"))) == {*range(len(steps.split()))}
+
+
 def test_queries_turn_before_keys_are_made(tmp_path: Path) -> None:
     """torchtune's rotation, of one half by the other; each is cast, and cast back."""
     heads = [BATCH, LENGTH, HEADS, 64]

@@ -9,6 +9,7 @@ from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import VIEWS, Dims, Kind
 
 STEPS = 8  # units on either side of the root
+_DEVIATION = frozenset({"var", "broadcast_in_dim", "sqrt", "std"})
 _TO_LENGTH = frozenset({"clamp", "clamp_min", "clamp_min_", "expand", "div", "mul", "copy_"})
 
 
@@ -60,12 +61,12 @@ def by_response(run: Run, root: int) -> set[int]:
 
 
 def by_deviation(run: Run, root: int) -> set[int]:
-    """w * (x - mean) / (deviation + epsilon) + b, as the annotated transformer writes it: the deviation is a
-    unit of its own, or a root and what that is of; without shapes by the names alone."""
+    """w * (x - mean) / (deviation + epsilon) + b, as the annotated transformer has it: the deviation, ahead
+    of the product with w or behind, is one unit or a root and its own; without shapes by the names alone."""
     kinds = run.kinds
     if kinds[root].name not in ("std", "sqrt"):
         return set()
-    start = next((at for at in range(root - 1, max(root - 5, -1), -1) if kinds[at].name == "mean"), root)
+    start = next((at for at in range(root - 1, max(root - STEPS, -1), -1) if kinds[at].name == "mean"), root)
     whole = next(iter(kinds[start].tensors), ())
     small = {whole, (*whole[:-1], 1), whole[:-1], whole[-1:], ()}
     stop = root + 1
@@ -73,8 +74,8 @@ def by_deviation(run: Run, root: int) -> set[int]:
         stop += 1
         if kinds[stop - 1].name == "div":
             break
-    names = [kind.name for kind in kinds[start:stop] if kind.what != "copy"]
-    if start == root or names[-4:] != ["sub", "mul", "add", "div"]:
+    names = [kind.name for kind in kinds[start:stop] if kind.what != "copy" and kind.name not in _DEVIATION]
+    if start == root or names != ["mean", "sub", "mul", "add", "div"]:
         return set()
     shifted = [(kind.what, kind.tensors) for kind in kinds[stop : stop + 1]]
     return {*range(start, stop + (shifted == [("add", (whole, whole[-1:]) if whole else ())]))}
