@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise, takewhile
 from math import prod
 
+from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import parse_kernel_name
@@ -18,6 +19,7 @@ from tracelens.gemm import parse_kernel_name
 _MORE = 1.125  # tokens than patches, at most
 _FEW_ROWS, _MANY_ROWS = 16, 48  # sides of tiles
 _SCALES = frozenset({"split", "unsqueeze"})
+_OF_LAYERS = ("bmm", "softmax", "core", "recurrence", "loss")
 _SMALL = ("elementwise", "copy", "add", "activation", "dispatch")
 
 
@@ -68,6 +70,14 @@ def label_times(run: Run) -> None:
 def label_brought(run: Run, hidden: int | None) -> None:
     """Name what brings tokens onto the width of the stream, or onto that of keys and values those of another
     model that are attended to and nothing else, ahead of the first attention; fills ``run.labels``."""
+    ahead = _of_tokens(run) if hidden is None else _onto_stream(run, hidden)
+    run.labels.update(dict.fromkeys(ahead, Label("embedding")))
+    for at, behind in pairwise(ahead):
+        if all(kind.what in _SMALL for kind in run.kinds[at + 1 : behind]):
+            run.labels |= dict.fromkeys(range(at + 1, behind), Label("embedding")) | run.labels
+
+
+def _onto_stream(run: Run, hidden: int) -> list[int]:
     rows: dict[str, set[int]] = {"attention.qkv": set(), "attention.output": set()}
     for at, label in run.labels.items():
         shape = run.shape(at)
@@ -84,12 +94,16 @@ def label_brought(run: Run, hidden: int | None) -> None:
     onto = {at for at, shape in before if shape.n == hidden and (shape.n, shape.k) not in layers}
     again = {shape for at, shape in later.items() if at not in run.labels}  # of layers of another stream
     brings = [at for at, shape in products if shape.m in keys and shape not in again]
-    ahead = [at for at in sorted({*brings, *onto}) if at not in run.labels]
-    for at in ahead:
-        run.labels[at] = Label("embedding")
-    for at, behind in pairwise(ahead):
-        if all(kind.what in _SMALL for kind in run.kinds[at + 1 : behind]):
-            run.labels.update(dict.fromkeys(range(at + 1, behind), Label("embedding")))
+    return [at for at in sorted({*brings, *onto}) if at not in run.labels]
+
+
+def _of_tokens(run: Run) -> list[int]:
+    """Without shapes, where layers begin with a normalization: none is ahead of the first one, and the linear
+    layers there make their tokens."""
+    norms = {at for at, kind in enumerate(run.kinds) if kind.what == "norm"} | written_norms(run)
+    first = min(norms, default=0) if run.phase == "forward" and run.cores and run.follows is None else 0
+    layers = (kind.what in _OF_LAYERS for kind in run.kinds[:first])
+    return [] if any(layers) else [at for at in run.products(0, first) if at not in run.labels]
 
 
 def label_dropped_samples(run: Run, hidden: int | None) -> None:

@@ -304,7 +304,8 @@ def _before_tokens(it: Match) -> bool:
 TIME = Grammar(
     "time",
     (
-        one("embedding", named("exp"), where=lambda it, at: not it.kinds[at].tensors),
+        one("embedding", named("arange", "linspace"), where=lambda it, at: not it.kinds[at].tensors),
+        one("embedding", named("exp"), Gap("embedding", either(what("copy"), named("mul", "div")), most=4)),
         one("embedding", _WAVE, _TO_ANGLES),
         one("embedding", _WAVE),
         one("embedding", named("cat")),
