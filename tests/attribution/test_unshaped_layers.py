@@ -12,6 +12,8 @@ from tests.attribution.rows import Row, attributed, verdict, written
 _AT = "void at::native::"
 _GEMM = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
 _COPY = "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda(%s)#1}>"
+_ONE_MORE = f"{_AT}vectorized_elementwise_kernel<4, at::native::CUDAFunctorOnSelf_add<float>>"
+_SPREAD = f"{_AT}elementwise_kernel<128, 2, at::native::CUDAFunctor_add<float>>"
 NARROW = f"{_AT}elementwise_kernel<128, 4, gpu_kernel_impl<{_COPY % 'c10::BFloat16'}"
 
 
@@ -20,14 +22,12 @@ def _linear(right: str, *, kernel: str = _GEMM) -> Row:
 
 
 def _work(right: str, *names: str) -> list[Row]:
-    """Units of these operators; a sum with a number is "add 1", a cast to fewer bits "narrow"."""
-    own = {"add 1": ("add", "CUDAFunctorOnSelf_add<float>"), "narrow": ("copy_", "")}
-    rows = []
-    for name in names:
-        op, kernel = own.get(name, (name, f"{name}_kernel"))
-        stated = f"{_AT}vectorized_elementwise_kernel<4, at::native::{kernel}>" if kernel else NARROW
-        rows.append(Row(right, f"aten::{op}", stated))
-    return rows
+    """Units of these operators; a sum with a number is "add 1", with what is spread over it "spread",
+    a cast to fewer bits "narrow"."""
+    own = {"add 1": ("add", _ONE_MORE), "spread": ("add", _SPREAD), "narrow": ("copy_", NARROW)}
+    plain = ((name, f"{_AT}vectorized_elementwise_kernel<4, at::native::{name}_kernel>") for name in names)
+    found = [own.get(op, (op, kernel)) for op, kernel in plain]
+    return [Row(right, f"aten::{op}", kernel) for op, kernel in found]
 
 
 def _rms(*behind: str, right: str = "norm") -> list[Row]:
@@ -79,6 +79,9 @@ def _affine(right: str = "norm") -> list[Row]:
 
 
 BEFORE_SCAN = [*3 * [_linear("ssm.projection")], Row("ssm.conv", "aten::conv1d", "conv_depthwise")]
+_SHIFTED = _work("norm", "add 1", "mul", "copy_", "spread", "narrow")
+MODULATED = [Row("norm", "aten::layer_norm", "vectorized_layer_norm_kernel"), *_SHIFTED]
+_BENT = [*_work("embedding", "gelu"), _linear("embedding")]
 DECAYS = [_linear("ssm.projection"), *_work("ssm.scan", "add", "exp", "mul", "sigmoid")]
 SCANS = [*BEFORE_SCAN, *DECAYS, *_work("ssm.scan", "cumsum", "exp", "mul"), _linear("ssm.projection")]
 NORMED = [Row("norm", "aten::layer_norm", "vectorized_layer_norm_kernel"), *LAYER[len(NORM) :]]
@@ -206,6 +209,14 @@ CASES = {
     "a linear layer whose weight and input are cast (autocast)": [
         *[*WORDS, *3 * NORMED, *_work("unattributed other", "copy_"), NORMED[0]],
         *[*_work("unattributed logits", "narrow", "narrow"), _linear("logits"), *LOSS],
+    ],
+    "adaptive norms, and what makes their condition and tokens (DiT, arXiv 2212.09748)": [
+        *[_linear("embedding"), *_BENT, _linear("embedding"), *_BENT],
+        *4 * [*MODULATED, *ATTENTION[len(NORM) :], *MODULATED, *GATED, *ADDED],
+    ],
+    "one more than a weight behind a block, and the stream": [
+        *[*WORDS, *4 * [*ATTENTION[:-1], *_rms("add 1", "mul"), *ADDED, *NORM, *GATED, *ADDED]],
+        *HEAD,
     ],
     "scores that are capped": [
         *[*WORDS, *4 * LAYER, *NORM, _linear("logits"), *_work("logits", "div", "tanh", "mul")],

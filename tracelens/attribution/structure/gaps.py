@@ -8,7 +8,7 @@ from itertools import chain, islice, takewhile
 from math import prod
 
 from tracelens.attribution.structure.heads import per_sample, widths
-from tracelens.attribution.structure.norms import adds_number, normalizes
+from tracelens.attribution.structure.norms import adds_number, normalizes, raises
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import CUTS, VIEWS, Dims, Kind
 from tracelens.attribution.structure.walk import counts_batches, loses
@@ -207,12 +207,8 @@ class Interval:
         """Behind a norm that is one operator, what is padded, shifted or put together goes into the
         attention: windows."""
         kinds, last = self.run.kinds, self.last_norm
-        if (
-            self.after != "attention.qkv"
-            or not 0 <= last < at
-            or kinds[last].what != "norm"
-            or self._is_norm(at)
-        ):
+        normed = self.after == "attention.qkv" and 0 <= last < at and kinds[last].what == "norm"
+        if not normed or self._is_norm(at):
             return False
         wide = self.hidden in widths(kinds[at].tensors)
         return (wide and (kinds[at].what == "copy" or kinds[at].name in _LAYS_OUT)) or self._moves(at)
@@ -237,10 +233,7 @@ class Interval:
     def _is_residual(self, at: int) -> bool:
         kind = self.run.kinds[at]
         two = kind.tensors[:2]
-        wide = len(two) == 2 and self.hidden in (
-            two[0][-1],
-            *two[0][1 : len(two[0]) - 1 : 2],
-        )  # also in front
+        wide = len(two) == 2 and self.hidden in (two[0][-1], *two[0][1:-1:2])  # also in front
         return kind.what == "add" and wide and two[0] == two[1]
 
     def _is_bare_sum(self, at: int) -> bool:
@@ -249,16 +242,18 @@ class Interval:
         return bare and at not in self.normed and not counts_batches(self.run, at)
 
     def _scales_sum(self, at: int) -> bool:
-        """Without shapes: behind a product multiplied, and then added to the stream (layer scale); ahead of a
-        normalization more can be, as of a second stream or of an earlier layer."""
-        kinds = self.run.kinds
-        if kinds[at].name not in _SCALES or kinds[at].tensors:
+        """Without shapes: behind a product multiplied, and then added to the stream (layer scale), or cast to
+        more bits for that, and back; ahead of a normalization more can be, as of a second stream or of an
+        earlier layer."""
+        kinds, kind = self.run.kinds, self.run.kinds[at]
+        lowers = "narrow" in kind.tags and self._is_bare_sum(at - 1)
+        if kind.tensors or not (kind.name in _SCALES or lowers or raises(kind)):
             return False
-        added = next((p for p in range(at + 1, len(kinds)) if not _scales(kinds[p])), at)
-        before = next((p for p in range(at - 1, -1, -1) if not self._scales_or_adds(p)), at)
-        alone = not any(map(self._is_bare_sum, range(before, added)))
-        sums = kinds[before].what == "gemm" and kinds[added].what == "add"
-        return sums and (alone or self._goes_to_norm(at))
+        added = at - 1 if lowers else next((p for p in range(at, len(kinds)) if not _scales(kinds[p])), at)
+        before = next((p for p in range(min(at, added) - 1, -1, -1) if not self._scales_or_adds(p)), at)
+        way, sums = kinds[before:added], kinds[before].what == "gemm" and kinds[added].what == "add"
+        sums &= kind.name in _SCALES or (any(k.name in _SCALES for k in way) and any(map(raises, way)))
+        return sums and (not any(map(self._is_bare_sum, range(before, added))) or self._goes_to_norm(at))
 
     def _scales_or_adds(self, at: int) -> bool:
         return _scales(self.run.kinds[at]) or self._is_bare_sum(at)
@@ -270,12 +265,11 @@ class Interval:
 
     def _shifts_sum(self, at: int) -> bool:
         """Without shapes: is a scaled sum shifted, and not normalized next? So does an affine layer in place
-        of a normalization (MobileBERT, arXiv 2004.02984), and an adaptive one ahead of a head."""
-        kinds, rest = self.run.kinds, range(self.last_norm + 1, self.gap[-1] + 1)
+        of a normalization (MobileBERT, arXiv 2004.02984)."""
+        kinds = self.run.kinds
         ahead = [p for p in range(at - 1, self.gap[0] - 1, -1) if not _passes(kinds[p])][:2]
         scaled = len(ahead) > 1 and kinds[ahead[0]].name == "mul" and self._is_bare_sum(ahead[1])
-        adapted = self.after == "logits" and at in rest and any(adds_number(kinds[p]) for p in rest)
-        return self._is_bare_sum(at) and (adapted or (scaled and not self._goes_to_norm(at)))
+        return self._is_bare_sum(at) and scaled and not self._goes_to_norm(at)
 
     def _weighs_shortcut(self, at: int) -> bool:
         """The stream times a weight for each channel right ahead of a normalization: of the sum behind the
@@ -418,12 +412,9 @@ class Interval:
             made = {t for k in before if k.what == "norm" for t in k.tensors[:1]}
             of_norm = made | (given if takes.what == "norm" else set())
             return "layout" not in kind.tags and bool(of_norm & {*kind.tensors})
-        behind = self.run.kinds[at + 1 : at + 2]
-        # a weight that is kept as its distance from 1
-        one_more = adds_number(kind)
-        weighs = any(
-            k.what == "norm" and (one_more or {*kind.tensors} in ({t} for t in k.tensors[1:])) for k in behind
-        )
+        # a weight can be kept as its distance from 1
+        behind = (k for k in self.run.kinds[at + 1 : at + 2] if k.what == "norm")
+        weighs = any(adds_number(kind) or {*kind.tensors} in ({t} for t in k.tensors[1:]) for k in behind)
         return weighs or kind.what == "norm" or "norm" in kind.tags or at in self.normed
 
 

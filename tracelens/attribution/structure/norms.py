@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import takewhile
+from itertools import chain, takewhile
 from math import prod
 
 from tracelens.attribution.structure.norm_forms import STEPS, by_deviation, by_length, by_response, weighs
@@ -49,8 +49,8 @@ def written_norms(run: Run) -> set[int]:
         out |= by_length(run, root) or by_response(run, root) or by_deviation(run, root)
         if run.kinds[root].what == "norm":
             whole = _whole(run.kinds[root : root + 1])
-            out |= _weighed(run, root + 1, whole) | _modulated(run, root + 1, whole)
-            out |= set() if whole else _cast_around(run, root)
+            own = _weighed(run, root + 1, whole) | _modulated(run, root + 1, whole)
+            out |= own if whole else own | _cast_around(run, root, max(own, default=root))
     return out | _weighed_as_others(run) | (set() if out else _affine(run))
 
 
@@ -74,8 +74,8 @@ def _weighed(run: Run, start: int, whole: Dims, *, rows: bool = False) -> set[in
     """Behind a normalization what prepares a weight for its result, and the product with that: a vector (not
     where ``rows`` is set), or one for each sample (adaptive normalization)."""
     if not whole:
-        weighs_one_more = not rows or adds_number(run.kinds[start - 1])  # a number can be of what takes it
-        return _weighed_before_product(run, start) if weighs_one_more else set()
+        one_more = adds_number(run.kinds[start - 1])  # a number can be of what takes it
+        return _weighed_before_product(run, start - (rows and one_more)) if one_more or not rows else set()
     samples = {(whole[0], whole[-1]), (whole[0], 1, whole[-1])} if len(whole) == 3 else set[Dims]()
     weights = samples if rows else samples | {whole[-1:]}
     at = start
@@ -142,8 +142,20 @@ def _goes_to_product(run: Run, at: int) -> bool:
 
 def _weighed_before_product(run: Run, start: int) -> set[int]:
     """Without shapes: a product with a weight, prepared by a sum or not, up to a linear layer; with a shift,
-    up to the next normalization as well."""
-    names = [_name(kind) for kind in run.kinds[start : start + 4]]
+    up to the next normalization as well. One plus a scale and a shift (arXiv 2212.09748) can have casts
+    around, and a residual is neither spread nor taken by a linear layer as it is."""
+    kinds = run.kinds
+    steps = [at for at in range(start, min(start + 2 * STEPS, len(run))) if kinds[at].what != "copy"]
+    names = [_name(kinds[at]) for at in steps]
+    first = stop = int(names[:1] == ["mul"])
+    while names[stop : stop + 3] == ["add", "mul", "add"] and adds_number(kinds[steps[stop]]):
+        if "spread" not in kinds[steps[stop + 2]].tags and names[stop + 3 : stop + 4] != ["gemm"]:
+            break
+        stop += 3
+    if stop > first:
+        end = steps[stop - 1] + 1
+        return {*range(start, end + any("narrow" in kind.tags for kind in kinds[end : end + 1]))}
+    names = [_name(kind) for kind in kinds[start : start + 4]]
     own = next((n for n, name in enumerate(names) if name in ("gemm", "norm", "cat")), 0)
     scaled = names[:own] in (["mul"], ["add", "mul"]) and names[own] == "gemm"
     return {*range(start, start + own)} if scaled or names[:own] == ["add", "mul", "add"] else set()
@@ -151,17 +163,12 @@ def _weighed_before_product(run: Run, start: int) -> set[int]:
 
 def _weighed_as_others(run: Run) -> set[int]:
     """Without shapes: behind the last normalization of a model what is behind others ahead of products."""
-    norms = [at for at, kind in enumerate(run.kinds) if kind.what == "norm" and not kind.tensors]
-    tails = {
-        run.kinds[at]: run.kinds[at + 1 : at + 1 + len(own)]
-        for at in norms
-        if (own := _weighed_before_product(run, at + 1))
-    }
-    out: set[int] = set()
-    for at in norms:
-        behind = range(at + 1, at + 1 + len(tails.get(run.kinds[at], ())))
-        out |= {*behind} if run.kinds[behind.start : behind.stop] == tails.get(run.kinds[at]) else set()
-    return out
+    kinds = run.kinds
+    norms = [at for at, kind in enumerate(kinds) if kind.what == "norm" and not kind.tensors]
+    weighed = ((at, _weighed_before_product(run, at + 1)) for at in norms)
+    tails = {kinds[at]: kinds[at + 1 : at + 1 + len(own)] for at, own in weighed if own}
+    behind = ((at + 1, tails.get(kinds[at], [])) for at in norms)
+    return {*chain(*(range(at, at + len(own)) for at, own in behind if kinds[at : at + len(own)] == own))}
 
 
 def _name(kind: Kind) -> str:
@@ -184,19 +191,24 @@ def is_root(run: Run, at: int) -> bool:
         return True
     ahead = run.kinds[max(at - 2, 0) : at]
     before = [other.name for other in ahead]
-    if any(len(t) == 1 for other in ahead for t in other.tensors):
-        return False  # of one number for all tokens
     small = not kind.tensors or kind.tensors[0][-1:] == (1,)
+    small &= all(len(t) != 1 for other in ahead for t in other.tensors)  # and of no one number for all tokens
     return kind.name == "pow" and small and before[-1:] in (["add"], ["mean"]) and "mean" in before
 
 
-def _cast_around(run: Run, at: int) -> set[int]:
-    """Without shapes: a cast of what a normalization takes and, back to fewer bits, of what it gives; where
+def _cast_around(run: Run, at: int, last: int) -> set[int]:
+    """Without shapes: casts of what a normalization takes and, back to fewer bits, of what it gives; where
     more are cast to these, they are a linear layer's, with its weight (autocast)."""
-    before = run.kinds[max(at - 1, 0)]
-    raises = before.what == "copy" and not before.tags & {"layout", "narrow"}
-    back = ["narrow" in kind.tags for kind in run.kinds[at + 1 : at + 3]]
-    return {at - 1, at + 1} if raises and back[:1] == [True] and not any(back[1:]) else set()
+    raised = {*takewhile(lambda p: raises(run.kinds[p]), range(at - 1, -1, -1))}
+    back = ["narrow" in kind.tags for kind in run.kinds[last : last + 3]]
+    if raised and back[:1] == [True]:
+        return raised
+    return raised | {last + 1} if raised and back[1:2] == [True] and not any(back[2:]) else set()
+
+
+def raises(kind: Kind) -> bool:
+    """Without shapes: a cast to more bits."""
+    return kind.what == "copy" and not kind.tags & {"layout", "narrow"}
 
 
 def _start(run: Run, root: int) -> int:
