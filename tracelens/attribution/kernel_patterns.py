@@ -206,10 +206,7 @@ FUNCTIONS: tuple[tuple[str, ...], ...] = (
     # relu_squared.py, vocab_parallel_cross_entropy.py, kl_div.py, jsd.py, tvd.py,
     # grpo_loss.py, utils.py (element_mul_kernel scales the loss's gradient), experimental/embedding.py,
     # mlp.py (projections and SwiGLU in one kernel), fused_moe_kernels.py
-    (
-        "norm",
-        r"_(group|poly)_norm_(forward|backward)_kernel|_dyt_(fwd|bwd)_kernel",
-    ),
+    ("norm", r"_(group|poly)_norm_(forward|backward)_kernel|_dyt_(fwd|bwd)_kernel"),
     ("attention.rope", r"_triton_rope|_triton_qwen2vl_mrope|_llama4_rope_kernel|_rope_kernel"),
     (
         "mlp.activation",

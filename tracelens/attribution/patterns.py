@@ -207,10 +207,7 @@ AROUND_THE_MODEL: tuple[tuple[str, str], ...] = (
     (r"(Forward|Backward) \d+$|PP:", "pytorch/pytorch torch/distributed/pipelining/schedules.py"),
     (r"graph_\d+_inductor_wrapper_call$", "pytorch/pytorch torch/_inductor/codegen/wrapper.py"),
     (r"TORCHDYNAMO$|\w+ \(dynamo_timed\)$", "pytorch/pytorch torch/_dynamo/profiler.py, utils.py"),
-    (
-        r"\[pl\]\[profile\]",
-        "Lightning-AI/pytorch-lightning src/lightning/pytorch/profilers/pytorch.py",
-    ),
+    (r"\[pl\]\[profile\]", "Lightning-AI/pytorch-lightning src/lightning/pytorch/profilers/pytorch.py"),
     (r"gpu_model_runner: ", "vllm-project/vllm vllm/v1/worker/gpu_model_runner.py"),
     (
         r"FSDP::(cast_forward_(in|out)puts|inputs_to_device)",

@@ -48,19 +48,14 @@ KERNELS = Grammar(
 )
 
 _GOES_BACK = Gap("attention.other", no(PRODUCT))
+_BENDS_BACK = Gap("attention.softmax", no(PRODUCT))
 KERNELS_BACK = Grammar(
     "the same backward",
     (
         one("attention.values", _in_blocks, where=_is_whole, depth="depth"),
         one("attention.values", _in_blocks, _GOES_BACK, where=_is_whole, depth="depth"),
         one("attention.softmax", what("softmax"), Gap("attention.softmax", _TO_SOFTMAX)),
-        one(
-            "attention.scores",
-            _in_blocks,
-            Gap("attention.softmax", no(PRODUCT)),
-            where=_is_whole,
-            depth="depth",
-        ),
+        one("attention.scores", _in_blocks, _BENDS_BACK, where=_is_whole, depth="depth"),
         one("attention.scores", _in_blocks, _GOES_BACK, where=_is_whole, depth="depth"),
     ),
 )

@@ -47,10 +47,7 @@ def label_products(run: Run, forward: Run, layouts: Mapping[int, str | None]) ->
     if same and len(again) == len(cores):
         path, recomputed = _path_with_recompute(run, forward, again, cores)
     else:
-        path, recomputed = (
-            _path(run, forward, pairs, _of_weights(run, forward, layouts)),
-            {},
-        )
+        path, recomputed = _path(run, forward, pairs, _of_weights(run, forward, layouts)), {}
     taken = {*path, *recomputed}
     path = {at: _by_operand(run, forward, at, product) for at, product in path.items()}
     for at, product in path.items():

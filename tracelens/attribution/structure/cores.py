@@ -12,12 +12,7 @@ from itertools import pairwise, takewhile
 from math import prod
 
 from tracelens.attribution.structure.attention_grammars import CORES
-from tracelens.attribution.structure.beside_cores import (
-    with_absorbed,
-    with_bias,
-    with_other_way,
-    with_twin,
-)
+from tracelens.attribution.structure.beside_cores import with_absorbed, with_bias, with_other_way, with_twin
 from tracelens.attribution.structure.grammar import (
     PRODUCT,
     Gap,

@@ -103,10 +103,7 @@ def _neighbours(
 
 
 def _next_to_path(
-    run: Run,
-    path: dict[int, NamedProduct],
-    left: Mapping[int, Size],
-    stored: Mapping[str, tuple[int, ...]],
+    run: Run, path: dict[int, NamedProduct], left: Mapping[int, Size], stored: Mapping[str, tuple[int, ...]]
 ) -> dict[int, NamedProduct]:
     """Gradients of weights right before, or right behind, those of what they multiply, as autograd makes
     them; none where a compiler puts them off, so that most stand elsewhere."""
