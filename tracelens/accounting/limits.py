@@ -21,20 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tracelens import results
 from tracelens.accounting.slow_calls import slow_calls_of
-from tracelens.results import (
-    Check,
-    CommunicationRow,
-    ComponentRow,
-    Coverage,
-    Estimate,
-    Finding,
-    GemmRow,
-    GpuInfo,
-    ModelDims,
-    Report,
-    Summary,
-)
 from tracelens.results.step import LimitedBy
 from tracelens.results.waiting import idle_ms, mean_ms
 from tracelens.sums import summed
@@ -116,17 +104,17 @@ class Limits:
 class StepPicture:
     """Everything the verdict is made of."""
 
-    summary: Summary
-    model: ModelDims
-    coverage: Coverage
-    gpu: GpuInfo
-    components: Sequence[ComponentRow] = ()
-    gemms: Sequence[GemmRow] = ()
-    communication: Sequence[CommunicationRow] = ()
-    findings: Sequence[Finding] = ()  # of kernels and shapes
-    waits: Sequence[Finding] = ()  # time in which the GPU waits
-    checks: Sequence[Check] = ()
-    at_stake: Estimate | None = None  # of all findings together
+    summary: results.Summary
+    model: results.ModelDims
+    coverage: results.Coverage
+    gpu: results.GpuInfo
+    components: Sequence[results.ComponentRow] = ()
+    gemms: Sequence[results.GemmRow] = ()
+    communication: Sequence[results.CommunicationRow] = ()
+    findings: Sequence[results.Finding] = ()  # of kernels and shapes
+    waits: Sequence[results.Finding] = ()  # time in which the GPU waits
+    checks: Sequence[results.Check] = ()
+    at_stake: results.Estimate | None = None  # of all findings together
     open_ms: float = 0.0  # beside a prediction: what the findings without one save at most
     graph_frac: float = 0.0  # of GPU time, in kernels that CUDA graphs launch
     cut: bool = False  # steps are marked, and none of them is whole
@@ -140,7 +128,7 @@ class StepPicture:
         return not phases or not phases.isdisjoint({"backward", "recompute", "optimizer"})
 
     @property
-    def padding(self) -> Sequence[Finding]:
+    def padding(self) -> Sequence[results.Finding]:
         """Tokens of padding in linear layers."""
         return [one for one in self.findings if one.slug == "padded-tokens"]
 
@@ -208,17 +196,17 @@ class StepPicture:
         return self.summary.steps_marked
 
 
-def _is_small(row: CommunicationRow) -> bool:
+def _is_small(row: results.CommunicationRow) -> bool:
     return row.bytes_per_call is not None and row.bytes_per_call < _SENDING_FROM
 
 
-def updates_only(components: Sequence[ComponentRow]) -> bool:
+def updates_only(components: Sequence[results.ComponentRow]) -> bool:
     """Is an optimizer all the work there is, beside copies and communication?"""
     found = {row.component for row in components}
     return "optimizer" in found and found <= {"optimizer", "grad_clip", "memory", "communication"}
 
 
-def picture_of(report: Report) -> StepPicture:
+def picture_of(report: results.Report) -> StepPicture:
     """What the verdict of this report is made of."""
     return StepPicture(
         summary=report.summary,
@@ -259,7 +247,7 @@ def limits(seen: StepPicture) -> Limits:
     )
 
 
-def _slow(row: GemmRow, gpu: GpuInfo) -> bool:
+def _slow(row: results.GemmRow, gpu: results.GpuInfo) -> bool:
     """Is a product thin, or moving its operands most of its time? Else something else holds it up."""
     moved_ms = (row.bytes or 0.0) * row.calls_per_step / ((gpu.bandwidth_gbps or float("inf")) * 1e6)
     return row.bound == "latency" or (row.bound == "memory" and moved_ms >= row.time_ms_per_step / 2)

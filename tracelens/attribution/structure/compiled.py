@@ -28,9 +28,10 @@ def label_compiled(run: Run) -> None:
     for before, core in pairwise(run.cores if found else ()):
         found |= {at: Label(part) for one in (before, core) for at, part in one.parts.items()}
         inside = run.products(before.last + 1, core.first)
-        if inside and inside[0] not in found and _normed(run, inside[0]):
-            form = _form(run, inside[0] + 1)  # of the other stream as well
-            outputs = [at for at in inside if at not in found and _form(run, at + 1) == form]
+        first = next((at for at in inside if at in found), core.first)
+        ahead = [at for at in inside if at < first]
+        if ahead and _normed(run, ahead[0]):  # and those of the other stream
+            outputs = (at for at in ahead if _form(run, at + 1) == _form(run, ahead[0] + 1))
             found |= dict.fromkeys(outputs, Label("attention.output"))
         last = [at for at in inside if at in found and found[at].component == "mlp.down"][-1:]
         begins = _normed(run, last[0]) if last else 0
@@ -48,8 +49,7 @@ def _mlps(run: Run) -> Iterator[tuple[int, Label]]:
     blocks = []
     for up, down in pairwise(run.products()):
         between = [at for at in range(up + 1, down) if run.kinds[at].what != "helper"]
-        added = any("add" in kind.tags for kind in run.kinds[down + 1 : down + 2])
-        if len(between) == 1 and activates(run.kinds[between[0]]) and added:
+        if len(between) == 1 and activates(run.kinds[between[0]]) and _normed(run, down):
             blocks.append((up, between[0], down))
     forms = Counter(_form(run, bends) for _, bends, _ in blocks)
     for up, bends, down in blocks:

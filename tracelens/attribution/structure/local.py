@@ -47,6 +47,7 @@ _IN_HEAD = ("activation", "norm", "dropout", "copy")  # between a head's two lay
 _AHEAD_OF_HEAD = (*_IN_HEAD, "elementwise", "add", "fused", "helper")
 _ONES = ("fill_", "ones_like")
 _SHARES = ("div", "mul", "add")
+_LOCAL = (MIXTURES, SHARED_EXPERTS, LATENT, AT_PLACES, WITHOUT_SCORES, LONE_MLPS)
 
 
 def without_mixers(run: Run) -> Excerpt:
@@ -122,15 +123,14 @@ def label_local(run: Run, *, attends: bool) -> None:
     for found in matches(run, DROP_PATH):
         for at, part in found.components.items():
             run.labels.setdefault(at, Label(part, evidence="local"))
-    lone = LONE_MLPS if run.cores else ()
-    for grammars in (MIXTURES, SHARED_EXPERTS, LATENT, AT_PLACES, WITHOUT_SCORES, lone):
+    for grammars in _LOCAL if run.cores else _LOCAL[:-1]:
         # what makes values that are read at places can look like a head's first layer
         guessed = {at for at, label in run.labels.items() if label.component == "other"}
         guessed = guessed if grammars == AT_PLACES else set()
         taken = run.labels.keys() - guessed
         taken |= {at for core in run.cores for at in core.parts if PRODUCT(run.kinds[at])}
         layers = [*matches(run, *grammars, taken=taken)]
-        normed = written_norms(run) if layers and grammars == lone else set()
+        normed = written_norms(run) if layers and grammars is LONE_MLPS else set()
         for found in layers:
             for at, component in found.components.items():
                 part = "norm" if at in normed and component == "mlp.activation" else component

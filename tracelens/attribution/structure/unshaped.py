@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise, takewhile
 
-from tracelens.attribution.structure.bias_sums import (
-    biases,
-    biases_ahead,
-    biases_before_activations,
-    biases_of_queries,
-    second_stages,
-    sums_tokens,
-)
+from tracelens.attribution.structure import bias_sums
 from tracelens.attribution.structure.gradients import in_experts, station
 from tracelens.attribution.structure.readings import EXPERTS, QUERIES
 from tracelens.attribution.structure.returns import OPEN, may_unbend, unbends
@@ -44,17 +37,17 @@ def label_unshaped(run: Run, start: int, *, norms_heads: bool = False) -> None:
 
     Where a model ``norms_heads``, pointwise kernels without operators are that norm's gradient, as likely.
     """
-    run.stages = second_stages(run, start)
+    run.stages = bias_sums.second_stages(run, start)
     _behind_cores(run, start)
-    plain = set() if norms_heads else biases_of_queries(run, start)
-    biases(run, start, plain)
-    biases_ahead(run, start, plain)
+    plain = set() if norms_heads else bias_sums.biases_of_queries(run, start)
+    bias_sums.biases(run, start, plain)
+    bias_sums.biases_ahead(run, start, plain)
     _between(run, start, norms_heads=norms_heads)
     _weights_of_norms(run, start, plain)
     for at in range(start, len(run)):
         if _reduces_norm(run.kinds[at]):
             run.labels.setdefault(at, Label("norm"))
-    biases_before_activations(run, start)
+    bias_sums.biases_before_activations(run, start)
     _partial_sums(run, start)
     tied = any(label.component == "logits" and label.role == "wgrad" for label in run.labels.values())
     behind = next((at for at in reversed(run.products(start)) if run.labels.get(at, OPEN).role == "dgrad"), 0)
@@ -224,7 +217,7 @@ def _weights_of_norms(run: Run, start: int, plain: set[str]) -> None:
     first = next(iter(run.products(start)), len(run))
     start = first if any(run.kinds[at].tags & _LOSS for at in range(start, first)) else start
     left = (at for at in range(start, len(run)) if at not in run.labels and run.kinds[at].name not in plain)
-    sums = [at for at in left if sums_tokens(run.kinds[at])]
+    sums = [at for at in left if bias_sums.sums_tokens(run.kinds[at])]
     firsts = [at for at in sums if run.kinds[at].ops >= _STEP_OF_NORM and at not in run.stages]
     firsts = [at for at in firsts if run.kinds[at].ops.isdisjoint(ROUTER_HELPERS | {"index"})]
     for way in (firsts, firsts[::-1]):

@@ -5,23 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracelens import words
-from tracelens.results import (
-    Check,
-    Clock,
-    CommunicationRow,
-    ComponentRow,
-    Coverage,
-    Estimate,
-    Finding,
-    GemmRow,
-    GpuInfo,
-    HostWait,
-    ModelDims,
-    OtherRow,
-    PaddedBatch,
-    SavingOf,
-)
+from tracelens import results, words
 from tracelens.results.advice import CheckState
 from tracelens.results.waiting import saving_of
 from tracelens.step.traced_step import StepModel
@@ -31,21 +15,21 @@ from tracelens.step.traced_step import StepModel
 class StepFacts:
     """One analysed step: everything a rule is allowed to judge from."""
 
-    gemms: list[GemmRow]
-    model: ModelDims
-    gpu: GpuInfo
+    gemms: list[results.GemmRow]
+    model: results.ModelDims
+    gpu: results.GpuInfo
     step_ms: float | None  # median step; None when no step was found
     gpu_busy_frac: float | None = None  # share of the step with a GPU event running, 0..1
     step: StepModel | None = None  # to simulate changes with; None where nothing can be
-    components: Sequence[ComponentRow] = ()  # all GPU time of the file
-    communication: Sequence[CommunicationRow] = ()  # collectives, by group and purpose
-    others: Sequence[OtherRow] | None = None  # kernels of no product; None = not summarised
+    components: Sequence[results.ComponentRow] = ()  # all GPU time of the file
+    communication: Sequence[results.CommunicationRow] = ()  # collectives, by group and purpose
+    others: Sequence[results.OtherRow] | None = None  # kernels of no product; None = not summarised
     declared: Mapping[str, int] = field(default_factory=dict)  # sizes of the whole model by its configuration
-    coverage: Coverage | None = None  # how much of the step was told apart; None = all of it
-    clock: Clock | None = None  # the pace of the steps; None = no two of them compare
-    host_waits: Sequence[HostWait] = ()  # what the GPU waits for
+    coverage: results.Coverage | None = None  # how much of the step was told apart; None = all of it
+    clock: results.Clock | None = None  # the pace of the steps; None = no two of them compare
+    host_waits: Sequence[results.HostWait] = ()  # what the GPU waits for
     mean_ms: float | None = None  # mean step, of which waits are a share: one long step can hold most of them
-    padded: Sequence[PaddedBatch] = ()  # batches that operators pad
+    padded: Sequence[results.PaddedBatch] = ()  # batches that operators pad
     marked: bool = True  # False: the whole trace is taken as one step
 
     @property
@@ -64,7 +48,7 @@ class StepFacts:
         return self.step_ms if self.step_ms is not None and self.step_ms > 0 else None
 
     @property
-    def saving_of(self) -> SavingOf:
+    def saving_of(self) -> results.SavingOf:
         """What shorter kernels save: time of the step, or work of a GPU that waits."""
         return saving_of(self.gpu_busy_frac)
 
@@ -98,7 +82,7 @@ class Outcome:
 
     state: CheckState
     why: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[results.Finding, ...] = ()
     bounds_ms: Mapping[str, float] = field(default_factory=dict)
     changes: tuple[Mapping[str, int] | None, ...] = ()
     absent: bool = False  # not applicable because something was not seen: open where not all was told apart
@@ -109,7 +93,7 @@ class Outcome:
 class Advice:
     """Findings by saving, one check per rule, and what all findings together save or bound."""
 
-    findings: list[Finding]
-    checks: list[Check]
-    at_stake_ms: Estimate | None  # per step; None without a finding
+    findings: list[results.Finding]
+    checks: list[results.Check]
+    at_stake_ms: results.Estimate | None  # per step; None without a finding
     open_ms: float = 0.0  # beside a prediction: what findings that have none save at most
