@@ -247,30 +247,38 @@ def test_a_norms_kernel_sums_the_gradient_of_the_block_before_and_not_of_the_nex
 _RELU = _fused("poi_fused_relu_threshold_backward_view", (4, 1, HIDDEN), (4, 1, HIDDEN))
 
 
-@pytest.mark.parametrize(("made", "found"), [(8, "mlp.other"), (2 * HIDDEN, "")])
-def test_single_tokens_behind_the_last_attention_have_mlps_of_three_layers(made: int, found: str) -> None:
-    """Of masks or boxes (DETR): as wide as the stream, with an activation's mask made beside it."""
-    square, last = _gemm(4, HIDDEN, HIDDEN), _gemm(4, made, HIDDEN)
-    forward = _run("forward", *_forward().kinds, square, _RELU, square, _RELU, last)
+@pytest.mark.parametrize(("many", "lasts", "known"), [
+    (1, [8], True), (3, [8, 8, 4], True), (1, [2 * HIDDEN], False), (3, [8, 8], False),
+])  # fmt: skip
+def test_single_tokens_behind_the_last_attention_have_mlps_of_three_layers(
+    many: int, lasts: list[int], known: bool
+) -> None:
+    """Of masks or boxes (DETR): as wide as the stream, with an activation's mask made beside it; several side
+    by side run in turn, and each has all its layers."""
+    square = [_gemm(4, HIDDEN, HIDDEN)] * many
+    steps = [*square, *[_RELU] * many, *square, *[_RELU] * many]
+    forward = _run("forward", *_forward().kinds, *steps, *[_gemm(4, made, HIDDEN) for made in lasts])
     forward.cores = find_cores(forward)
     forward.labels = _forward().labels
     label_token_mlps(forward)
-    assert (forward.labels[7].component if 7 in forward.labels else "") == found
-    names = [forward.labels[at].component for at in range(5, 10) if at in forward.labels]
-    assert names == ([UP, "mlp.activation", "mlp.other", "mlp.activation", DOWN] if found else [])
+    names = [label.component for at, label in sorted(forward.labels.items()) if at >= len(_forward())]
+    parts = (UP, "mlp.activation", "mlp.other", "mlp.activation", DOWN)
+    assert names == ([part for part in parts for _ in lasts] if known else [])
 
 
-def test_inside_an_mlp_of_three_layers_are_activations_and_biases() -> None:
+@pytest.mark.parametrize("before", ["mlp.other", UP])  # of another that runs in turn
+def test_inside_an_mlp_of_three_layers_are_activations_and_biases(before: str) -> None:
     one, rows = (4, 1, HIDDEN), (4, HIDDEN)
     acts = _fused("poi_fused_threshold_backward_view", one, one)
     sums = _fused("poi_fused_sum_threshold_backward_view", one, rows, (1, 1, HIDDEN))
     run = _run("backward", _gemm(4, HIDDEN, 8), acts, sums, _gemm(4, HIDDEN, HIDDEN), sums, acts)
     run.kinds.append(_gemm(4, HIDDEN, HIDDEN))
     run.units.append(6)
-    run.labels = {at: Label(part, role="dgrad") for at, part in ((0, DOWN), (3, "mlp.other"), (6, UP))}
+    run.labels = {at: Label(part, role="dgrad") for at, part in ((0, DOWN), (3, before), (6, UP))}
     label_gradients(run, _forward(), {HIDDEN}, None)
     found = [run.labels[at].component for at in (1, 2, 4, 5)]
-    assert found == ["mlp.activation", "mlp.other", UP, "mlp.activation"]
+    inner = before if before == "mlp.other" else "mlp.activation"
+    assert found == ["mlp.activation", inner, UP, "mlp.activation"]
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,8 @@ def of_few_rows(run: Run, products: list[int]) -> set[int]:
     """Products of conditions in a graph that torch.compile made: of few rows ahead of one of many, as their
     kernels' tiles tell, where the next normalization takes parts of what they make."""
     kernels = {at: parse_kernel_name(run.kinds[at].name) for at in products}
-    sides = {at: min(kernel.tile_pair) for at, kernel in kernels.items() if kernel and kernel.tile_pair}
-    few = {at for at, side in sides.items() if side <= _FEW_ROWS}
-    few = {at for at, behind in pairwise(products) if at in few and sides.get(behind, 0) >= _MANY_ROWS}
+    sides = {at: min((kernel and kernel.tile_pair) or (0,)) for at, kernel in kernels.items()}
+    few = {at for at, p in pairwise(products) if 0 < sides[at] <= _FEW_ROWS and sides[p] >= _MANY_ROWS}
     norms = [at for at, kind in enumerate(run.kinds) if kind.tags & {"norm", "rope"} == {"norm"}]
     return {at for at in few for norm in norms[bisect(norms, at) :][:1] if run.kinds[norm].ops >= _SCALES}
 

@@ -59,7 +59,10 @@ def in_experts(kind: Kind, first: str | None, last: str | None, layer: int | Non
 
 def _of_three(kind: Kind, first: str | None, last: str | None, layer: int | None) -> Label | None:
     """Inside an MLP of three layers, which can be as wide as the stream: activations, and sums of biases."""
-    if last is None or (first, last) not in _INSIDE:
+    unbent = (
+        first == last in ("mlp.other", "mlp.up") and "activation_backward" in kind.tags
+    )  # several in turn
+    if last is None or not (unbent or (first, last) in _INSIDE):
         return None
     return Label(last if "sum" in kind.tags else "mlp.activation", layer)
 
@@ -142,7 +145,7 @@ class _Between(Sums):
         flat: Counter[Dims] = Counter(t for t in kind.tensors if len(t) == 2)
         shapes: set[Dims] = {*flat}
         rest = [t for t in kind.tensors if len(t) > 2 and flat[t[1:]] < 2]
-        if not shapes or rest or any(t not in self.weights for t in shapes):
+        if not shapes or rest or kind.tags & _NORM or any(t not in self.weights for t in shapes):
             return None
         near = self._nearest_product(at, shapes)
         if near is not None:
@@ -204,7 +207,7 @@ class _Between(Sums):
             return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
         if _of_scores(kind) or ("rope" in kind.tags and first == "attention.core"):
             return None  # heads side by side are as wide as the stream
-        drawn = "dropout_backward" in kind.tags or any(
+        drawn = bool(kind.tags & {"dropout_backward", "activation_backward"}) or any(
             len(t) == 3 and t[0] > 1 == t[1] == t[2] for t in kind.tensors
         )
         scaled = self._has_statistic(kind) or not drawn

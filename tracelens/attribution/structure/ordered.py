@@ -26,11 +26,9 @@ from tracelens.attribution.structure.readings import (
     without_adapters,
 )
 from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.units import Kind
 from tracelens.attribution.structure.walk import activates, loses, name_sum
 
-_TWO_MLPS = 2
-_TWO = 2  # models
+_TWO = 2  # MLPs, models
 _USUAL = 2 / 3  # of the gaps between two cores are read alike
 #: A batched product beside plain ones is none of these: of experts, as likely.
 _MLP = ("mlp.up", "mlp.gate", "mlp.down")
@@ -73,7 +71,8 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     transformed = once and bool(normalizations(run, middle[0], rest[-1]))
     ends = losses[:1] == [stop] or not behind
     alone = ends and [at for at in rest if at > last_norm] == rest[-1:] and (bool(losses) or transformed)
-    pictures = any(map(_convolves, run.kinds[rest[-1] : stop])) if rest else False
+    tail = run.kinds[rest[-1] : stop] if rest else []
+    pictures = any(kind.what == "convolution" or "fprop" in kind.name for kind in tail)  # so CUTLASS calls it
     if rest and not pictures and (alone or (len(rest) == len(pattern_last) + 1 and ends)):
         run.labels[rest[-1]] = Label("logits")
         if transformed:
@@ -81,17 +80,12 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     _label_adapters(run, [ahead, *between, rest])
 
 
-def _convolves(kind: Kind) -> bool:
-    """Also a kernel that CUTLASS names after a convolution's forward."""
-    return kind.what == "convolution" or "fprop" in kind.name
-
-
 def _label_ahead(run: Run, ahead: list[int], pattern: Pattern) -> None:
     """Before the first core: what makes its queries, as what makes the next one's, and the MLP ahead of them
     where a layer has two (arXiv 2005.08100)."""
     queries = pattern[pattern.index(QUERIES) :] if QUERIES in pattern else ()
     second = [part for part in pattern if part not in ("", QUERIES)][1:]
-    own = [*second[second.index("mlp.down") + 1 :], *queries] if second.count("mlp.down") == _TWO_MLPS else []
+    own = [*second[second.index("mlp.down") + 1 :], *queries] if second.count("mlp.down") == _TWO else []
     places = ahead[-len(own) : len(ahead) - len(queries)] if 0 < len(own) <= len(ahead) else []
     ends = (kind.what for kind in run.kinds[max(places, default=-1) + 1 :] if kind.what in ("add", "norm"))
     if places and any(map(activates, run.kinds[places[0] : places[-1]])) and next(ends, "") == "add":
@@ -276,7 +270,7 @@ def _of_layers(
     return [
         pattern
         if pattern is None
-        or pattern.count("mlp.down") < _TWO_MLPS
+        or pattern.count("mlp.down") < _TWO
         or all(seen[keys[at], c] > 1 for at, c in zip(places, pattern, strict=False) if c == "mlp.down")
         else None
         for places, pattern in zip(between, read, strict=True)
@@ -305,7 +299,7 @@ def _rest(pattern: Pattern) -> Pattern:
 def _with_equal_attention(own: Pattern | None, equal: list[set[str]]) -> Pattern | None:
     """The reading of a gap as no other, whose attention runs the kernels that the others' does: a layer with
     another MLP."""
-    if own is None or own.count("mlp.down") >= _TWO_MLPS:
+    if own is None or own.count("mlp.down") >= _TWO:
         return None
     same = all(c in parts for c, parts in zip(own, equal, strict=False) if c.startswith("attention"))
     return own if same else None

@@ -194,7 +194,8 @@ INNER_MLP_OF_THREE = Grammar(
 
 
 # What makes masks, boxes or their worth of single tokens behind the last layer (arXiv 2304.02643; DETR, arXiv
-# 2005.12872): three linear layers as wide as the stream, and no more than two activations between.
+# 2005.12872): three linear layers as wide as the stream, and no more than two activations between; under
+# torch.compile the first layers of several run, then what bends them, and so on.
 
 # ReLU's kernel also makes the mask for its gradient, and is named after that
 _BENDS_ALONE = no(no(activates, tagged("activation_backward")), tagged("norm"))
@@ -202,13 +203,17 @@ _BENDS_ALONE = no(no(activates, tagged("activation_backward")), tagged("norm"))
 TOKEN_MLP = Grammar(
     "MLP of single tokens",
     (
-        one("mlp.up", what("gemm"), m="tokens", n="hidden", k="hidden"),
-        one("mlp.activation", _BENDS_ALONE),
-        one("mlp.other", what("gemm"), m="tokens", n="hidden", k="hidden"),
-        one("mlp.activation", _BENDS_ALONE),
-        one("mlp.down", what("gemm"), m="tokens", n="made", k="hidden"),
+        some("mlp.up", what("gemm"), m="tokens", n="hidden", k="hidden"),
+        some("mlp.activation", _BENDS_ALONE),
+        some("mlp.other", what("gemm"), m="tokens", n="hidden", k="hidden"),
+        some("mlp.activation", _BENDS_ALONE),
+        some("mlp.down", what("gemm"), m="tokens", k="hidden"),
     ),
-    where=lambda it: _ends(it) and it.sizes.get("made", 0) < it.sizes.get("hidden", 1),
+    where=lambda it: (
+        _ends(it)
+        and len({*map(len, it.places)}) == 1
+        and all((shape := it.run.shape(at)) is None or shape.n < it["hidden"] for at in it.places[-1])
+    ),
 )
 
 
