@@ -48,18 +48,6 @@ def test_the_copies_of_padding_are_a_finding_where_they_cost(said: Listener) -> 
     said(finding.title, finding.saw)
 
 
-def test_a_kernel_that_also_converts_counts_in_the_high_end_alone() -> None:
-    (finding,) = check(logits(), others=(pad(1), pad(2, dtype_from="fp32"))).findings
-    assert (finding.saving_ms.mid, finding.saving_ms.high) == pytest.approx((0.1, 0.2))
-
-
-def test_a_kernel_that_also_turns_its_tensor_is_not_in_the_low_end() -> None:
-    turned = pad(2, op="triton_poi_fused_mm_t_1")
-    (finding,) = check(logits(), others=(pad(1), turned)).findings
-    saving = finding.saving_ms
-    assert (saving.low, saving.mid, saving.high) == pytest.approx((0.1, 0.2, 0.2))
-
-
 def test_only_a_vocabulary_has_logits_to_mask() -> None:
     """An MLP's added units must not all be zeros, as a vocabulary's rows can: they would never learn."""
     wide = gemm(1, 8192, 10928, 4096, component="mlp.up", padded_from={"n": 10922}, names=("b*s", "f", "h"))

@@ -259,6 +259,8 @@ def test_a_finding_begins_at_a_thousandth_of_the_step(said: Listener) -> None:
     none = concluded(candidate(("g2", 0.0999)), passed="All is well.")
     assert (none.state, none.findings) == ("passed", ())
     said(found.why, none.why, concluded(candidate(("g2", 0.01))).why)
+    two = [candidate(("g2", 0.05)), candidate(("g3", 0.06))]
+    said(concluded(*two, passed="All is well.").why, concluded(*two).why)
     assert concluded(step_ms=None).state == "could_not_run"
 
 
@@ -308,17 +310,17 @@ def test_what_a_finding_states(said: Listener) -> None:
     ).findings
     said(found.how, waiting.how, whole.why, several.how, bare.how)
     assert concluded(candidate(("g1", 1.0)), candidate(("g1", 2.0))).bounds_ms == {"g1": 2.0}
+    assert concluded(candidate(("g1", 1.0), components=["logits"])).findings[0].components == ["logits"]
 
 
-@pytest.mark.parametrize("shared", ["yes", "perhaps"])
-def test_parts_of_tensor_parallel_ranks_need_their_multiple(shared: str, said: Listener) -> None:
-    def caveats(ranks: int, **given: Any) -> list[str]:
-        split = facts(ROW, model=model(tensor_parallel=ranks))
-        one = candidate(("g1", 1.0), **given)
-        return conclude(Made(), facts=split, candidates=[one], passed="").findings[0].caveats
-
-    said(caveats(2, shared=shared))
-    assert caveats(1, shared=shared) == caveats(2, shared="no") == caveats(2) == []
+@pytest.mark.parametrize(
+    ("effort", "phase", "severity"),
+    [("retrain", "forward", "low"), ("retrain", "backward", "high"), ("code", "forward", "high")],
+)
+def test_nobody_trains_again_for_a_model_that_only_runs(effort: Any, phase: str, severity: str) -> None:
+    part = ComponentRow("norm", phase, 1.0, 1, 1.0, 1, None, None, 1.0, 1.0)
+    (found,) = concluded(candidate(("g1", 50.0), effort=effort), components=[part]).findings
+    assert found.severity == severity
 
 
 # all findings together

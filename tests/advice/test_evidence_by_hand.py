@@ -22,11 +22,9 @@ from tracelens.rules.evidence.dimensions import Target, flops_growth, target
 from tracelens.rules.evidence.lengths import bounds_of, near, need_length, saw_of
 from tracelens.rules.evidence.mixtures import evidence, packed, saw, unfilled
 from tracelens.rules.evidence.slices import copied_ms, need_slices
-from tracelens.rules.evidence.views import View, saving_of, view_of
+from tracelens.rules.evidence.views import view_of
 from tracelens.rules.evidence.vocabulary import columns, need_vocabulary, vocabulary, vocabulary_rows
 from tracelens.step.experts import Mixture
-from tracelens.step.predicted import Anchors
-from tracelens.step.stalls import call_us_of
 
 ROW = gemm(1, 2048, 10240, 2560)
 
@@ -283,35 +281,6 @@ def test_an_operand_whose_rows_begin_off_the_grid_is_named() -> None:
         assert view_of(viewed(**given)) is None, given
     by_start = view_of(viewed(leading_source="layout"))
     assert by_start is not None and (by_start.operand, by_start.width, by_start.stride) == ("", None, None)
-
-
-def test_an_aligned_view_saves_its_time_less_a_copy_at_worst(said: Listener) -> None:
-    """The larger operand, 10240 x 2560 of two bytes, is read and written at 3350 GB/s, eight times a step."""
-    row = viewed()
-    view = view_of(row)
-    assert view is not None
-    step = step_of([row])
-    found, how = saving_of(step, view)
-    assert found is not None and found.mid is not None and found.low is not None
-    assert step.step is not None and not step.step.anchors.by_dtype
-    bare = replace(step, gpu=replace(step.gpu, bandwidth_gbps=None))
-    free, _ = saving_of(bare, view)
-    copied = 8 * 2 * 2 * 10240 * 2560 / 3350e6
-    assert free is not None and free.low is not None and free.low - found.low == pytest.approx(copied)
-    assert free.mid == pytest.approx(found.mid)
-    twice = replace(row, batch=2, time_ms_per_step=2 * row.time_ms_per_step)
-    two, _ = saving_of(replace(step, gemms=[twice]), View(twice, "a", 2560, 2561))
-    none, _ = saving_of(replace(bare, gemms=[twice]), View(twice, "a", 2560, 2561))
-    assert two is not None and none is not None and two.low is not None and none.low is not None
-    assert none.low - two.low == pytest.approx(2 * copied)
-    anchored = Anchors({"bf16": (1.25, 0.0)})
-    ours = replace(step, step=replace(step.step, anchors=anchored))
-    slower, slower_how = saving_of(ours, view)
-    assert slower is not None and slower.mid is not None
-    said(how, slower_how)
-    now = 8 * call_us_of(row) / 1e3
-    assert now - slower.mid == pytest.approx(1.25 * (now - found.mid))
-    assert saving_of(step_of([row], predict=False), view)[0] is None
 
 
 # attention kernels

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from tests.advice.advice_answers import answer
-from tests.advice.advice_facts import other, step_of
+from tests.advice.advice_facts import other
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100, UNKNOWN_GPU, attention, facts, flash2, gemm, model
 from tests.said import Listener
 from tracelens.results import Estimate, GemmRow, OtherRow
 from tracelens.results.row_sizes import AttentionDims
-from tracelens.rules.engine.amounts import memory, operations, parameters
-from tracelens.rules.engine.diffs import config_diffs
+from tracelens.rules.engine.amounts import memory, parameters
 from tracelens.rules.engine.sizes import sizes_of
 from tracelens.rules.evidence import copies
 from tracelens.rules.evidence.attention_chain import (
@@ -27,15 +26,12 @@ from tracelens.rules.evidence.attention_chain import (
     unusual_of,
 )
 from tracelens.rules.evidence.block_scales import block_fit, misfits
-from tracelens.rules.evidence.dimensions import Target
 from tracelens.rules.evidence.fused_attention import CAUSAL, NO_MASK, TENSOR, CoreCalls
 from tracelens.rules.evidence.fusing import memory as memory_of_fusing
 from tracelens.rules.evidence.fusing import operations as operations_of_fusing
 from tracelens.rules.evidence.heads import HeadsRun, by_saving, need_heads, simulated
 from tracelens.rules.evidence.kv_heads import need_kv_rows, other_kv_heads
-from tracelens.rules.evidence.misfits import Case
 from tracelens.rules.evidence.precision import Precision, need_precisions, on_tensor_cores, preferred
-from tracelens.step.alignment import Misfit
 
 ROW = gemm(1, 2048, 10240, 2560)
 
@@ -82,30 +78,6 @@ def test_what_is_left_of_the_work_with_another_head() -> None:
     """Softmax goes with the heads, products with the columns: of 80 in 96 and in 128 the smaller counts."""
     assert run(80, 96).work_frac(128) == 80 / 128 and run(80, 96).work_frac(80) == pytest.approx(80 / 96)
     assert run(64, 64).work_frac(32) == 1.0 and run(64, 64).work_frac(64) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("head_dim", "heads", "ranks", "splits"),
-    [
-        (80, 32, 1, [(128, 20), (64, 40)]),
-        (80, 32, 8, [(128, 20), (64, 40)]),  # each of eight ranks has so many
-        (40, 32, 1, [(64, 20), (128, 10)]),
-        (160, 16, 1, [(128, 20), (256, 10)]),
-        (127, 1, 1, [(128, None)]),
-        (100, 3, 1, [(128, None)]),
-        (40, 3, 1, [(64, None)]),
-        (136, 3, 1, [(256, None)]),
-        (300, 1, 1, [(320, None)]),
-        (80, None, 1, [(128, None), (64, None)]),
-        (32, 2, 1, [(64, 1)]),  # one head, where nothing else comes out even
-    ],
-)
-def test_other_splits_of_the_same_width(
-    head_dim: int, heads: int | None, ranks: int, splits: list[tuple[int, int | None]]
-) -> None:
-    group = replace(run(head_dim, None), heads=heads)
-    found = by_saving(facts(ROW, dims=model(tensor_parallel=ranks)), group)
-    assert [(one.head_dim, one.heads) for one in found if (one.head_dim, one.heads) != (128, 1)] == splits
 
 
 def test_the_change_is_of_the_models_own_heads_on_all_ranks() -> None:
@@ -533,44 +505,6 @@ def test_a_precision_in_words_and_bounds(said: Listener) -> None:
 # how much a change adds
 
 
-def amounts(change: dict[str, list[Any]], *, trains: bool = True, **dims: int) -> tuple[Any, Any, Any]:
-    sizes = {"hidden": 1024, "heads": 16, "kv_heads": 16, "head_dim": 64, "ffn": 4096, "vocab": 50257,
-             "layers": 2, "sequence": 512, "micro_batch": 4}  # fmt: skip
-    rows = [replace(ROW, flops=1e9, calls_per_step=4.0, phase="backward" if trains else "forward")]
-    step = facts(*rows, dims=model(**(sizes | dims)))
-    known = sizes_of(step, change)
-    weights = parameters(known, counted=None)
-    return (
-        weights,
-        operations(step, change, known, weights, of_rows=None, rows=rows),
-        memory(step, change, known, weights),
-    )
-
-
-def test_weights_of_a_wider_mlp_are_counted(said: Listener) -> None:
-    """Two layers of two matrices 1024 x 64 more; each weight takes 16 B in training and 2 B without."""
-    weights, work, bytes_ = amounts({"ffn": [4096, 4160]})
-    assert weights.delta == 2 * 2 * 1024 * 64
-    assert bytes_.states == 16 * 262144
-    assert work.delta is None or work.delta >= 0
-    said(weights.how, bytes_.how)
-    _, _, runs = amounts({"ffn": [4096, 4160]}, trains=False)
-    assert runs.states == 2 * 262144 and runs.activations == 0.0
-    for change in ({"micro_batch": [4, 8]}, {"flag": ["off", "on"]}):
-        weights, _, _ = amounts(change)
-        assert (weights.delta, weights.frac) == (0, 0.0)
-        said(weights.how)
-    _, work, bytes_ = amounts({"flag": ["off", "on"]})
-    assert work.delta == 0.0
-    assert bytes_.states == 0.0
-    said(work.how, bytes_.how)
-    _, work, bytes_ = amounts({"pipeline_stage": [1, 2]})
-    assert work.delta is None
-    said(work.how, bytes_.how)
-    _, _, bytes_ = amounts({"dtype": ["fp32", "bf16"]})
-    said(bytes_.how)
-
-
 def test_a_weight_is_as_wide_as_what_most_time_computes_with() -> None:
     """Two rows in fp32 take 2 ms together, one in bf16 takes 1.5: inference holds 4 B a weight."""
     rows = [replace(ROW, dtype=dtype, time_ms_per_step=ms)
@@ -581,57 +515,3 @@ def test_a_weight_is_as_wide_as_what_most_time_computes_with() -> None:
         known = sizes_of(step, {"ffn": [4096, 4160]})
         found = memory(step, {"ffn": [4096, 4160]}, known, parameters(known, counted=None))
         assert found.states == width * 2 * 2 * 1024 * 64
-
-
-def test_operations_of_named_rows_count_by_their_share(said: Listener) -> None:
-    rows = [replace(ROW, flops=1e9, calls_per_step=3.0), replace(ROW, id="g2", flops=1e9, calls_per_step=1.0),
-            replace(ROW, flops=None)]  # fmt: skip
-    step = facts(*rows)
-    known = sizes_of(step, {"flag": ["a", "b"]})
-    weights = parameters(known, counted=None)
-    found = operations(step, {"flag": ["a", "b"]}, known, weights, of_rows=0.5, rows=rows[1:])
-    assert (found.delta, found.frac) == (0.5e9, 0.125)
-    said(found.how)
-    less = operations(step, {"flag": ["a", "b"]}, known, weights, of_rows=-0.5, rows=rows[1:])
-    assert less.delta == -0.5e9
-    said(less.how)
-    same = operations(step, {"flag": ["a", "b"]}, known, weights, of_rows=0.0, rows=rows[1:])
-    assert same.delta == 0.0
-    said(same.how)
-
-
-# off the grid
-
-
-def test_how_sure_it_is_that_a_dimension_is_the_cause() -> None:
-    def misfit(ms: float, kernel: str | None) -> Misfit:
-        return Misfit(replace(ROW, time_ms_per_step=ms), (), kernel)
-
-    goal = Target("ffn", 10239, 10240)
-    named, silent = misfit(1.0, "SIMT"), misfit(1.0, None)
-    assert Case(None, [named], set()).on_cuda_cores and not Case(goal, [named], set()).on_cuda_cores
-    assert not Case(None, [named, silent], set()).on_cuda_cores
-    assert Case(goal, [named, silent], set()).confidence == "high"
-    assert Case(goal, [named, misfit(1.01, None)], set()).confidence == "medium"
-    assert Case(None, [named], set()).confidence == "medium"
-
-
-@pytest.mark.parametrize(("then", "by"), [(1024, 128), (1008, 16), (1100, None), (1280, 256)])
-def test_megatron_is_told_the_first_multiple_that_gives_the_vocabulary(then: int, by: int | None) -> None:
-    now = 1001 if then != 1280 else 1030
-    found = config_diffs(sizes_of(facts(ROW, dims=model(vocab=now)), {"vocab_size": [now, then]}))
-    (lines,) = (one.lines for one in found if one.framework.startswith("Megatron"))
-    assert [line for line in lines if "divisible" in line] == (
-        [f"+ --make-vocab-size-divisible-by {by}"] if by else []
-    )
-
-
-def test_a_vocabulary_that_ranks_hold_a_part_of_is_written_whole() -> None:
-    """Two ranks with 500 words each: a configuration has 1000, and 1024 then."""
-    dims = model(vocab=500, tensor_parallel=2, hidden=64)
-    step = step_of([ROW], dims=dims)
-    assert step.step is not None
-    split = replace(step, step=replace(step.step, now=replace(step.step.now, vocab_split=True)))
-    found = config_diffs(sizes_of(split, {"vocab_size": [500, 512]}))
-    lines = next(one.lines for one in found if one.framework.startswith("Hugging Face"))
-    assert ["1000" in lines[0], "1024" in lines[1]] == [True, True], lines

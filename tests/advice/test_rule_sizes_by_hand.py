@@ -22,7 +22,7 @@ from tracelens.rules.evidence.block_scales import block_fit, misfits
 from tracelens.rules.evidence.dimensions import Target, flops_growth, target
 from tracelens.rules.evidence.heads import COMPILED, HeadsRun, by_saving, need_heads
 from tracelens.rules.evidence.kv_heads import need_kv_rows, other_kv_heads, shape_gain_ms
-from tracelens.rules.evidence.lengths import bounds_of, need_length
+from tracelens.rules.evidence.lengths import bounds_of
 from tracelens.rules.evidence.misfits import (
     Case,
     case_of,
@@ -232,6 +232,7 @@ def test_the_larger_operand_is_copied_at_worst(m: int, n: int, batch: int | None
     assert lean is not None and free is not None and lean.low is not None and free.low is not None
     assert free.low - lean.low == pytest.approx(8 * 2 * 2 * 2048 * 1024 * many / 3350e6)
     assert (free.mid, free.high) == (lean.mid, lean.high)
+    assert saving_of(step_of([row], predict=False), view)[0] is None
     if batch == 1:
         then = predict_gemm(m, n, 1024, gpu=H100).time_us
         assert then.mid is not None and then.low is not None and then.high is not None
@@ -530,15 +531,6 @@ def test_what_fewer_operations_alone_would_save_is_no_gain_of_shape() -> None:
 
 
 # lengths
-
-
-@pytest.mark.parametrize(("length", "known"), [(1, True), (0, False), (None, False)])
-def test_a_sequence_of_one_is_a_length(length: int | None, known: bool) -> None:
-    step = facts(ROW, dims=replace(model(), sequence=Known(length, "")))
-    if known:
-        assert need_length(step, None) == 1
-    else:
-        assert answer(need_length, step, None)[:2] == ("could_not_run", False)
 
 
 def test_half_of_causal_scores_had_to_be_done(said: Listener) -> None:

@@ -12,6 +12,7 @@ from tests.advice.advice_answers import only, outcome_of, says_why, trial_of
 from tests.advice.advice_facts import other
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import H100, attention, cutlass, facts, gemm, model
+from tests.advice.test_advice_compiled_padding import pad
 from tests.said import Listener
 from tracelens.errors import UsageError
 from tracelens.results import Clock, Estimate, GemmRow, HostWait, OtherRow, StepPace
@@ -314,12 +315,6 @@ def test_shares_are_padded_to_16_bytes(share: int, then: int) -> None:
 def padded(**more: Any) -> GemmRow:
     given = {"component": "logits", "padded_from": {"n": 50257}, "names": ("b*s", "v", "h")} | more
     return gemm(1, 8192, 50264, 768, **given)
-
-
-def pad(number: int = 1, **more: Any) -> OtherRow:
-    given: dict[str, Any] = {"component": "logits", "op": "triton_poi_fused_constant_pad_nd_3",
-             "dims": (768, 50264), "calls": 2.0, "dtype_from": "bf16", "dtype_to": "bf16"}  # fmt: skip
-    return other(number, "pad", **(given | more))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tracelens.step.planned_change import PlannedStep, compare
 from tracelens.step.reasons import PlannedPart, in_ms, why
 from tracelens.step.search import FRONT, Combination, Found, _front, search
 from tracelens.step.search_space import SearchLimits
-from tracelens.step.shape_search import none_faster, nothing_faster, other_heads, picks_of
+from tracelens.step.shape_search import none_faster, nothing_faster, picks_of
 from tracelens.step.step import Change, PartChange
 from tracelens.step.words import search as words
 
@@ -300,25 +300,6 @@ def test_what_a_change_asks_for(sizes: dict[str, int], effort: str, said: Listen
     assert one.effort == effort
     assert one.memory_frac == (1.0 if "micro_batch" in sizes else 0.0)
     said(one.effort_why)
-
-
-def test_heads_beside_the_present_ones() -> None:
-    """Heads of 40 to 256 that divide 1024, and are a multiple of 4 as 16 is; keys follow as many heads."""
-    found = other_heads(MadeUp(), NOW, SearchLimits())
-    assert [(one.heads, one.head_dim) for one in found] == [(8, 128), (4, 256)]
-    grouped = replace(NOW, kv_heads=8)
-    assert [one.heads for one in other_heads(MadeUp(), grouped, SearchLimits())] == [8]
-    ranks = replace(NOW, tensor_parallel=8)
-    assert [one.heads for one in other_heads(MadeUp(), ranks, SearchLimits())] == [8]
-    odd = replace(NOW, hidden=1280, heads=20, kv_heads=20)
-    assert [one.heads for one in other_heads(MadeUp(), odd, SearchLimits(any_heads=True))] == [
-        32,
-        16,
-        10,
-        8,
-        5,
-    ]
-    assert other_heads(MadeUp(), replace(NOW, head_dim=96), SearchLimits()) == []
 
 
 def test_a_shape_that_is_left_alone_is_judged_in_words(said: Listener) -> None:

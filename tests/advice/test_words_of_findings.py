@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -10,26 +9,16 @@ import pytest
 from tests.advice import test_advice_expert_imbalance as imbalance
 from tests.advice import test_advice_gemms_beside_collectives as beside
 from tests.advice import test_advice_misaligned_views as views
-from tests.advice import test_advice_small_collectives as small
-from tests.advice import test_advice_tensor_cores as precisions
-from tests.advice.advice_facts import H100, RTX3060, other, step_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import cutlass, facts, gemm, model
 from tests.said import Listener
-from tracelens.gemm.gain import ratio_error
-from tracelens.gemm.predict.gemm import predict_gemm
-from tracelens.results import Clock, GemmRow, StepPace
+from tracelens.results import Clock, StepPace
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.pages import why
-from tracelens.rules.evidence.dimensions import Target
-from tracelens.rules.evidence.misfits import Case
-from tracelens.rules.evidence.projections import FAMILIES, Group, fused_saving, groups_of, split_ms, why_none
 from tracelens.rules.evidence.vocabulary import confidence
-from tracelens.rules.evidence.widths import GatedMlp
 from tracelens.rules.falling_clock import FallingClock
 from tracelens.rules.pad_vocabulary import PadVocabulary
 from tracelens.rules.unaligned_payload import UnalignedPayload
-from tracelens.step.alignment import Misfit
 
 
 def test_gemms_beside_a_collective_of_13_of_132_sms(said: Listener) -> None:
@@ -101,18 +90,6 @@ def test_the_operand_that_is_off_is_named(said: Listener) -> None:
     said(written.saw)
 
 
-def test_whose_other_kernels_gain_by_another_type() -> None:
-    """All of a step in 16 bits makes its other kernels faster, too; a flag or one product does not."""
-    (flag,) = precisions.check(precisions.fp32(1)).findings
-    assert (flag.change["precision"], flag.counts) == (["fp32", "tf32"], "all")
-    (half,) = precisions.check(precisions.fp32(1, time_us=19000.0), gpu=RTX3060, step_ms=40.0).findings
-    assert (half.change["precision"], half.counts) == (["fp32", "bf16"], "gemms")
-    mixed = precisions.check(
-        precisions.fp32(1, component="logits"), gemm(2, 4096, 4096, 4096, time_us=9000.0)
-    )
-    assert [(one.change["precision"], one.counts) for one in mixed.findings] == [(["fp32", "bf16"], "all")]
-
-
 def test_shares_that_begin_off_16_bytes(said: Listener) -> None:
     """Two kinds of messages, 3 and 1 ms exposed; a share of 1,000,008 bytes grows to 1,000,016."""
     rows = [
@@ -127,155 +104,6 @@ def test_shares_that_begin_off_16_bytes(said: Listener) -> None:
     assert found.change == {"share_bytes": [1_000_008, 1_000_016]}
     assert (found.saving_ms.mid, found.saving_ms.high) == (None, 4.0)
     said(found.title, found.saw)
-
-
-def test_small_exchanges_against_buckets(said: Listener) -> None:
-    """8 calls of less than 4 MiB and more; the bound is what they take beyond calls of 25 MiB."""
-    for calls, size, state in ((8, 262_144, "found"), (7.9, 262_144, "passed"), (200, 4 << 20, "passed"),
-                               (200, (4 << 20) - 1, "found")):  # fmt: skip
-        assert small.check(small.sent(calls, size)).state == state, (calls, size)
-    outcome = small.check(small.sent(200, 262_144), small.sent(10, 131_072, purpose="optimizer shards"))
-    (found,) = outcome.findings
-    exposed = small.took_ms(200, 262_144) + small.took_ms(10, 131_072)
-    assert found.change == {"bucket_mb": [0.25, 25]}
-    said(found.title, found.saw)
-    planted = exposed - small.took_ms(2, 26_214_400) - small.took_ms(1, 1_310_720)
-    assert found.saving_ms.high == pytest.approx(planted, rel=1e-6)
-    hidden = small.check(small.sent(200, 262_144, exposed=0.5)).findings[0]
-    assert hidden.saving_ms.high == 0.5
-    said(hidden.how)
-
-
-# GEMMs of one input
-
-LAYER = [
-    gemm(1, 2048, 4096, 4096, component="attention.qkv", calls=4.0, time_us=100.0),
-    gemm(2, 2048, 1024, 4096, component="attention.qkv", calls=8.0, time_us=50.0),
-    gemm(3, 2048, 4096, 4096, component="attention.output", calls=4.0),
-]
-
-
-def groups(*rows: GemmRow, **dims: int) -> list[Group]:
-    return groups_of(facts(*rows, dims=model(**({"hidden": 4096} | dims))), FAMILIES[0])
-
-
-def test_gemms_that_read_one_tensor_are_one_group() -> None:
-    """Two layers' worth of a query and two narrow ones: 100 + 2 x 50 us for 6144 columns."""
-    back = [gemm(4, 2048, 4096, 4096, component="attention.qkv", role="dgrad", calls=4.0, time_us=120.0),
-            gemm(5, 2048, 4096, 1024, component="attention.qkv", role="dgrad", calls=8.0, time_us=60.0),
-            gemm(6, 4096, 4096, 2048, component="attention.qkv", role="wgrad", calls=4.0)]  # fmt: skip
-    first, gradients = groups(*LAYER, *back)
-    assert (first.role, first.tokens, first.into, first.width, first.calls) == (
-        "forward",
-        2048,
-        4096,
-        6144,
-        4.0,
-    )
-    assert (
-        first.calls == 4.0 and first.time_us == pytest.approx(200.0) and first.sizes == (2048, 6144, 4096, 1)
-    )
-    assert first.apart == "1 × (2048 × 4096 × 4096) and 2 × (2048 × 1024 × 4096)" and first.off_grid == []
-    assert gradients.role == "dgrad" and gradients.sizes == (
-        2048,
-        4096,
-        6144,
-        1,
-    )  # of one wgrad nothing is known
-    assert gradients.time_us == pytest.approx(240.0)
-    for rows, dims in (
-        (LAYER[:2], {}), (LAYER, {"hidden": 2048}), ([LAYER[0], LAYER[2]], {}),
-        ([LAYER[0], replace(LAYER[1], calls_per_step=6.0), LAYER[2]], {}),
-        ([LAYER[0], replace(LAYER[1], m=1024), LAYER[2]], {}),
-        ([LAYER[0], replace(LAYER[1], dtype="fp16"), LAYER[2]], {}),
-        ([*(replace(row, batch=2) for row in LAYER[:2]), LAYER[2]], {}),
-        ([LAYER[0], replace(LAYER[1], n=None), LAYER[2]], {}),
-        ([*LAYER, gemm(7, 2048, 16384, 4096, component="mlp.down", calls=2.0)], {}),  # cross-attention
-    ):  # fmt: skip
-        assert groups(*rows, **dims) == [], rows
-    once = [replace(row, calls_per_step=row.calls_per_step / 4) for row in LAYER]
-    assert groups(*once)[0].calls == 1.0
-    assert groups(*LAYER, gemm(7, 2048, 16384, 4096, component="mlp.down", calls=4.0))
-    odd = groups(LAYER[0], replace(LAYER[1], n=1028), LAYER[2])
-    assert odd[0].off_grid == [1028]
-
-
-def test_one_gemm_saves_by_the_ratio_of_predictions(said: Listener) -> None:
-    """800 us of three GEMMs, times one wide one's predicted time over theirs, within the error of ratios."""
-    step = step_of(LAYER, dims=model(hidden=4096))
-
-    def us(n: int) -> float:
-        return predict_gemm(2048, n, 4096, gpu=H100).time_us.mid or 0.0
-
-    (group,) = groups_of(step, FAMILIES[0])
-    found = fused_saving(step, group)
-    assert found is not None
-    saving, how = found
-    then = 0.8 * us(6144) / (us(4096) + 2 * us(1024))
-    error = math.exp(ratio_error(math.log(6144 / 4096)))
-    assert (saving.low, saving.mid, saving.high) == pytest.approx(
-        (0.8 - then * error, 0.8 - then, 0.8 - then / error)
-    )
-    assert fused_saving(facts(*LAYER), group) is None
-    said(how)
-    back = replace(group, role="dgrad")
-    copied = 4 * 2 * 2 * 2048 * 6144 / 3350e6  # 2048 x 6144 of two bytes, read and written four times a step
-    assert split_ms(step, [group, back]) == pytest.approx(copied) and split_ms(step, [group]) == 0.0
-    untyped = replace(group.parts[0], row=replace(group.parts[0].row, dtype=None))
-    assert split_ms(step, [replace(back, parts=(untyped,))]) == pytest.approx(copied * 4096 / 6144)
-    compiled = replace(step, others=[other(1, "elementwise", op="triton_poi_fused_0")])
-    assert split_ms(compiled, [back]) == 0.0
-
-
-def test_why_nothing_is_put_together(said: Listener) -> None:
-    def why(*rows: GemmRow) -> tuple[str, bool]:
-        return why_none(facts(*rows, dims=model(hidden=4096, ffn=8192)), FAMILIES[0])
-
-    one = replace(LAYER[0], time_ms_per_step=1.0)
-    text, told = why(one, LAYER[2])
-    assert told
-    said(text)
-    text, told = why(*LAYER, gemm(7, 2048, 16384, 4096, component="mlp.down", calls=2.0))
-    assert not told
-    said(text)
-    text, told = why(*LAYER)
-    assert not told
-    said(text)
-
-
-# the width of a gated MLP
-
-
-def test_widths_near_by_are_on_the_grid_and_keep_the_weights() -> None:
-    mlp = GatedMlp(1365, 2, [])  # 2730 of the whole model; a hundredth is 27
-    near = mlp.near(facts(*LAYER))
-    assert near and near == sorted(near)
-    assert all(one % 16 == 0 and abs(one / 2730 - 1) <= 0.01 for one in near)
-
-
-def test_weights_of_a_wider_gated_mlp_are_three_matrices_a_layer_on_each_rank() -> None:
-    mlp, goal = GatedMlp(1365, 2, []), Target("ffn", 1365, 1408)
-    up = gemm(1, 2048, 2730, 1024, component="mlp.up", names=("b*s", "2*f", "h"), calls=2.0)
-    dims = model(hidden=1024, heads=16, head_dim=64, ffn=1365, layers=2, vocab=1000, kv_heads=16)
-    assert mlp.parameters(facts(up, dims=dims), goal) == 2 * 2 * 3 * 1024 * 43
-    assert mlp.parameters(facts(up), goal) is None
-    simulated = step_of([up], dims=dims)
-    assert simulated.step is not None and simulated.step.now.parameters is not None
-    assert mlp.parameters(simulated, goal) is None  # counted there
-
-
-def test_the_gemm_of_a_case_is_its_longest_forward_one(said: Listener) -> None:
-    rows = [gemm(1, 8, 16, 32, component="mlp.up", time_us=1.0),
-            gemm(2, 8, 32, 16, component="mlp.down", time_us=3.0),
-            gemm(3, 8, 64, 16, component="mlp.up", role="dgrad", time_us=9.0)]  # fmt: skip
-
-    def case(*chosen: GemmRow) -> str:
-        return Case(None, [Misfit(row, (), None) for row in chosen], set()).gemm
-
-    for chosen in (rows, rows[:2], rows[2:]):  # the first two are the same sizes turned
-        said(case(*chosen))
-    for component in ("attention.other", "other"):
-        said(case(replace(rows[0], component=component)))
 
 
 def test_carving_out_sms_is_known_where_waves_are() -> None:
