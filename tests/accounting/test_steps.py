@@ -20,6 +20,7 @@ from tracelens.accounting.steps import step_times, unprofiled_steps
 from tracelens.attribution import attribute
 from tracelens.errors import UsageError
 from tracelens.results import StepTime
+from tracelens.results.step import LeftOut, Step
 from tracelens.trace import link, read_trace
 from tracelens.trace.metadata import unprofiled_times
 from tracelens.trace.spans import covered
@@ -59,6 +60,25 @@ def test_a_synchronized_step_begins_with_its_host_range(tmp_path: Path) -> None:
     assert times.start_ns.tolist() == [0, 100_000]
     assert times.end_ns.tolist() == [100_000, 200_000]
     assert times.busy_ns.tolist() == [50_000, 50_000]
+
+
+def test_what_is_told_of_each_step_and_of_all(tmp_path: Path) -> None:
+    """Steps of 100, 200 and 100 µs, of which the GPU works 50 and 50; in the third it does nothing."""
+    events = [_step(1, 0, 100), _step(2, 100, 200), _step(3, 300, 100),
+              *_kernel(1, 10, 20, 50), *_kernel(2, 110, 120, 50)]  # fmt: skip
+    times = _times(tmp_path, events)
+    assert times.rows() == [Step(1, 0, 0.1, 0.5, None), Step(2, 100_000, 0.2, 0.25, None)]
+    assert times.time() == StepTime(pytest.approx(0.15), 0.1, 0.2, 2)  # type: ignore[arg-type]
+    assert times.left_out == [LeftOut(3, "no_gpu_work", 300_000, 0.1)] and not times.cut
+    for wanted, index, left_out in (((1, 1), [1], []), ((2, 3), [2], [3]), ((1, 2), [1, 2], [])):
+        some = _times(tmp_path, events, wanted=wanted)
+        assert (some.index, [one.index for one in some.left_out]) == (index, left_out)
+
+
+def test_without_marks_the_whole_file_is_one_step(tmp_path: Path) -> None:
+    times = _times(tmp_path, [*_kernel(1, 1, 5, 100), *_kernel(2, 11, 105, 100)])
+    assert (times.marked, times.index) == (False, [0])
+    assert (times.start_ns.tolist(), times.end_ns.tolist()) == ([1_000], [205_000])
 
 
 def test_work_queued_before_the_recording_delays_the_first_step(tmp_path: Path) -> None:

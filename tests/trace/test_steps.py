@@ -93,6 +93,20 @@ def _micro_batches(*around: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_micro_batch_is_no_step(tmp_path: Path) -> None:
     steps = read_and_link(tmp_path, _micro_batches())[1].steps
     assert (steps.index, steps.by) == ([0, 1], "Optimizer.step#AdamW.step")
+    assert steps.start_ns.tolist() == [
+        1_001_000,
+        1_850_000,
+    ]  # from the first launch, and from update to update
+    assert steps.end_ns.tolist() == [1_850_000, 2_850_000]
+
+
+def test_of_a_range_around_all_and_those_in_it_the_several_are_steps(tmp_path: Path) -> None:
+    around = range_("train_step", ts=990, dur=900)
+    events = [around, *(range_(f"iteration_{at}", ts=1000 + 200 * at, dur=100) for at in range(2))]
+    for number, ts in enumerate((1001, 1002, 1201)):
+        events += [launch(number, ts=ts), kernel(ts=ts + 5, dur=2, correlation=number)]
+    steps = read_and_link(tmp_path, events)[1].steps
+    assert (steps.index, steps.by) == ([0, 1], "iteration_0")
 
 
 def test_a_step_of_micro_batches_is_the_step(tmp_path: Path) -> None:
