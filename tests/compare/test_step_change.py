@@ -216,3 +216,13 @@ def test_short_and_long_steps_in_no_order_are_no_turns() -> None:
     times = [59.0, 59.1, 62.0, 59.0, 62.1, 62.0, 62.1]
     assert judged(times, times).kinds == []
     assert judged(times[2:4] * 3, times[2:4] * 3).kinds != []
+
+
+@pytest.mark.parametrize(("after", "instead"), [(0.4, True), (0.0, True), (-0.4, False)])
+def test_however_little_they_differ_it_has_to_be_to_the_same_side(after: float, instead: bool) -> None:
+    """Three recorded steps 0.4 ms longer, or as long: four others by less than a millisecond."""
+    times = [1.0, 1.1, 1.2, 1.3]
+    others = times, [ms + after for ms in times]
+    longer = judged(times[:3], [ms + 0.4 for ms in times[:3]], unprofiled=others)
+    assert (longer.unprofiled_steps is not None) is instead
+    assert judged(times[:3], times[:3], unprofiled=others).unprofiled_steps == (4, 4)
