@@ -330,6 +330,10 @@ def test_a_sum_inside_an_activation_or_a_product_is_no_residual(modules: str, co
         ("DFineMLPPredictionHead", "nonlinearity", "logits"),
         ("Swin2SRIntermediate.Linear", None, "mlp.up"),  # its bias
         ("Block.Mlp.LinearNorm.Linear", "linear", "mlp.other"),
+        ("BertIntermediate.LinearActivation", "linear", "mlp.up"),  # NVIDIA/DeepLearningExamples, BERT
+        ("Block.FeedForwardBlock.LinearGEGLU", "linear", "mlp.other"),  # crowsonkb/k-diffusion; by its place
+        ("BertPooler.LinearActivation", "linear", "other"),
+        ("Block.RWKV_ChannelMix.key.Linear", "linear", "mlp.other"),
         ("Transformer.HyperConnections", "bmm", "residual"),  # the ways from stream to stream
         ("Transformer.HyperConnections.Sequential.Linear", "linear", None),  # the layer whose result it adds
         ("Transformer.HyperConnections.Sequential.GEGLU", "activation", None),

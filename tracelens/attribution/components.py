@@ -301,7 +301,7 @@ def _of_role(s: Situation, role: str, outer: _Roles, inner: _Roles) -> str | Non
         return None  # a network of layers that is called one
     if role == "mlp":
         return _of_mlp(s, outer, inner, product)
-    if role == "activation":
+    if role == "activation" and not is_linear:  # BERT's LinearActivation, LinearGEGLU: what is around says it
         own = s.path.elements[: len(outer) + 1] if s.path else ()
         gates = any(x.role == "activation" and _GATED_MLP.search(x.text) for x in own)
         return "mlp.activation" if gates and "attention" in outer else _of_activation(s, outer)
@@ -326,8 +326,8 @@ def _of_linear_role(s: Situation, role: str, outer: _Roles, inner: _Roles) -> st
         return "mlp.activation" if _LINEAR_ROLE[role].startswith("mlp.") else None
     if role == "logits" and "attention" in outer:
         return None  # the output head of an attention block is no vocabulary
-    if role == "attention_output" and "mlp" in outer and "attention" not in outer:
-        return "mlp.down"  # T5 calls it wo there too
+    if role in ("qkv", "attention_output") and "mlp" in outer and "attention" not in outer:
+        return "mlp.down" if role != "qkv" else None  # T5 calls it wo there too, RWKV its way up key
     if _LINEAR_ROLE[role].startswith("mlp.") and "attention" in outer and "mlp" not in outer:
         return "attention.other"  # a gate on the output of the core
     return _LINEAR_ROLE[role]

@@ -162,7 +162,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     (  # recurrences, short convolutions: they mix tokens, and are no attention
         "mixer",
-        "(?<!mlp)mixer$|rwkv|shortconv(olution)?$|lightconv(1d)?$",
+        "(?<!mlp)mixer$|rwkv(?!_?(channel_?mix|cmix|feed_?forward))|shortconv(olution)?$|lightconv(1d)?$",
         r"triangle_?multiplic\w*$|^tri_mul(_(in|out))?$|outer_?(product_?)?mean$",  # openfold/model/*.py
     ),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
@@ -215,7 +215,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     (
         "mlp",
         rf"mlp(?!{_NEAR}head|embedder$)",
-        "feed_?forward",
+        "feed_?forward|^rwkv_?(channel_?mix|cmix)",  # of RWKV (arXiv 2305.13048)
         "^ff$",
         "(?<!layer)ffn?$",
         "dense(relu|act|gatedact)dense$",
