@@ -72,7 +72,7 @@ def test_steps_of_deepseek_and_qwen_on_hundreds_of_gpus(tmp_path: Path) -> None:
         errors.append(abs(math.log(rate.mid / published)))
         if not rate.low <= published <= rate.high:
             beyond.append((row[0]["model_type"], row[2], row[8]))
-            assert published < 1.1 * rate.high
+            assert published < 1.3 * rate.high
     assert statistics.median(errors) < 0.11 and beyond == [("deepseek_v3", "b200", 32)]
 
 

@@ -7,9 +7,9 @@ how long a CPU can take for a kernel, and other trainers' how far the slow end o
 Nothing is fitted to ``fresh2``: predicted once as the project was then, 21.3 % off, 77 % in range; what a CPU
 takes was then looked for in it. ``fresh3`` was predicted once before and once after that, and a 49th refused
 (94 layers on 32 stages with three turns each): 14.6 % off, 94 % in range, then 11.5 % and 94 %. 30 of its 48
-are of sources that docs/shape-search.md had compared steps with: torchtitan and Megatron-Bridge. ``fresh4`` is
-of eight further sources, predicted once before anything of them was looked at: 17.6 % off, 87 % in range; then
-those of every second model, by hash of its name, were looked at. The NeMo rows are of its TFLOP/s.
+are of sources that docs/shape-search.md had compared steps with: torchtitan and Megatron-Bridge. ``fresh4``
+is of eight further sources, predicted once before anything of them was looked at: 17.6 % off, 87 % in range;
+then those of every second model, by hash of its name, were looked at. NeMo's are of its TFLOP/s.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ _MODELS = {
     "mosaic-7b": (4096, 32, 32, 32, 16384, 50368), "mosaic-30b": (7168, 56, 56, 48, 28672, 50368),
 }  # fmt: skip
 _UNGATED = re.compile("gpt2-[0-9]|gpt3|gpt-[0-9]|nanochat|bloom|mosaic")
-_TIED = re.compile("gpt2-[0-9]|gpt3|gpt-[0-9]|qwen2.5-[013]|smollm3|llama3.2|qwen3-(1.7|4)b|bloom|mosaic|flagperf|nanotron")
+_TIED = re.compile(
+    "gpt2-[0-9]|gpt3|gpt-[0-9]|qwen2.5-[013]|smollm3|llama3.2|qwen3-(1.7|4)b|bloom|mosaic|flagperf|nanotron"
+)
 
 
 def _vit(hidden: int, heads: int, layers: int) -> dict[str, Any]:
@@ -166,7 +168,7 @@ def test_what_is_said_of_compiled_steps(tmp_path: Path) -> None:
         ("looked at", 27, 0.11, 0.77),
         ("set aside", 42, 0.10, 0.85),
         ("fresh", 33, 0.16, 0.72),
-        ("fresh2", 60, 0.21, 0.96),
+        ("fresh2", 60, 0.21, 0.94),
         ("fresh3", 48, 0.12, 0.93),
         ("fresh4", 82, 0.18, 0.86),
     ],

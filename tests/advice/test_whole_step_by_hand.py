@@ -185,7 +185,7 @@ def test_kernels_at_a_given_pace() -> None:
 
     assert span(found, "GEMMs") == within(1.5 * 98, 1.5 * 98, 1.5 * 98)
     assert span(found, "attention") == within(10.0, 20.0, 20.0)
-    assert span(found, "experts") == within(30.0, 40.0, 70.0)
+    assert span(found, "experts") == within(30.0 * error, 40.0, 70.0)  # no faster than alone
     assert span(found, "memory-bound kernels") == within(9.0, 9.0, 9.0)
     # forward once more, without logits and loss
     again = 1.5 * 30 + 3.0 * 2

@@ -1,8 +1,7 @@
 """A whole optimizer step from a configuration: its kernels as they run in steps, and what is between them.
 
-The kernels are those of ``planned_step``. A step has more: plain PyTorch's small kernels, recomputed
-activations, exchanges between GPUs that little hides, the optimizer, gaps where the CPU is late, and nodes
-that wait for the slowest. Each is a few lines of physics with one constant of ``paces``.
+The kernels are those of ``planned_step``. A step has more: small kernels, recomputed activations, exchanges
+between GPUs, the optimizer, gaps where the CPU is late, and nodes that wait for the slowest.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def whole_step(
     pace = pace or paces.pace_of(planner.gpu, unlike=bool(unlike), stack=training.stack or "plain")
     if not training.overlap:  # Megatron-Core's default; its recipes say otherwise
         pace = replace(pace, tensor=1.0 if training.overlap is False else (pace.tensor + 1.0) / 2)
-    if config.cp > 1 and not _megatron(planner, training):
+    if config.cp > 2:
         pace = replace(pace, attention=paces.RING * pace.attention)
     if config.decoder_layers and not (pace.fused or _megatron(planner, training)):
         pace = paces.of_both_stacks(pace)
@@ -89,7 +88,7 @@ def whole_step(
         for name in parts.keys() & {"communication", "experts' all-to-all"}:
             parts[name] = replace(parts[name], low=parts[name].low * pcie)
     parts["optimizer"] = _optimizer(planner, stage, training, data)
-    parts = {name: _within(time, pace) for name, time in parts.items()}
+    parts = {name: _within(name, time, pace) for name, time in parts.items()}
     parts |= _as_fast_as_kernels(parts, present, training)
     nodes = math.ceil((training.gpus or 1) / node_size(planner.gpu.name))
     python = planner.layout.rope or planner.layout.rms
@@ -211,8 +210,7 @@ def _as_fast_as_kernels(parts: dict[str, Span], present: PlannedStep, training: 
 def _as_run(parts: Iterable[PlannedPart], pace: Pace, split: int) -> Span:
     """Their time in a step. Attention at its low end is the kernel that a recent PyTorch picks.
 
-    No step with experts was there to fit: theirs is that of their layer alone, with its range; and that of
-    attention with a bias is a guess of what runs. ``split``
+    That of experts is of their layer alone, that of attention with a bias a guess of what runs. ``split``
     sequence-parallel ranks share what is as wide as the stream.
     """
     low = mid = high = 0.0
@@ -270,9 +268,11 @@ def _waits(parts: dict[str, Span], launches: float, *, nodes: int) -> dict[str, 
     return found
 
 
-def _within(time: Span, pace: Pace) -> Span:
-    """The range of a part that is fitted within the errors of ``pace``."""
-    fast = pace.error if pace.fast_error is None else pace.fast_error
+def _within(name: str, time: Span, pace: Pace) -> Span:
+    """With the errors of ``pace``; experts run no faster than alone, their all-to-all has its own range."""
+    if name == "experts' all-to-all":
+        return time
+    fast = 0.0 if name == "experts" else pace.error if pace.fast_error is None else pace.fast_error
     return Span(time.low * math.exp(-fast), time.mid, time.high * math.exp(pace.error), time.basis)
 
 
