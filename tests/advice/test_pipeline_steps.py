@@ -111,9 +111,10 @@ def test_interleaved_steps_take_as_long_as_published(row: tuple[float, ...]) -> 
              "micro_batch": micro, "tensor_parallel": 8, "pipeline_parallel": p}  # fmt: skip
     config = config_from_flags(sizes | ({"virtual_stages": turns} if turns > 1 else {}), gated=False)
     planner = Planner(config.layout, gpu=find_gpu(None, override="a100"))
-    step = whole_step(planner, config.model, Training(gpus, "ddp", "full", batch // micro))
+    full = Training(gpus, "ddp", "full", batch // micro, stack="megatron")
+    step = whole_step(planner, config.model, full, run=Run(sequence_parallel=False))
     assert _mid(step) == pytest.approx(row[8], rel=0.08)
-    some = Training(gpus, "ddp", "selective", batch // micro, sequence_parallel=True)
+    some = replace(full, checkpoint="selective")
     # attention was not fused: in micro-batches of four it took longer, as it does in the table above
     step = whole_step(planner, config.model, some)
     assert _mid(step) == pytest.approx(row[9], rel=0.08 if micro == 1 else 0.19)

@@ -60,7 +60,7 @@ _COMPILED_HOPPER = replace(_COMPILED, products=1.11, exchange=1.2)
 _LESS_POWER = {"h100-sxm-96gb": 1.2}
 #: Memory-bound kernels of encoder-decoders over those of MPT's steps, which have no dropout and no biases:
 #: what published steps on A100 come to (tests/advice/encoder_decoder_steps.csv).
-_BOTH_MOVED = 2.0
+BOTH_MOVED = 2.0
 #: Attention of four context-parallel ranks and more over one call: torchtitan's and NeMo's; of two none.
 RING = 1.3
 #: A doubling of the nodes makes a step longer by so much, as all wait for the slowest (same fit).
@@ -87,11 +87,6 @@ def _of_generation(gpu: Gpu, unlike: bool, stack: Stack) -> Pace:
         return _BLACKWELL
     near = _HOPPER if (gpu.compute_capability or (0, 0)) >= (9, 0) else _AMPERE
     return replace(near, error=_UNFITTED_ERROR)
-
-
-def of_both_stacks(pace: Pace) -> Pace:
-    """That of an encoder with a decoder in plain PyTorch; the fast end is a decoder's."""
-    return replace(pace, moved=_BOTH_MOVED * pace.moved, least_moved=pace.least_moved or pace.moved)
 
 
 def has_megatron(gpu: Gpu) -> bool:

@@ -41,6 +41,8 @@ _AGAIN: dict[Checkpoint, dict[str, float]] = {
 _STREAM = frozenset({"norm", "residual", "embedding"})
 #: AdamW reads gradient, master weight and two moments and writes all but the gradient, in fp32.
 _OPTIMIZER_BYTES = 28.0
+#: A micro-batch's gradient in 16 bits is read and added to what is kept in fp32.
+_SUMMED_BYTES = 10.0
 #: us of CPU time of a kernel; where the GPU needs longer, none shows. 36 to 60 in traces of DeepSeek-V3 and
 #: nanoGPT, the profiler in them; 52 to 57 and 67 in steps that take as long whatever the GPU has to do
 #: (QwenLM/Qwen's README, transformers; Megatron-Core on four and eight tensor-parallel GPUs).
@@ -79,7 +81,7 @@ def whole_step(
     if config.cp > 2:
         pace = replace(pace, attention=paces.RING * pace.attention)
     if config.decoder_layers and not (pace.fused or _megatron(planner, training)):
-        pace = paces.of_both_stacks(pace)
+        pace = replace(pace, moved=paces.BOTH_MOVED * pace.moved, least_moved=pace.least_moved or pace.moved)
     if config.model_ranks > 1:  # who shares layers has fused kernels, as Megatron-LM does, or plain ones
         pace = replace(pace, least_moved=1.0)
     present, data = planner.step(stage), training.data_ranks(config)
@@ -233,12 +235,15 @@ def _as_run(parts: Iterable[PlannedPart], pace: Pace, split: int) -> Span:
 
 
 def _optimizer(planner: Planner, config: ModelConfig, training: Training, data: int) -> Span:
-    """Each weight's states read and written once a step, by the GPU that holds them."""
-    held = config.held_parameters
+    """Each weight's states once a step, by the GPU that holds them, and its gradients of each micro-batch."""
+    held, moved = config.held_parameters, 0.0
+    if training.strategy != "fsdp" and training.stack == "plain":  # else as shards, or within GEMMs
+        moved = _SUMMED_BYTES * held * (training.batches - 1)
     if training.strategy in ("fsdp", "zero1"):
         held = (config.parameters or 0) / config.tp / data / config.cp
+    moved += _OPTIMIZER_BYTES * held
     bandwidth = (planner.gpu.bandwidth_gbps or math.inf) * BANDWIDTH_FRAC
-    return Span.exactly(_OPTIMIZER_BYTES * held / bandwidth / 1e6, "model")
+    return Span.exactly(moved / bandwidth / 1e6, "model")
 
 
 def _launches(present: PlannedStep, training: Training, *, python: bool, fused: bool) -> float:
