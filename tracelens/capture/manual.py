@@ -65,3 +65,20 @@ def capture(
         out=os.fspath(out), wait=wait, warmup=warmup, active=active, ranks=ranks, started=time.time()
     )
     return Capture(Session(options, automatic=False, roots=models))
+
+
+class TrainingCapture:
+    """What the callbacks of trainers share; options as ``capture``'s."""
+
+    def __init__(self, **options: Any):
+        self._options = options
+        self._capture: Capture | None = None
+
+    @property
+    def path(self) -> str | None:
+        """The trace, once it is written."""
+        return self._capture.path if self._capture else None
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        if self._capture is not None:
+            self._capture.close()

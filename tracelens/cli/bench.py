@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracelens.cli.progress import progress
-from tracelens.cli.streams import end_measuring, need_torch
+from tracelens.cli.streams import end_measuring, need_torch, resume_option
 from tracelens.errors import UsageError
 from tracelens.numbers import count, mnk, ms, pct, sig
 
@@ -40,12 +40,7 @@ _MINUTES, _QUICK_MINUTES = 5.0, 1.0
     metavar="FILE",
     help="Where the measurements go, .json or .json.gz [default: where predictions look for them].",
 )
-@click.option(
-    "--resume/--fresh",
-    default=True,
-    show_default=True,
-    help="Take what was measured before by the same method, or measure anew.",
-)
+@resume_option
 @click.option("--cpu-dry-run", is_flag=True, hidden=True)
 def bench(
     minutes: float | None, quick: bool, dtypes: str | None, out: str | None, resume: bool, cpu_dry_run: bool

@@ -21,6 +21,15 @@ redact_option = click.option(
 )
 
 
+#: Of every command that measures.
+resume_option = click.option(
+    "--resume/--fresh",
+    default=True,
+    show_default=True,
+    help="Take what was measured before by the same method, or measure anew.",
+)
+
+
 def mergeable(context: click.Context, option: click.Parameter, path: str | None) -> str | None:
     """The file of --summary, by the name that `tracelens merge` reads; UsageError for another one."""
     from tracelens.job.find import SUMMARY

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracelens.cli.progress import progress
-from tracelens.cli.streams import end_measuring, need_torch
+from tracelens.cli.streams import end_measuring, need_torch, resume_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 @click.option("--model", is_flag=True, help="Measure a small training step of both shapes, too.")
 @click.option("--rule", "rules", multiple=True, metavar="TLxxx", help="Only the findings of this rule.")
 @click.option("--anyway", is_flag=True, help="Measure on another GPU than the report's.")
-@click.option(
-    "--resume/--fresh",
-    default=True,
-    show_default=True,
-    help="Take what was measured before by the same method, or measure anew.",
-)
+@resume_option
 @click.option("--cpu-dry-run", is_flag=True, hidden=True)
 def verify(
     report: str,

@@ -6,20 +6,11 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from tracelens.capture.manual import Capture, capture
+from tracelens.capture.manual import TrainingCapture, capture
 
 
-class HuggingFaceCapture(TrainerCallback):
+class HuggingFaceCapture(TrainingCapture, TrainerCallback):
     """A step is the trainer's optimizer step, whatever gradient accumulation. Options as ``capture``'s."""
-
-    def __init__(self, **options: Any):
-        self._options = options
-        self._capture: Capture | None = None
-
-    @property
-    def path(self) -> str | None:
-        """The trace, once it is written."""
-        return self._capture.path if self._capture else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self._capture = capture(*([model] if model is not None else []), **self._options).__enter__()
@@ -27,7 +18,3 @@ class HuggingFaceCapture(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._capture is not None:
             self._capture.step()
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._capture is not None:
-            self._capture.close()
