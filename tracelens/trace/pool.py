@@ -43,8 +43,8 @@ class Pool:
     def submit(self, piece: Piece, text: bytes | memoryview | None = None) -> Callable[[], Chunk | None]:
         """Begin to decode; call the result, in order, for the chunk (None: not decodable).
 
-        ``text`` is what the piece loads, where it is at hand (only now: it is not kept). What is decoded
-        here waits for its turn: strings get their codes in the order of the file, whoever has time.
+        ``text`` is what the piece loads, where it is at hand. What is decoded here waits for its turn, so
+        that strings get their codes in the order of the file.
         """
         helper = min(self._helpers, key=lambda helper: helper.outstanding, default=None)
         if helper is None or helper.outstanding >= AHEAD:

@@ -17,6 +17,7 @@ PRODUCTS = ("attention.scores", "attention.values")
 FORWARD = ("forward", "recompute")
 TRAINED_BIAS = "a bias that is trained"
 _NATIVE = "aten::_native_multi_head_attention"
+_MEAN = ("aten::div_", "aten::div")  # of the weights over heads
 _MATH = ("aten::_scaled_dot_product_attention_math", "aten::_safe_softmax")
 #: Operators that add or set scores: the mask, or a bias.
 _MASKS = frozenset({"add", "add_", "masked_fill", "masked_fill_", "where"})
@@ -92,10 +93,10 @@ def chain_of(products: Sequence[GemmRow], others: Sequence[OtherRow]) -> Chain:
     native = {row.module for row in others if _within(row, _NATIVE)}
     beside = [row for row in others if row.component in PRODUCTS]
     around = [row for row in others if row.component == "attention.other"]
-    beside += [row for row in around if _within(row, _NATIVE) or (row.module in native and _is_mean(row))]
+    beside += [row for row in around if _within(row, _NATIVE) or (row.module in native and row.op in _MEAN)]
     maybe = [row for row in around if row not in beside and _turns(row)]
-    modules = {row.module for row in between if row.module}
-    maybe += [row for row in others if row.component == "dropout" and _inside(row, modules)]
+    dropped = {name for row in between if row.module for name in (row.module, f"{row.module}.Dropout")}
+    maybe += [row for row in others if row.component == "dropout" and row.module in dropped]
     return Chain(tuple(products), between, tuple(beside), tuple(maybe))
 
 
@@ -107,20 +108,10 @@ def _is_softmax(row: OtherRow) -> bool:
     return "softmax" in f"{row.op} {row.within} {row.kernel}".lower()
 
 
-def _is_mean(row: OtherRow) -> bool:
-    """The division that follows the sum of the weights over heads."""
-    return row.op in ("aten::div_", "aten::div")
-
-
 def _turns(row: OtherRow) -> bool:
     """A copy of heads into another order; not keys and values put together or repeated."""
     joins = (row.op or "").startswith(("aten::cat", "aten::stack", "aten::repeat", "triton_"))
     return row.kind in ("copy", "transpose") and not joins and (row.dims is None or len(row.dims) < 5)
-
-
-def _inside(row: OtherRow, modules: set[str]) -> bool:
-    """Dropout of the module whose softmax it is: of the weights, or of the output."""
-    return any(row.module == one or row.module == f"{one}.Dropout" for one in modules)
 
 
 def _names(row: OtherRow) -> tuple[str, ...]:
@@ -145,21 +136,18 @@ def masks_of(chain: Chain) -> tuple[Mask, ...]:
 
 def masked_of(chain: Chain, cores: Sequence[CoreCalls]) -> list[CoreCalls]:
     """The calls that have it: not a size with more calls than softmax has in the modules that have it."""
-    masking = _masking(chain)
-    modules = {row.module if isinstance(row, OtherRow) else None for row in masking}
+    modules = {row.module if isinstance(row, OtherRow) else None for row in _masking(chain)}
     softmax = [row for row in chain.between if row.phase in FORWARD and _is_softmax(row)]
-    calls = sum(row.calls_per_step for row in softmax if None in modules or row.module in modules)
-    return [core for core in cores if core.calls <= calls] or list(cores)
+    calls = calls_of([row for row in softmax if None in modules or row.module in (None, *modules)])
+    return [core for core in cores if core.calls <= calls + 1e-6] or list(cores)
 
 
 def _masking(chain: Chain) -> list[GemmRow | OtherRow]:
     """What adds to the scores or sets them, forward."""
-    scores = (row for row in chain.products if row.component == "attention.scores")
-    forward = (row for row in chain.between if row.phase in FORWARD)
-    return [
-        *(row for row in scores if row.op == "aten::baddbmm"),
-        *(row for row in forward if "masked_softmax" in row.kernel.lower() or _MASKS & set(_names(row))),
-    ]
+    scores = [row for row in chain.products if row.component == "attention.scores"]
+    forward = [row for row in chain.between if row.phase in FORWARD]
+    softmax = [row for row in forward if "masked_softmax" in row.kernel.lower() or _MASKS & set(_names(row))]
+    return [*(row for row in scores if row.op == "aten::baddbmm"), *softmax]
 
 
 def unusual_of(chain: Chain) -> list[str]:

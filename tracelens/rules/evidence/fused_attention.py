@@ -94,10 +94,9 @@ def fused_time(
     the middle and the high end are those of the slowest.
     """
     found = [_core_time(facts, core, mask if masked is None or core in masked else NO_MASK) for core in cores]
-    for one in found:
-        if isinstance(one, str):
-            return one
     every = [one for one in found if isinstance(one, FusedCalls)]
+    if why := next((one for one in found if isinstance(one, str)), None):
+        return why
     return FusedCalls(
         reduce(Span.joined, [one.time_ms for one in every], Span.exactly(0.0)),
         sum(one.floor_ms for one in every),

@@ -105,12 +105,10 @@ def need_fusing(facts: StepFacts) -> Fusing:
     chain, cores = _need_chain(facts)
     seen = _saw(facts, chain, cores)
     many = [core for core in cores if core.seq_q >= FEWEST_QUERIES] or cores
-    masked = masked_of(chain, many)
-    found = {mask: fused_time(facts, many, mask, masked=masked) for mask in masks_of(chain)}
-    for one in found.values():
-        if isinstance(one, str):
-            raise could_not_run(f"{seen} {capital(one)}.")
+    found = {mask: fused_time(facts, many, mask, masked=masked_of(chain, many)) for mask in masks_of(chain)}
     fused = {mask: one for mask, one in found.items() if isinstance(one, FusedCalls)}
+    if why := next((one for one in found.values() if isinstance(one, str)), None):
+        raise could_not_run(f"{seen} {capital(why)}.")
     fits = {mask: _with_few(one, chain, cores) for mask, one in fused.items() if not one.unfit}
     if not fits:
         raise passed(f"{seen} {capital(next(iter(fused.values())).unfit)}.")
