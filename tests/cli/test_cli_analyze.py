@@ -91,7 +91,7 @@ def test_standard_input(tmp_path: Path) -> None:
         (["analyze", "."], 3, "no rank can be used: empty.json"),
         (["analyze", "job"], 3, "no rank can be used: rank0.json: holds no GPU event"),
         (["analyze", "empty.json"], 3, "is empty"),
-        (["analyze", "text.json"], 3, "not JSON"),
+        (["analyze", "text.json"], 3, "no JSON"),
         (["analyze", "other.json"], 3, "'tracelens suggest'"),
         (["analyze", *(f"{name}.csv" for name in "abcd")], 3, "no trace or summary in these 4 files: a.csv"),
         (["analyze", "jax.json"], 3, "jax.json holds no event of torch.profiler"),
