@@ -749,3 +749,24 @@ def test_an_encoder_that_is_not_trained_ends_in_its_vocabulary_without_shapes(
     head = [*_products("other"), _elementwise("other", "aten::gelu"), *norm, *_products("logits")]
     rows = [*WORDS, *norm, *layer * 3, *head]
     assert_right(tmp_path, rows, 0.98, shapes=False)
+
+
+@pytest.mark.parametrize(
+    ("choice", "found"), [("aten::topk", "moe.router"), ("aten::sort", "attention.other")]
+)
+def test_a_range_of_attention_can_hold_the_router_behind_its_norm(
+    tmp_path: Path, choice: str, found: str
+) -> None:
+    """As in DeepSeek-V3's training: the layer is cut where its experts communicate."""
+    small, norm = "vectorized_elementwise_kernel<4, sigmoid_kernel_cuda>", "vectorized_layer_norm_kernel"
+    inside = [
+        Row("norm", "aten::native_layer_norm", norm),
+        Row("attention.core", "aten::_flash_attention_forward", "flash_fwd_kernel"),
+        Row("norm", "aten::native_layer_norm", norm),
+        Row("", "aten::sigmoid", small),
+        Row("", choice, "gatherTopK"),
+        Row("", "", "per_token_cast_to_fp8"),
+    ]
+    said = said_of(tmp_path, [replace(row, inside="attn(F)") for row in inside], shapes=False)
+    assert said[3:5] == [found] * 2
+    assert (said[5] == "unattributed") == (choice == "aten::topk")

@@ -114,6 +114,7 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     candidates = _structure(inferred, origin, columns, layer, _trained(trace, links, origin))
     _by_kernel_name(trace, columns)
     _silent_products(links, names, trace, seen, columns)
+    _behind_attention(trace, links, seen, columns)
     picture = _pictures(links, rule, origin) | _pictures(links, rule, op_node)
     columns.set(picture & columns.are("unattributed") & (candidates == 0), "other", "op")
     _memory(trace, columns)
@@ -169,6 +170,23 @@ def _silent_products(links: Links, names: KernelNames, trace: Trace, seen: _Seen
         queries, outputs = of_queries_and_outputs(links, seen.paths, products, columns)
         columns.set(queries, "attention.qkv", "local")
         columns.set(outputs, "attention.output", "local")
+
+
+def _behind_attention(trace: Trace, links: Links, seen: _Seen, columns: Columns) -> None:
+    """In a range of attention, what chooses experts behind the norm that follows its core: pipelines cut
+    layers where experts communicate (DualPipe; fine_grained_callables.py of Megatron-LM)."""
+    inside = look_up(seen.paths.attention, links.kernel_node)
+    open_ = columns.are("attention.other") & (columns.evidence == EVIDENCE_CODE["annotation"])
+    chooses = open_ & (look_up(seen.rule, seen.op_node) == RULE_CODE["topk"])
+    begun = trace.kernels.ts_ns
+    for block in np.unique(inside[chooses & (inside >= 0)]).tolist():
+        here = inside == block
+        core = begun[here & columns.are("attention.core")].max(initial=0)
+        norm = begun[here & columns.are("norm") & (begun > core)].min(initial=begun.max())
+        last = begun[here & chooses & (begun > norm)].max(initial=0)
+        if core and last:
+            columns.set(here & open_ & (begun > norm), "unattributed", "none")  # what is sent, too
+            columns.set(here & open_ & (begun > norm) & (begun <= last), "moe.router", "local")
 
 
 def _said(links: Links, seen: _Seen) -> Columns:

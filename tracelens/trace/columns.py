@@ -21,19 +21,7 @@ import numpy.typing as npt
 from msgspec import Raw
 
 from tracelens.trace import collectives
-from tracelens.trace.decode import (
-    INPUT_FIELDS,
-    LABEL_FIELDS,
-    LAUNCH_FIELDS,
-    NO_ARGS,
-    NOT_JSON,
-    Event,
-    ExactEvent,
-    as_int,
-    clean_text,
-    decode_events,
-    decode_exact,
-)
+from tracelens.trace import decode as decoding
 from tracelens.trace.door import LONGEST_NS
 from tracelens.trace.times import InexactTimes, UnreadableTime, exact_ns, float_ns
 
@@ -121,19 +109,19 @@ class ChunkDecoder:
         try:
             if not self._exact:
                 try:
-                    return self.columns(decode_events(text))
+                    return self.columns(decoding.decode_events(text))
                 except InexactTimes:
                     if not self._integers and not _FRACTION.search(text):
                         self._integers = True
                         return self.decode(text)
                     self._exact = True
-            return self.columns(decode_exact(text))
-        except (*NOT_JSON, UnreadableTime):
+            return self.columns(decoding.decode_exact(text))
+        except (*decoding.NOT_JSON, UnreadableTime):
             return None
         finally:
             self._text = b""  # a view of a buffer that is used again
 
-    def columns(self, events: Sequence[Event] | Sequence[ExactEvent]) -> Chunk:
+    def columns(self, events: Sequence[decoding.Event] | Sequence[decoding.ExactEvent]) -> Chunk:
         """Events of any kind as columns.
 
         Raises:
@@ -185,7 +173,7 @@ class ChunkDecoder:
 
     def _ops(self, events: list[Any]) -> dict[str, Column]:
         fields = ("external_id", "external_id_2021", "sequence", "forward_thread")
-        integers, inputs = _arguments(events, fields, INPUT_FIELDS)
+        integers, inputs = _arguments(events, fields, decoding.INPUT_FIELDS)
         span = self._span(events)
         collective = np.flatnonzero(span["name"] == self.names.get(collectives.OP, -1))
         return span | {
@@ -198,14 +186,14 @@ class ChunkDecoder:
 
     def _kernels(self, events: list[Any]) -> dict[str, Column]:
         fields = ("external_id", "external_id_2021", "correlation", "graph_node", "stream", "device")
-        integers, launch = _arguments(events, fields, LAUNCH_FIELDS)
+        integers, launch = _arguments(events, fields, decoding.LAUNCH_FIELDS)
         ts_ns, dur_ns = self._times(map(_TS, events), map(_DUR, events))
         names = [event.name for event in events]
         collective = compress(count(), map(str.startswith, names, repeat(collectives.KERNEL)))
         stream, device = integers[4], integers[5]
         if (stream < 0).any():  # GPU events stand on a track whose tid is the stream and pid the device
-            stream = np.where(stream < 0, [as_int(event.tid) for event in events], stream)
-            device = np.where(device < 0, [as_int(event.pid) for event in events], device)
+            stream = np.where(stream < 0, [decoding.as_int(event.tid) for event in events], stream)
+            device = np.where(device < 0, [decoding.as_int(event.pid) for event in events], device)
         return {
             "name": self.names.codes(names, len(events)),
             "category": self.names.codes(
@@ -229,8 +217,8 @@ class ChunkDecoder:
         for row in replayed:
             for text in map(bytes, _LABELS(events[row].args)):
                 if text.startswith(b'"'):
-                    with suppress(*NOT_JSON):
-                        label[row] = self.names[clean_text(msgspec.json.decode(text, type=str))]
+                    with suppress(*decoding.NOT_JSON):
+                        label[row] = self.names[decoding.clean_text(msgspec.json.decode(text, type=str))]
                         backward[row] = b"backward" in bytes(events[row].args.autograd_phase)
                         break
         return {"label": label, "marked_backward": backward}
@@ -271,7 +259,7 @@ class ChunkDecoder:
         values = np.full(len(events), np.nan)
         for at, event in enumerate(events):
             with suppress(ValueError):
-                values[at] = float(bytes((event.args or NO_ARGS).value) or b"nan")
+                values[at] = float(bytes((event.args or decoding.NO_ARGS).value) or b"nan")
         devices = (_OF_DEVICE.fullmatch(str(event.pid)) for event in events)
         return {
             "name": self.names.codes([event.name for event in events], len(events)),
@@ -323,14 +311,14 @@ def _split_2021(bins: _Bins) -> dict[str, list[Any]]:
     }
 
 
-def lacks_time(event: ExactEvent) -> bool:
+def lacks_time(event: decoding.ExactEvent) -> bool:
     """Does the event belong in a table, but has no readable start?"""
     table = TABLE_OF_CATEGORY.get(event.cat)
     in_table = table is not None and (event.ph == "X" or table not in _DURATIONS)
     return in_table and not bytes(event.ts)
 
 
-def _is_timed(event: Event | ExactEvent) -> bool:
+def _is_timed(event: decoding.Event | decoding.ExactEvent) -> bool:
     """A float is a time unless it is NaN; raw text is one unless it is empty."""
     return event.ts == event.ts if isinstance(event.ts, float) else bool(bytes(event.ts))
 
@@ -339,14 +327,14 @@ def _thread_names(events: list[Any]) -> dict[tuple[Any, Any], str]:
     names = {}
     for event in events:
         if event.ph == "M" and event.name == "thread_name" and event.args is not None:
-            with suppress(*NOT_JSON):
+            with suppress(*decoding.NOT_JSON):
                 names[event.pid, event.tid] = msgspec.json.decode(event.args.name, type=str)
     return names
 
 
 _TS, _DUR, _CAT, _PH = map(attrgetter, ("ts", "dur", "cat", "ph"))
 _PID_TID, _SPAN = attrgetter("pid", "tid"), attrgetter("name", "pid", "tid", "ts", "dur")
-_LABELS = attrgetter(*LABEL_FIELDS)
+_LABELS = attrgetter(*decoding.LABEL_FIELDS)
 _COMPLETE = {"X"}
 
 
@@ -358,7 +346,7 @@ def _arguments(
     One conversion for all fields: for the small groups of a chunk NumPy's cost is per call. The
     joined texts (shapes, types, strides) repeat together, so alike events share one code.
     """
-    rows = map(attrgetter(*integers, *texts), [event.args or NO_ARGS for event in events])
+    rows = map(attrgetter(*integers, *texts), [event.args or decoding.NO_ARGS for event in events])
     columns = list(zip(*rows, strict=True))
     numbers = _integers([*chain.from_iterable(columns[: len(integers)])])
     return numbers.reshape(len(integers), -1), map(b"\0".join, zip(*columns[len(integers) :], strict=True))
@@ -368,7 +356,7 @@ def _integers(values: list[Any]) -> Column:
     try:
         return np.fromiter(values, np.int64, len(values))
     except (TypeError, ValueError, OverflowError):  # a null, a text, or an id above 2**63
-        return np.array([as_int(value) for value in values], dtype=np.int64)
+        return np.array([decoding.as_int(value) for value in values], dtype=np.int64)
 
 
 def _first_known(modern: Column, older: Column) -> Column:
