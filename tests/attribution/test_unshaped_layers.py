@@ -214,6 +214,10 @@ CASES = {
         *[_linear("embedding"), *_BENT, _linear("embedding"), *_BENT],
         *4 * [*MODULATED, *ATTENTION[len(NORM) :], *MODULATED, *GATED, *ADDED],
     ],
+    "a linear layer ahead of the norm that ends its block (ProteinBERT)": [
+        *[*WORDS, _linear("unattributed"), *_work("unattributed", "gelu"), *_work("unattributed", "add")],
+        *[NORMED[0], _linear("unattributed"), *_work("unattributed", "gelu", "sum"), *4 * LAYER, *HEAD],
+    ],
     "one more than a weight behind a block, and the stream": [
         *[*WORDS, *4 * [*ATTENTION[:-1], *_rms("add 1", "mul"), *ADDED, *NORM, *GATED, *ADDED]],
         *HEAD,

@@ -98,11 +98,12 @@ def _onto_stream(run: Run, hidden: int) -> list[int]:
 
 def _of_tokens(run: Run) -> list[int]:
     """Without shapes, where layers begin with a normalization: none is ahead of the first one, and the linear
-    layers there make their tokens."""
+    layers there make their tokens. What the first one is taken by has a name then."""
     norms = {at for at, kind in enumerate(run.kinds) if kind.what == "norm"} | written_norms(run)
     first = min(norms, default=0) if run.phase == "forward" and run.cores and run.follows is None else 0
-    layers = (kind.what in _OF_LAYERS for kind in run.kinds[:first])
-    return [] if any(layers) else [at for at in run.products(0, first) if at not in run.labels]
+    within = not run.labels.keys() & {*run.products(first)[:1]}
+    within |= any(kind.what in _OF_LAYERS for kind in run.kinds[:first])
+    return [] if within else [at for at in run.products(0, first) if at not in run.labels]
 
 
 def label_dropped_samples(run: Run, hidden: int | None) -> None:
