@@ -100,6 +100,13 @@ def test_kernels_beside_the_product_are_no_tiles() -> None:
     assert split.helpers == 10.0
 
 
+def test_why_memory_is_not_known_is_said_where_it_is_not() -> None:
+    told = {"memory": "no bandwidth", "useful": "no peak"}
+    blind = split_time(replace(PLAIN, memory_us=None, why=told))
+    assert blind.memory is None and blind.why == {"memory": "no bandwidth"}
+    assert split_time(replace(PLAIN, why=told)).why == {}
+
+
 def test_an_unknown_factor_stays_in_other_with_its_reason() -> None:
     split = split_time(replace(PLAIN, wave=None, why={"wave": "no tile"}))
     whole = split_time(PLAIN)
