@@ -137,7 +137,8 @@ def test_wave_efficiency_where_it_does_not_apply() -> None:
     ("elements", "dtype", "expected"),
     [(50257, "bf16", 2), (50258, "bf16", 4), (30522, "bf16", 4), (50260, "bf16", 8), (10922, "bf16", 4),
      (2560 // 32, "bf16", 32), (50304, "bf16", 128), (4096, "bf16", 128), (3, "fp8", 1), (48, "fp8", 16),
-     (64, "fp32", 128), (7, "fp32", 4), (1, "fp4", None), (64, None, None)],
+     (64, "fp32", 128), (7, "fp32", 4), (1, "fp4", None), (64, None, None),
+     (1, "bf16", 2), (0, "bf16", None)],
 )  # fmt: skip
 def test_alignment(elements: int, dtype: str | None, expected: int | None) -> None:
     one = GemmShape(64, 64, 64, 1, dtype, dtype, None, lda=elements, ldb=elements, ldc=elements)
@@ -154,6 +155,10 @@ def test_leading_dimensions_say_where_they_come_from() -> None:
     known = GemmShape(1024, 50257, 768, 1, "bf16", "bf16", "TN", lda=768, ldb=768, ldc=50304)
     assert leading_dimensions(known, kernel=nt) == ({"a": 768, "b": 768, "c": 50304}, "strides")
     assert alignment_bytes(forward, kernel=tn)["b"] == 128
+    for silent in (replace(tn, layout=None), replace(tn, kind="gemm_helper")):
+        assert leading_dimensions(forward, kernel=silent)[1] == "assumed contiguous"
+    one = replace(known, layout=None, ldb=None)
+    assert leading_dimensions(one)[1] == "assumed contiguous"
 
 
 def test_tensor_core_state() -> None:
@@ -175,6 +180,9 @@ def test_tensor_core_state() -> None:
     assert tensor_core_state(bf16, kernel=None, gpu=H100) is None
     assert tensor_core_state(bf16, kernel=kernel("triton_tem_fused_mm_2"), gpu=H100) is None
     assert tensor_core_state(fp32, kernel=simt, gpu=find_gpu("AMD Instinct MI300X")) is None
+    for gpu in (replace(H100, vendor="amd"), replace(H100, compute_capability=None)):
+        assert tensor_core_state(bf16, kernel=simt, gpu=gpu) is None
+    assert tensor_core_state(replace(bf16, dtype=None), kernel=simt, gpu=H100) is None
 
 
 def test_math_dtype() -> None:
@@ -192,6 +200,7 @@ def test_roofline() -> None:
     assert bound(shape(1, 8192, 8192), gpu=H100) == "memory"
     assert bound(shape(64, 64, 64), gpu=H100) == "latency"
     assert bound(shape(8192, 8192, 8192), gpu=replace(H100, peak_tflops={})) is None
+    assert bound(shape(8192, 8192, 8192), gpu=replace(H100, bandwidth_gbps=None)) is None
     assert bound(shape(8192, 8192, 8192, "fp32"), gpu=H100) is None  # tf32 or not: 7 times apart
     assert (
         bound(shape(8192, 8192, 8192, "fp32"), gpu=H100, kernel=kernel("ampere_sgemm_128x64_tn")) == "compute"
