@@ -83,7 +83,7 @@ def test_of_each_model_and_gpu_what_was_published_last(tmp_path: Path) -> None:
         for name in names
         for step, speed in _steps(tmp_path, name)
     ]
-    assert len(errors) == 11 and math.expm1(statistics.median(errors)) < 0.16
+    assert len(errors) == 11 and math.expm1(statistics.median(errors)) < 0.17
 
 
 def test_it_is_said_that_no_such_step_was_fitted(tmp_path: Path, said: Listener) -> None:
