@@ -8,19 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from tracelens import gemm
 from tracelens.accounting.lost import Ladders, with_lost
 from tracelens.accounting.overlap import Surroundings, beside_of, does_the_same
 from tracelens.accounting.rates import RowRate, rate_of, work_why
 from tracelens.accounting.row_shapes import bounded_fields, shape_fields
 from tracelens.attribution import Attribution, Calls
 from tracelens.gemm import (
+    AttentionShape,
+    GemmShape,
     KernelName,
     Shape,
-    alignment_bytes,
     bound,
-    intensity,
+    bytes_moved,
+    efficiency,
     math_dtype,
+    row_fields,
+    split_k_factor,
     tiles,
     waves,
 )
@@ -133,7 +136,7 @@ def _rate(table: _Table, group: _Group, kernel: KernelName | None) -> RowRate:
 def _row(table: _Table, name: str, group: _Group, kernel: KernelName | None, rate: RowRate) -> GemmRow:
     main = int(table.calls.main[group.calls[0]])
     op = table.calls.op_name[group.calls[0]]
-    attends = isinstance(group.shape, gemm.AttentionShape) or (kernel and kernel.kind.startswith("attention"))
+    attends = isinstance(group.shape, AttentionShape) or (kernel and kernel.kind.startswith("attention"))
     sizes = (
         shape_fields(group.shape, table.dims, group.role, group.padded)
         if group.shape is not None
@@ -153,7 +156,7 @@ def _row(table: _Table, name: str, group: _Group, kernel: KernelName | None, rat
         **_time_fields(table, group),
         **_rate_fields(table, group, kernel, rate),
         **sizes,
-        **gemm.row_fields(kernel),
+        **row_fields(kernel),
         **_tile_fields(table.trace, main, group.shape, kernel, table.gpu),
     )
 
@@ -209,8 +212,8 @@ def _rate_fields(table: _Table, group: _Group, kernel: KernelName | None, rate: 
         "tflops": tflops,
         "peak_frac": tflops / peak if tflops is not None and peak else None,
         "ceiling_frac": tflops / ceiling if tflops is not None and ceiling else None,
-        "bytes": gemm.bytes_moved(shape) if shape else None,
-        "intensity": intensity(shape) if shape else None,
+        "bytes": bytes_moved(shape) if shape else None,
+        "intensity": efficiency.intensity(shape) if shape else None,
         "bound": bound(shape, gpu=table.gpu, kernel=kernel, least_us=table.info.gemm_floor_us)
         if shape
         else None,
@@ -256,22 +259,22 @@ def _tile_fields(
         "alignment_bytes": {},
         "ctas_per_sm": _resident(trace, main),
     }
-    if not isinstance(shape, gemm.GemmShape):
+    if not isinstance(shape, GemmShape):
         return fields
-    fields["leading"], fields["leading_source"] = gemm.leading_dimensions(shape, kernel=kernel)
-    fields["alignment_bytes"] = alignment_bytes(shape, kernel=kernel)
-    fields["tensor_core"] = gemm.tensor_core_state(shape, kernel=kernel, gpu=gpu)
+    fields["leading"], fields["leading_source"] = efficiency.leading_dimensions(shape, kernel=kernel)
+    fields["alignment_bytes"] = efficiency.alignment_bytes(shape, kernel=kernel)
+    fields["tensor_core"] = efficiency.tensor_core_state(shape, kernel=kernel, gpu=gpu)
     if kernel is None or kernel.kind != "gemm":
         return fields
-    split_k = gemm.split_k_factor(kernel, grid=_grid(trace, main), batch=shape.batch)
+    split_k = split_k_factor(kernel, grid=_grid(trace, main), batch=shape.batch)
     fields["split_k"] = split_k
     if kernel.tile is None or shape.grouped:
         return fields
     count = tiles(shape.m, shape.n, batch=shape.batch, tile=kernel.tile)
-    fields |= {"tiles": count, "tile_eff_frac": gemm.tile_eff(shape.m, shape.n, tile=kernel.tile)}
+    fields |= {"tiles": count, "tile_eff_frac": efficiency.tile_eff(shape.m, shape.n, tile=kernel.tile)}
     if gpu.sms:
         cluster = kernel.cluster_size
-        fields["wave_eff_frac"] = gemm.wave_eff(
+        fields["wave_eff_frac"] = efficiency.wave_eff(
             count, sms=gpu.sms, cluster_size=cluster, kernel=kernel, split_k=split_k
         )
         if split_k is not None and kernel.scheduler != "stream_k":
@@ -286,7 +289,7 @@ def _resident(trace: Trace, kernel: int) -> int | None:
     if not devices or launch.block is None or launch.registers is None or launch.shared_memory is None:
         return None
     threads = prod(size for size in launch.block if isinstance(size, int))
-    return gemm.resident_ctas(
+    return efficiency.resident_ctas(
         threads=threads,
         registers_per_thread=launch.registers,
         shared_memory_bytes=launch.shared_memory,
