@@ -14,8 +14,8 @@ Of `timm` (``--vision``): 1 families, 2 models of modules with
 attention, 3 to 5 one model more of each module. ``--libraries``: 1 of the six libraries (more.py), 2 of
 packages of their authors (originals.py), 3 of packages for text (texts.py), 4 for pictures, sound, series and
 molecules (senses.py), 5 of repositories that people clone (clones.py), 6 of more such
-repositories (repos.py), 13 of what people write for themselves (owns.py); of 15, originals of papers and packages of
-their authors, the names alone are here.
+repositories (repos.py), 13 of what people write for themselves (owns.py); of 15, originals of papers and
+packages of their authors, the names alone are here.
 
 ``--no-shapes`` judges recordings without shapes, ``--compiled`` those of `transformers` under torch.compile
 (half a minute each), which hold no names, ``--setup`` those of `transformers` as people train them

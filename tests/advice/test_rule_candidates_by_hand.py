@@ -9,7 +9,6 @@ import pytest
 
 from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_rows import H100, NVJET, facts, gemm, model
-from tests.advice.test_words_of_findings import LAYER
 from tests.said import Listener
 from tracelens.errors import UsageError
 from tracelens.results import Span
@@ -33,6 +32,12 @@ from tracelens.rules.low_precision import LowPrecision, _back
 from tracelens.rules.pad_vocabulary import PadVocabulary
 from tracelens.rules.swiglu_width import _candidate as width_of
 from tracelens.rules.wave_cliffs import _caveats
+
+LAYER = [
+    gemm(1, 2048, 4096, 4096, component="attention.qkv", calls=4.0, time_us=100.0),
+    gemm(2, 2048, 1024, 4096, component="attention.qkv", calls=8.0, time_us=50.0),
+    gemm(3, 2048, 4096, 4096, component="attention.output", calls=4.0),
+]
 
 
 @pytest.mark.parametrize(("ranks", "asked"), [(2, [1]), (4, [2, 1]), (6, [3, 2, 1]), (8, [4, 2, 1])])
