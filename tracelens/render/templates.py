@@ -20,6 +20,7 @@ from tracelens.render.text import clean, unbroken
 
 #: An option of a command; browsers break after each of its hyphens.
 _FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+_CODE = re.compile(r"`([^`<>]+)`")
 
 
 def _folder() -> Traversable:
@@ -76,13 +77,13 @@ def environment() -> jinja2.Environment:
 
 
 def prose(text: str | Markup, limit: int = 4000) -> Markup:
-    """A sentence whose times and flags do not break over two lines.
+    """A sentence whose times and flags do not break over two lines, and whose `names` are code.
 
-    >>> prose("needs --tp-comm-overlap")
-    Markup('needs <span class="nb">--tp-comm-overlap</span>')
+    >>> prose("`main` needs --tp-comm-overlap")
+    Markup('<code>main</code> needs <span class="nb">--tp-comm-overlap</span>')
     """
     safe = text if isinstance(text, Markup) else escape(clean(unbroken(text), limit=limit))
-    return Markup(_FLAG.sub(r'<span class="nb">\g<0></span>', str(safe)))
+    return Markup(_FLAG.sub(r'<span class="nb">\g<0></span>', _CODE.sub(r"<code>\1</code>", str(safe))))
 
 
 def drawing(name: str, *given: object) -> str:
