@@ -102,7 +102,7 @@ def above_peak(tflops: float | None, peak: float | None, *, attention: bool) -> 
 def no_sizes(op: str | None, *, shows_sizes: bool) -> str:
     """Why a GEMM's sizes are not known, by the operator of the call or around it."""
     if op is None:
-        return "no operator is known for this kernel"
+        return "the operator is not known"
     if shows_sizes:
         return "the operator's shapes are not in the trace (record_shapes=True records them)"
     return f"{op} shows no GEMM sizes"
