@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.running import run
 from tests.trace.tools import small_trace
-from tracelens.render.perfetto_private import without_folders
+from tracelens.render.perfetto_copy import without_folders
 from tracelens.render.redact import KEY, hashed
 
 #: One word for each place that a secret can stand in; none is part of another, or of anything else.

@@ -12,7 +12,7 @@ from tests.render import sample_report
 from tests.said import Listener
 from tracelens.comparison import words
 from tracelens.comparison.causes import find_causes
-from tracelens.comparison.components import compare_components
+from tracelens.comparison.compare import compare_components
 from tracelens.comparison.gemms import differ
 from tracelens.comparison.moves import find_moves
 from tracelens.comparison.same_work import (

@@ -21,10 +21,8 @@ from tests.job.simulated import Simulation
 from tests.said import Listener
 from tracelens.cli import cli
 from tracelens.errors import InputError, UsageError
-from tracelens.job.history import figures, history, record
-from tracelens.job.noise import half_interval
+from tracelens.job.history import figures, half_interval, history, probability, record
 from tracelens.job.run import analyze_job
-from tracelens.job.trend import probability
 from tracelens.numbers import DASH
 from tracelens.render.history import render_history
 from tracelens.render.job import render_job

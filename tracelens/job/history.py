@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from datetime import datetime
-from math import isfinite
+from itertools import combinations
+from math import atan, cos, isfinite, pi, sin, sqrt
 from pathlib import Path
 from statistics import median, stdev
 
@@ -15,8 +17,6 @@ from tracelens.comparison.step_change import PRACTICAL
 from tracelens.comparison.steps import LEVEL
 from tracelens.errors import InputError, UsageError, brief
 from tracelens.files import check_place, write_bytes
-from tracelens.job.noise import half_interval
-from tracelens.job.trend import MOST_RUNS, slope
 from tracelens.numbers import plural
 from tracelens.results.job import Job
 from tracelens.words import GENERATED
@@ -198,3 +198,70 @@ def _trends(runs: Sequence[RecordedRun]) -> list[Trend]:
         if each is not None and abs(each) * (len(values) - 1) > least:
             found.append(Trend(figure, each, values[0], values[-1], len(values)))
     return sorted(found, key=lambda one: -abs(one.ms_per_run))
+
+
+# How far the next run can lie from earlier ones by chance: the prediction interval of Student's t.
+# Half of it is t * s * sqrt(1 + 1/n), for runs that vary normally. A multiple of the deviation that does not
+# grow where runs are few calls three runs in ten of an unchanged job different.
+def half_interval(deviation: float, runs: int, sure: float) -> float:
+    """Half of the interval around ``runs`` of standard ``deviation`` that holds the next with ``sure``.
+
+    >>> round(half_interval(1.0, 3, 0.95), 2), round(half_interval(1.0, 20, 0.99), 2)
+    (4.97, 2.93)
+    """
+    low, high = 0.0, 1e4
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, runs - 1) < sure else (low, middle)
+    return high * deviation * sqrt(1 + 1 / runs)
+
+
+def _within(t: float, freedom: int) -> float:
+    """Probability of a value between -t and t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = atan(t / sqrt(freedom))
+    odd = freedom % 2
+    term, total = (cos(angle) if odd else 1.0), 0.0
+    for at in range(freedom // 2):
+        total += term
+        term *= cos(angle) ** 2 * ((2 * at + 2) / (2 * at + 3) if odd else (2 * at + 1) / (2 * at + 2))
+    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
+
+
+# Does a figure rise or fall from run to run? Kendall's rank test against the order, and the median slope.
+# The test is that of Mann (Econometrica 13, 1945, 245-259), two-sided, its distribution counted exactly; the
+# slope is the median of those of all pairs (Theil 1950, Sen 1968). One run that stands out turns neither.
+
+#: Many figures are asked of each store, so less than the usual 5 % counts as seen.
+_SURE = 0.01
+#: Older runs count no more: the work grows with the square of them.
+MOST_RUNS = 100
+
+
+def slope(values: Sequence[float]) -> float | None:
+    """The change from one value to the next, where the values rise or fall; None where no trend is seen.
+
+    >>> slope([1.0, 1.25, 1.125, 1.375, 1.5, 1.625, 1.75])
+    0.125
+    >>> slope([1.0, 1.1, 1.2, 1.3]), slope([1.0, 1.0, 1.1, 1.0, 1.0, 1.0, 1.2])  # too few; not in order
+    (None, None)
+    """
+    pairs = list(combinations(enumerate(values), 2))
+    if not pairs:
+        return None
+    score = sum((b > a) - (b < a) for (_, a), (_, b) in pairs)
+    if probability(len(values), abs(score)) > _SURE:
+        return None
+    return median((b - a) / (j - i) for (i, a), (j, b) in pairs)
+
+
+def probability(many: int, score: int) -> float:
+    """Of a score at least so far from 0 in a random order of distinct values."""
+    ways = [1]  # by number of pairs out of order
+    for place in range(1, many):
+        longer = [0] * (len(ways) + place)
+        for at, count in enumerate(ways):
+            for more in range(place + 1):
+                longer[at + more] += count
+        ways = longer
+    pairs = len(ways) - 1
+    return sum(count for at, count in enumerate(ways) if abs(pairs - 2 * at) >= score) / math.factorial(many)
