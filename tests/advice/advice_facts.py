@@ -9,7 +9,7 @@ from typing import Any
 from tests.advice.advice_rows import model
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import GemmRow, ModelDims, OtherRow
-from tracelens.results.others import OtherKind
+from tracelens.results.report import OtherKind
 from tracelens.rules import StepFacts
 from tracelens.step.traced_step import step_model
 

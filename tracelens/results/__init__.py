@@ -24,15 +24,24 @@ from tracelens.results.advice import (
     ShapeSearch,
     WhatIf,
 )
-from tracelens.results.cost import JobCost, Price, Saving
-from tracelens.results.estimates import Basis, Estimate, Known, SavingOf, Span, StepBound, total, weakest
-from tracelens.results.explorer import Curve, Explorer, Suggested
+from tracelens.results.described import Refusal
+from tracelens.results.estimates import (
+    Basis,
+    Estimate,
+    JobCost,
+    Known,
+    Price,
+    Saving,
+    SavingOf,
+    Span,
+    StepBound,
+    total,
+    weakest,
+)
 from tracelens.results.gemm import Beside, GemmRow, GemmTime, KernelKind, Lost, Term, WorkKnown, main_dtype
 from tracelens.results.identity import Found, GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import LayerPass, LayerRow, Layers, LayerTimeline
-from tracelens.results.others import OtherKernel, OtherRow
-from tracelens.results.refusal import Refusal
-from tracelens.results.report import Report
+from tracelens.results.report import Curve, Explorer, OtherKernel, OtherRow, Report, Suggested
 from tracelens.results.step import (
     Clock,
     CommunicationRow,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from tracelens.results.cost import Saving
-from tracelens.results.described import says
-from tracelens.results.estimates import Basis, Estimate, SavingOf, Span
-from tracelens.results.refusal import Refusal
+from tracelens.results.described import Refusal, says
+from tracelens.results.estimates import Basis, Estimate, Saving, SavingOf, Span
 from tracelens.results.verified import Verified
 from tracelens.words import Level
 

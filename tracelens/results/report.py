@@ -1,18 +1,17 @@
-"""Everything together."""
+"""Everything together, with the parts that stand nowhere else: kernels that are no GEMM, and the explorer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
+from tracelens.results import words
 from tracelens.results.advice import Check, Finding, ShapeSearch, WhatIf
-from tracelens.results.cost import JobCost
-from tracelens.results.described import says
-from tracelens.results.explorer import Explorer
+from tracelens.results.described import same_length, says
+from tracelens.results.estimates import Basis, JobCost, SavingOf
 from tracelens.results.gemm import GemmRow, GemmTime
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo, ValidityRule
 from tracelens.results.layers import Layers
-from tracelens.results.others import OtherKernel
 from tracelens.results.step import (
     Clock,
     CommunicationRow,
@@ -25,6 +24,104 @@ from tracelens.results.step import (
 )
 from tracelens.results.verified import Verification
 from tracelens.results.waits import Waits
+
+
+@dataclass(frozen=True, slots=True)
+class Suggested:
+    """A value that a finding proposes."""
+
+    value: int
+    rule: Annotated[str, says('"TL101"')]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Predicted step time against one hyper-parameter, the others as they are. Columns, by value.
+
+    At ``now`` it is the measured median step. Where the tokens of a step change with the parameter
+    (``per_token``), the time is that of as many tokens as the step has now.
+    """
+
+    parameter: str
+    now: int
+    per_token: bool
+    values: list[int]
+    low_ms: list[float | None]
+    mid_ms: Annotated[list[float | None], says("None: no prediction for this value")]
+    high_ms: list[float | None]
+    alignment_bytes: Annotated[
+        list[int],
+        says("of rows of so many elements, at most 128; empty where the parameter is no length of a row"),
+    ] = field(default_factory=list)
+    suggested: list[Suggested] = field(default_factory=list)
+    follows: Annotated[str, says("what changes with it")] = ""
+    basis: Annotated[Basis, says("of the times away from now")] = "model"
+    notes: list[str] = field(default_factory=list)
+    why: Annotated[str | None, says("why there is no curve; the columns are empty then")] = None
+    saving_of: Annotated[
+        SavingOf, says("gpu_work: the times are of the GPU's work, without its idle time")
+    ] = "step"
+
+    def __post_init__(self) -> None:
+        same_length(values=self.values, low_ms=self.low_ms, mid_ms=self.mid_ms, high_ms=self.high_ms)
+        if self.alignment_bytes:
+            same_length(values=self.values, alignment_bytes=self.alignment_bytes)
+        if self.values and not {self.now, *(one.value for one in self.suggested)} <= {*self.values}:
+            raise ValueError("now or a suggested value is none of values")
+        if self.why is None and all(time is None for time in self.mid_ms):
+            raise ValueError("a curve without times has no reason")
+
+
+@dataclass(frozen=True, slots=True)
+class Explorer:
+    """One curve for each hyper-parameter that the step's formulas know."""
+
+    curves: list[Curve] = field(default_factory=list)
+    why: Annotated[str | None, says("why there is none")] = words.NOT_HELD
+
+
+#: copy: same type, same order of dimensions; transpose: another order; cast: another type; pad: into a larger
+#: tensor.
+OtherKind = Literal["copy", "transpose", "cast", "pad", "fill", "elementwise", "reduction", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRow:
+    """Kernels of one component, phase, kind, operator and (for those that move data) tensor.
+
+    ``kind``: copy (same type, same order of dimensions), transpose (another order), cast (another type), pad
+    (into a larger tensor).
+    """
+
+    id: Annotated[str, says('"o1", "o2"... by time')]
+    component: str
+    phase: str
+    kind: OtherKind
+    op: Annotated[
+        str | None, says('the outermost operator that only moves data, "aten::contiguous"; None = not known')
+    ]
+    within: Annotated[str | None, says("the operator around that")]
+    module: Annotated[str | None, says("path of the module without the numbers of its layers")]
+    kernel: Annotated[str, says("of its longest kernel")]
+    calls: Annotated[int, says("in the whole file")]
+    calls_per_step: float
+    time_ms_per_step: float
+    layers: Annotated[int, says("distinct layers it runs in; 0 = not known")]
+    dims: Annotated[tuple[int, ...] | None, says("of the tensor written, for kinds that move data")] = None
+    dtype_from: str | None = None
+    dtype_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OtherKernel:
+    """Kernels of one name in one component and phase, of no GEMM or attention call, per step."""
+
+    component: str
+    phase: str
+    kernel: str
+    calls_per_step: float
+    time_ms_per_step: float
+    calls_where_it_runs: Annotated[float, says("per step that has any of them")]
 
 
 @dataclass(frozen=True, slots=True)
