@@ -13,7 +13,6 @@ from tracelens import words
 from tracelens.accounting.captured import with_captured
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
-from tracelens.accounting.counters import sampled
 from tracelens.accounting.degrees import declared, with_degrees
 from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.host_waits import host_waits
@@ -25,11 +24,10 @@ from tracelens.accounting.model import model_dims, shows_shapes
 from tracelens.accounting.operands import operands_of
 from tracelens.accounting.others import other_kernels, other_rows
 from tracelens.accounting.overlap import clock_of, surroundings
-from tracelens.accounting.padded_batches import padded_batches
-from tracelens.accounting.padding import with_padding
+from tracelens.accounting.padding import padded_batches, with_padding
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
-from tracelens.accounting.steps import StepTimes, step_times
+from tracelens.accounting.steps import StepTimes, sampled, step_times
 from tracelens.accounting.words.model import layers_of_a_part
 from tracelens.attribution import Attribution, Calls, attribute, find_calls, open_functions
 from tracelens.attribution.communication import Communication, find_communication
@@ -52,8 +50,8 @@ from tracelens.step.whatif import scenario
 from tracelens.step.words import search as searching
 from tracelens.step.work import tokens_of
 from tracelens.trace import Links, Trace, link, one_device, read_trace
+from tracelens.trace.devices import each_once
 from tracelens.trace.metadata import device_properties
-from tracelens.trace.once import each_once
 from tracelens.trace.validity import check_rules
 from tracelens.version import __version__
 

@@ -16,7 +16,7 @@ from tracelens.results import Lack
 from tracelens.results.diagnosis import SCHEMA_VERSION, Diagnosis, State, TraceCheck, Verdict
 from tracelens.results.identity import ValidityRule
 from tracelens.trace import Links, Trace, link, one_device, read_trace
-from tracelens.trace.once import each_once
+from tracelens.trace.devices import each_once
 from tracelens.trace.validity import check_rules
 from tracelens.words import Level
 

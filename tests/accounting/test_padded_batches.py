@@ -14,7 +14,7 @@ import pytest
 from tests.synthetic import ModelSpec, Options, build
 from tests.trace.tools import document, op, read
 from tracelens.accounting.limits import picture_of
-from tracelens.accounting.padded_batches import padded_batches
+from tracelens.accounting.padding import padded_batches
 from tracelens.analysis import analyze_trace
 from tracelens.numbers import ms
 from tracelens.render.verdict import verdict

@@ -1,4 +1,8 @@
-"""One GPU of a file that several ran in: what they run at once is no sequence, and no step has both times."""
+"""Which GPU events of a file count: of several GPUs those of one, and each event once.
+
+What several run at once is no sequence, and no step has both times. A file put together of others can hold an
+event twice, and savings would count double.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import numpy as np
 
 from tracelens.errors import UsageError
 from tracelens.numbers import integers
+from tracelens.trace import words
 from tracelens.trace.metadata import device_properties
 from tracelens.trace.processes import launches_of_kernels, processes_of_threads
 from tracelens.trace.tables import MISSING, Table, Trace
@@ -60,3 +65,24 @@ def one_device(trace: Trace, wanted: int | None = None) -> Trace:
         device=chosen,
         beside={one: ns for one, ns in time.items() if one != chosen},
     )
+
+
+_STRAY = 0.01  # of GPU time: one event that looks like its neighbour
+
+
+def each_once(trace: Trace) -> Trace:
+    """The trace without the GPU events that it lists again; itself where those are below 1 % of GPU time.
+
+    A warning says how many are left out.
+    """
+    kernels = trace.kernels
+    _, at, count = np.unique(kernels.ts_ns, return_inverse=True, return_counts=True)
+    shared = np.flatnonzero(count[at] > 1)  # few, or all
+    told = (kernels.device, kernels.stream, kernels.ts_ns, kernels.dur_ns, kernels.correlation, kernels.name)
+    each = np.stack([column[shared].astype(np.int64) for column in told])
+    again = np.zeros(len(kernels), np.bool_)
+    again[np.delete(shared, np.unique(each, axis=1, return_index=True)[1])] = True
+    if int(kernels.dur_ns[again].sum()) < _STRAY * max(1, int(kernels.dur_ns.sum())):
+        return trace
+    warning = words.listed_twice(int(again.sum()), len(kernels))
+    return replace(trace, kernels=kernels.rows(~again), warnings=[*trace.warnings, warning])
