@@ -15,14 +15,11 @@ import tracelens
 from tests.capture.recorded import load
 from tests.said import Listener
 from tracelens.capture.backward import NodeRange
-from tracelens.capture.batch import Batch
-from tracelens.capture.clock import KEEP, StepTimer
-from tracelens.capture.dimensions import infer_dimensions
 from tracelens.capture.files import TraceFileError, finish, target_path
-from tracelens.capture.metadata import describe
-from tracelens.capture.modules import find_models
+from tracelens.capture.metadata import describe, infer_dimensions
+from tracelens.capture.modules import Batch, find_models
 from tracelens.capture.options import AFTER, Options, from_environment, parse_ranks
-from tracelens.capture.system import precision, versions
+from tracelens.capture.system import KEEP, StepTimer, precision, versions
 from tracelens.errors import InputError
 from tracelens.trace.metadata import unprofiled_times
 

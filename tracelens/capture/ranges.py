@@ -20,8 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tracelens.capture.batch import Batch
-from tracelens.capture.modules import Spot
+from tracelens.capture.modules import Batch, Spot
 
 _enter_user = torch._C._autograd._record_function_with_args_enter
 _exit_user = torch._C._autograd._record_function_with_args_exit

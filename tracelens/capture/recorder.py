@@ -14,10 +14,9 @@ from torch.autograd import profiler as torch_profiler
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from tracelens.capture.backward import NodeRange, backward_ranges
-from tracelens.capture.batch import Batch
 from tracelens.capture.compiled import Compiled, counters
 from tracelens.capture.messages import why
-from tracelens.capture.modules import Model
+from tracelens.capture.modules import Batch, Model
 from tracelens.capture.ranges import ModuleRanges
 
 

@@ -19,7 +19,6 @@ import torch
 
 from tracelens.capture import signals
 from tracelens.capture.backward import NodeRange
-from tracelens.capture.clock import KEEP, StepTimer
 from tracelens.capture.events import Events
 from tracelens.capture.files import TraceFileError, finish, raw_path, remove, target_path
 from tracelens.capture.messages import say, tell, why
@@ -30,7 +29,7 @@ from tracelens.capture.parallel import rank_and_world
 from tracelens.capture.recorder import Recorder
 from tracelens.capture.runner import check_folder
 from tracelens.capture.steps import BLIND, StepFinder
-from tracelens.capture.system import on_gpu
+from tracelens.capture.system import KEEP, StepTimer, on_gpu
 
 P = ParamSpec("P")
 
