@@ -10,7 +10,7 @@ import pytest
 from tests.advice.advice_steps import Shape, model_of
 from tests.render import sample_report
 from tracelens.accounting.cost import with_cost
-from tracelens.comparison.outcomes import outcomes
+from tracelens.comparison.compare import outcomes
 from tracelens.gates import judge_report
 from tracelens.render import costs, facts
 from tracelens.render.five_numbers import five_numbers

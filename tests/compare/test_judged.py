@@ -16,6 +16,7 @@ from tracelens.comparison.compare import compare_components
 from tracelens.comparison.gemms import differ
 from tracelens.comparison.moves import find_moves
 from tracelens.comparison.same_work import (
+    above,
     as_all,
     beyond,
     diffs_ms,
@@ -27,7 +28,6 @@ from tracelens.comparison.same_work import (
     own_ms,
     same_work,
 )
-from tracelens.comparison.stands_out import above
 from tracelens.comparison.step_change import spread, step_change
 from tracelens.render.compare import peak_change
 from tracelens.render.compare_words import control

@@ -13,7 +13,7 @@ from tracelens.comparison.causes import added_up
 from tracelens.comparison.changes import LONG_STEP
 from tracelens.comparison.gemms import Place
 from tracelens.comparison.moves import find_moves
-from tracelens.comparison.stands_out import stand_out
+from tracelens.comparison.same_work import stand_out
 from tracelens.comparison.step_change import PRACTICAL, spread, step_change
 from tracelens.results import ModelDims
 from tracelens.results.comparison import (

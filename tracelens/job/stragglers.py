@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.comparison.stands_out import above
+from tracelens.comparison.same_work import above
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.job.matching import FloatArray, Matched
 from tracelens.job.parts import GemmKey, gemms_by_rank
