@@ -13,7 +13,7 @@ from tests.gemm.attention_figures import FA3_PAPER, H100, figures
 from tests.gemm.test_attention_prediction import redone
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
-from tracelens.gemm.predict.attention_prediction import AttentionPrediction
+from tracelens.gemm.predict.attention_terms import AttentionPrediction
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import AttentionMeasurement, MeasuredBackend, Measurements
 

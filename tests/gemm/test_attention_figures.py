@@ -14,7 +14,7 @@ from benchmarks.silicon import FOLDER
 from tests.gemm.attention_figures import LENGTHS, Figure, figures
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
-from tracelens.gemm.predict.attention_prediction import AttentionPrediction
+from tracelens.gemm.predict.attention_terms import AttentionPrediction
 from tracelens.hardware import find_gpu
 from tracelens.results import Estimate
 

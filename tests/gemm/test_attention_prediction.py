@@ -18,8 +18,7 @@ from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import padded_head_dim
 from tracelens.gemm.predict.attention_model import _splits
-from tracelens.gemm.predict.attention_prediction import AttentionPrediction
-from tracelens.gemm.predict.attention_terms import number, rounded_value
+from tracelens.gemm.predict.attention_terms import AttentionPrediction, number, rounded_value
 from tracelens.hardware import Gpu, find_gpu, list_gpus
 
 SHAPE: dict[str, Any] = {

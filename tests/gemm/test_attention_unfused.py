@@ -10,7 +10,7 @@ from tests.gemm.test_attention_prediction import redone
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
-from tracelens.gemm.predict.attention_prediction import AttentionPrediction
+from tracelens.gemm.predict.attention_terms import AttentionPrediction
 from tracelens.hardware import find_gpu
 
 H100 = find_gpu(None, override="h100-sxm")

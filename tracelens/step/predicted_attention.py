@@ -12,7 +12,7 @@ from tracelens.errors import InputError
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.gemm.predict.attention_call import AttentionProblem
-from tracelens.gemm.predict.attention_prediction import AttentionPrediction
+from tracelens.gemm.predict.attention_terms import AttentionPrediction
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Basis, weakest

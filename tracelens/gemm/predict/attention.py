@@ -14,9 +14,8 @@ from tracelens.gemm.predict.attention_calibrated import AttentionFit, Correction
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import Kernel, attention_kernel, backend_name
 from tracelens.gemm.predict.attention_model import BANDWIDTH_FRAC, Modelled, model
-from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.gemm.predict.attention_rates import Rate, kernel_rate
-from tracelens.gemm.predict.attention_terms import Derivation, number, rounded_value
+from tracelens.gemm.predict.attention_terms import AttentionPrediction, Derivation, number, rounded_value
 from tracelens.gemm.predict.attention_unfused import unfused_prediction
 from tracelens.gemm.predict.rates import least_us
 from tracelens.gemm.predict.words import attention as words

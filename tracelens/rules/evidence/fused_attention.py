@@ -11,7 +11,7 @@ from tracelens.gemm import bytes_per_element
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.gemm.predict.attention_call import AttentionProblem
-from tracelens.gemm.predict.attention_prediction import AttentionPrediction
+from tracelens.gemm.predict.attention_terms import AttentionPrediction
 from tracelens.hardware import Gpu
 from tracelens.numbers import count, sig, times
 from tracelens.results import Span, weakest
