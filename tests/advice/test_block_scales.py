@@ -11,7 +11,7 @@ from tests.advice.advice_messages import message
 from tests.advice.advice_rows import gemm
 from tracelens.results import GemmRow
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.evidence.block_scales import misfits
+from tracelens.rules.evidence.low_precisions import misfits
 
 
 def up(tokens: int, ffn: int, **more: Any) -> GemmRow:

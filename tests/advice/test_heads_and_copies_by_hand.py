@@ -25,12 +25,12 @@ from tracelens.rules.evidence.attention_chain import (
     masks_of,
     unusual_of,
 )
-from tracelens.rules.evidence.block_scales import block_fit, misfits
 from tracelens.rules.evidence.fused_attention import CAUSAL, NO_MASK, TENSOR, CoreCalls
 from tracelens.rules.evidence.fusing import memory as memory_of_fusing
 from tracelens.rules.evidence.fusing import operations as operations_of_fusing
 from tracelens.rules.evidence.heads import HeadsRun, by_saving, need_heads, simulated
 from tracelens.rules.evidence.kv_heads import need_kv_rows, other_kv_heads
+from tracelens.rules.evidence.low_precisions import block_fit, misfits
 from tracelens.rules.evidence.precision import Precision, need_precisions, on_tensor_cores, preferred
 
 ROW = gemm(1, 2048, 10240, 2560)

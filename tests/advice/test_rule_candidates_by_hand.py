@@ -12,7 +12,7 @@ from tests.advice.advice_rows import H100, NVJET, facts, gemm, model
 from tests.said import Listener
 from tracelens.errors import UsageError
 from tracelens.results import Span
-from tracelens.rules import pages
+from tracelens.rules import explain
 from tracelens.rules import tensor_parallel as ranks_rule
 from tracelens.rules import unfused_attention as fused
 from tracelens.rules import unfused_projections as projections
@@ -175,7 +175,7 @@ def test_layers_that_are_faster_in_bf16(said: Listener) -> None:
 
 def test_words_of_small_things(said: Listener) -> None:
     with pytest.raises(UsageError) as error:
-        pages.explain("x" * 50)
+        explain("x" * 50)
     said(str(error.value).partition(" TL")[0])
     assert "max_memory_allocated" in _caveats(4, 5)[1] and "max_memory" not in _caveats(4, 3)[1]
     assert len(_caveats(4, 5)) == 4 and len(_caveats(4, 3)) == 3

@@ -18,11 +18,11 @@ from tests.said import Listener
 from tracelens.gemm.predict import predict_gemm
 from tracelens.results import Estimate, GemmRow, Known
 from tracelens.results.row_sizes import AttentionDims, Groups
-from tracelens.rules.evidence.block_scales import block_fit, misfits
 from tracelens.rules.evidence.dimensions import Target, flops_growth, target
 from tracelens.rules.evidence.heads import COMPILED, HeadsRun, by_saving, need_heads
 from tracelens.rules.evidence.kv_heads import need_kv_rows, other_kv_heads, shape_gain_ms
 from tracelens.rules.evidence.lengths import bounds_of
+from tracelens.rules.evidence.low_precisions import block_fit, misfits
 from tracelens.rules.evidence.misfits import (
     Case,
     case_of,

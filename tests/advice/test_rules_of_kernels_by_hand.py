@@ -26,6 +26,7 @@ from tracelens.rules import small_collectives as small
 from tracelens.rules import tensor_cores as types
 from tracelens.rules.align_dimensions import _fix as lines_of
 from tracelens.rules.align_dimensions import _simulate, _title
+from tracelens.rules.catalog import explain
 from tracelens.rules.collectives_in_line import CollectivesInLine
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.trials import Trial
@@ -38,7 +39,6 @@ from tracelens.rules.expert_imbalance import ExpertImbalance
 from tracelens.rules.falling_clock import FallingClock, _doubts, _sampled
 from tracelens.rules.fp8 import Fp8, _gain, _misfits
 from tracelens.rules.host_waits import HostWaits
-from tracelens.rules.pages import explain
 from tracelens.rules.unaligned_payload import UnalignedPayload
 from tracelens.rules.unfused_optimizer import UnfusedOptimizer
 from tracelens.step.alignment import Misfit

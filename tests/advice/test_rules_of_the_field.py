@@ -19,7 +19,7 @@ from tracelens.gemm import waves
 from tracelens.gemm.clock import step_paces
 from tracelens.hardware import find_gpu
 from tracelens.results import Known
-from tracelens.rules.evidence.block_scales import block_fit
+from tracelens.rules.evidence.low_precisions import block_fit
 from tracelens.rules.expert_tiles import ExpertTiles
 from tracelens.rules.unfused_attention import UnfusedAttention
 

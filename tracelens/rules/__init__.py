@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tracelens.rules.advise import advise
-from tracelens.rules.catalog import RULES
+from tracelens.rules.catalog import RULES, explain
 from tracelens.rules.engine.facts import Advice, StepFacts
-from tracelens.rules.pages import explain
 
 __all__ = ["RULES", "Advice", "StepFacts", "advise", "explain"]

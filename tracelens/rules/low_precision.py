@@ -11,9 +11,9 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes
 from tracelens.rules.engine.rows import took
 from tracelens.rules.engine.rule import Rule
-from tracelens.rules.evidence.block_scales import block_fit
 from tracelens.rules.evidence.low_precisions import (
     TypeGain,
+    block_fit,
     casts_to_fp8,
     gain_of,
     gains,
