@@ -13,8 +13,8 @@ from tests.kept import analyzed
 from tests.said import Listener
 from tests.truth.outputs import TRACES
 from tracelens.job.run import analyze_job
+from tracelens.render.communication import slow_calls, slow_sends
 from tracelens.render.job_words import caveats
-from tracelens.render.slow_calls import slow_calls, slow_sends
 from tracelens.results import Report
 from tracelens.results.job import Job
 

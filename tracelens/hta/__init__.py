@@ -5,7 +5,6 @@ HTA is the extra ``hta`` and is imported only when asked for (``analyze(waits=Tr
 microseconds, drops the last step and every kernel whose launch the file does not hold.
 """
 
-from tracelens.hta.frames import WaitFrames, wait_frames
-from tracelens.hta.waits import report_waits
+from tracelens.hta.frames import WaitFrames, report_waits, wait_frames
 
 __all__ = ["WaitFrames", "report_waits", "wait_frames"]

@@ -9,8 +9,8 @@ from statistics import median
 from tracelens import numbers as f
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.job.waits import RESIDUALS
+from tracelens.render.communication import slow_sends
 from tracelens.render.facts import GENERATED, known_dims
-from tracelens.render.slow_calls import slow_sends
 from tracelens.render.waits import BOUNDS
 from tracelens.results.job import Cause, Job, JobRank, Parts, SeenAt, Straggler
 

@@ -11,9 +11,9 @@ from tracelens import numbers as f
 from tracelens.accounting.loads import by_load
 from tracelens.errors import UsageError
 from tracelens.render import facts, groups, losses
+from tracelens.render.communication import slow_calls
 from tracelens.render.console import ROOMY, WIDEST
 from tracelens.render.console import Out as _Out
-from tracelens.render.slow_calls import slow_calls
 from tracelens.render.text import clean
 from tracelens.results import CommunicationRow, GemmRow, Report
 from tracelens.words import slash_step
