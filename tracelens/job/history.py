@@ -232,7 +232,7 @@ def _within(t: float, freedom: int) -> float:
 # slope is the median of those of all pairs (Theil 1950, Sen 1968). One run that stands out turns neither.
 
 #: Many figures are asked of each store, so less than the usual 5 % counts as seen.
-_SURE = 0.01
+_SURE_OF_TREND = 0.01
 #: Older runs count no more: the work grows with the square of them.
 MOST_RUNS = 100
 
@@ -249,7 +249,7 @@ def slope(values: Sequence[float]) -> float | None:
     if not pairs:
         return None
     score = sum((b > a) - (b < a) for (_, a), (_, b) in pairs)
-    if probability(len(values), abs(score)) > _SURE:
+    if probability(len(values), abs(score)) > _SURE_OF_TREND:
         return None
     return median((b - a) / (j - i) for (i, a), (j, b) in pairs)
 

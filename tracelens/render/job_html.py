@@ -117,7 +117,7 @@ def _environment() -> jinja2.Environment:
 _STEPS, _ROWS = 40, 256
 _LEAST_SCALE = 0.05  # the darkest shade is that much above the median, or the largest there is
 _LEVELS = 8
-_WIDTH, _HEIGHT, _BAND = 720, 640, 10
+_MAP_WIDTH, _HEIGHT, _BAND = 720, 640, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def heat_map(job: Job) -> HeatMap:
     worst = np.stack([over[at : at + each].max(axis=0) for at in range(0, len(over), each)])
     most = max(_LEAST_SCALE, float(worst.max()))
     level = np.minimum((worst / most * _LEVELS).astype(int), _LEVELS - 1)
-    width, height = _WIDTH // len(steps), max(2, min(8, _HEIGHT // len(worst)))
+    width, height = _MAP_WIDTH // len(steps), max(2, min(8, _HEIGHT // len(worst)))
     paths = []
     for shade in range(_LEVELS):
         rows, columns = np.nonzero(level == shade)
