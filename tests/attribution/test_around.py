@@ -174,7 +174,7 @@ def test_a_time_and_what_is_made_of_it_stand_ahead_of_the_layers(tmp_path: Path)
     """Sines through an MLP (arXiv 2006.11239), classes that are dropped by chance (2207.12598), and scales of
     low rank with what all layers share (Cosmos)."""
     made = mm("embedding", 64, 64, 64)
-    waves = [_row("embedding", name) for name in ("exp", "mul", "sin", "cos", "cat")]
+    waves = [_row("embedding", name) for name in ("arange", "mul", "exp", "mul", "sin", "cos", "cat")]
     dropped = [_row("embedding", name) for name in ("rand", "lt", "where", "embedding")]
     times = [*waves, made, _row("embedding", "silu"), made, *dropped, ADD]
     low = [_row("other", "silu"), *2 * [mm("other", 64, 64, 64)], _row("other", "add"), _row("", "split")]
