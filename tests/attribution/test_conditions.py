@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, mm, said_of
+from tests.attribution.rows import Row, attributed, mm, said_of, verdict, written
 from tests.attribution.test_parts import (
     ADD,
     ATTENTION,
     BATCH,
     CORE,
+    DOWN,
     LENGTH,
     MLP,
     NORM,
@@ -21,6 +22,7 @@ from tests.attribution.test_parts import (
     QUERIES,
     STREAM,
     TOKENS,
+    UP,
     WIDTH,
     _found,
     _layer_of,
@@ -256,3 +258,26 @@ def test_queries_behind_a_normalization_that_is_cast_back(tmp_path: Path) -> Non
     ]
     layer = [*ATTENTION, ADD, *cross, ADD, *MLP, ADD]
     _found(tmp_path, [*layer, *2 * [*skip, *layer]])
+
+
+@pytest.mark.parametrize("module", ["", "Denoiser_0"])
+def test_conditions_of_a_compiled_model_are_of_no_attention_though_its_module_runs_the_cores(
+    tmp_path: Path, module: str
+) -> None:
+    """diffusers transformers/transformer_sd3.py under torch.compile: one module, whose name says nothing."""
+
+    def fused(right: str, name: str, *dims: list[int]) -> Row:
+        return Row(right, f"triton_{name}_0", f"triton_{name}_0", dims)
+
+    made, bias = [BATCH, 6 * WIDTH], [6 * WIDTH]
+    name = "red_fused_add_addmm_mul_native_layer_norm_split_unsqueeze_view"
+    norm = fused("norm", name, STREAM, made, bias, [TOKENS, WIDTH])
+    bends = fused("mlp.activation", "poi_fused_addmm_gelu_view", [BATCH, LENGTH, 4 * WIDTH], [4 * WIDTH])
+    layer = [mm("other", BATCH, 6 * WIDTH, WIDTH), norm, *ATTENTION[1:], norm, UP, bends, DOWN]
+    rows = 3 * layer
+    events = written(rows)
+    if module:
+        frame = {"ph": "X", "cat": "python_function", "name": f"nn.Module: {module}", "pid": 9, "tid": 1}
+        events.append(frame | {"ts": 8, "dur": 100 * len(rows), "args": {}})
+    trace, _, found = attributed(tmp_path, events)
+    assert verdict(rows, trace, found) == (1.0, {})

@@ -11,6 +11,7 @@ import numpy as np
 
 from tracelens.attribution.names import element_role, layer_of_fqn, layer_of_text, op_rule, split_counter
 from tracelens.attribution.patterns import AROUND_THE_MODEL, MODULE_IN_RANGE, RANGES
+from tracelens.gemm.inductor import parse_fused
 from tracelens.trace import BoolArray, CodeArray, Links, Trace
 from tracelens.trace.tables import Symbols
 
@@ -113,7 +114,9 @@ def find_paths(trace: Trace, links: Links) -> Paths:
     choosing |= {outers[at] for at in choosing if at >= 0}
     weighs, products, bending = running("softmax"), running("bmm"), {*running("activation")}
     attending = {*running("core")} | {at for at in weighs if products[at] >= 2 * weighs[at]}
-    attending -= bending | {*running("embedding", "loss")}  # what runs these, too, is more
+    bends = links.is_op & texts.where(_fuses_activation)[links.name]
+    compiled = {of_context[node] for node in np.unique(nearest[bends]).tolist()}
+    attending -= bending | compiled | {*running("embedding", "loss")}  # what runs these, too, is more
     paths = _by_what_they_hold(paths, outers, choosing, bending, attending, routing)
     lookup = np.full(len(wanted) + 1, -1, np.int32)
     for node, path in of_context.items():
@@ -132,6 +135,11 @@ def find_paths(trace: Trace, links: Links) -> Paths:
             outer for path, outer in zip(paths, outers, strict=True) if _last_role(path) == "experts"
         ),
     )
+
+
+def _fuses_activation(text: str) -> bool:
+    fused = parse_fused(text)
+    return fused is not None and "activation" in fused.tags
 
 
 def _collected(

@@ -131,7 +131,12 @@ def label_dropped_samples(run: Run, hidden: int | None) -> None:
 
 
 def _scaled_by_sample(kind: Kind) -> Iterator[tuple[int, int]]:
-    """(samples, width) where rows of tokens are multiplied with one row for each sample."""
+    """(samples, width) where rows of tokens are multiplied with one row for each sample, which torch.compile
+    takes from what is split in the normalization before."""
+    if "norm" in kind.tags and kind.ops >= _SCALES:
+        rows = {t[0]: t[1] for t in kind.tensors if len(t) == 2}
+        whole = (t for t in kind.tensors if len(t) == 3 and 1 < t[0] < t[1] and rows.get(t[0], 0) % t[2] == 0)
+        yield from ((t[0], t[2]) for t in whole if rows.get(t[0], 0) > t[2])
     two = kind.tensors[:2]
     if kind.name in ("mul", "mul_") and len(two) == 2 and all(len(t) == 3 for t in two):
         one, many = sorted(two, key=prod)
