@@ -146,6 +146,19 @@ def test_a_choice_whose_softmax_comes_behind_it_routes() -> None:
     assert _labelled(*_attention(), *routed, _stream(), *_attention())[len(_attention())] == "moe.router"
 
 
+def test_a_sum_of_what_all_experts_gave_is_no_number_to_choose_by() -> None:
+    """kyegomez/SwitchTransformers: results of all experts side by side, weighed and summed up."""
+    given = (2, 64, HIDDEN, 4)
+    softmax = _unit("softmax", (_ROWS, 4), what="softmax")
+    routed = [_gemm(_ROWS, 4, HIDDEN), softmax, _unit("topk", (_ROWS, 4)), _unit("sum", (_ROWS, 4))]
+    experts = 4 * _mlp(1024)[:-1]
+    weighed = [_unit(name, given) for name in ("cat", "mul", "sum")]
+    layer = [*_attention(), *routed, *experts, *weighed, _stream()]
+    sums = len(_attention()) + len(routed) - 1, len(layer) - 2
+    found = _labelled(*layer, *_attention())
+    assert [found[at] for at in sums] == ["moe.router", "moe.dispatch"]
+
+
 @pytest.mark.parametrize(("name", "what"), [("mul", "elementwise"), ("add_", "add")])
 def test_what_scales_each_word_is_of_the_head(name: str, what: str) -> None:
     head = [_norm(), _gemm(_ROWS, 5000, HIDDEN), _unit(name, (*TOKENS, 5000), (5000,), what=what)]

@@ -333,6 +333,9 @@ class _Placed(OnStream):
                     out.append((at, Label("moe.experts", self.layer)))
                     continue
                 routes = kind.what == "softmax" or kind.name in _ROUTES or kind.tags & {"router", "softmax"}
+                if self.product is not None:  # what has as much as that takes is what experts gave
+                    taken = self.product.m * self.product.k
+                    routes = routes and all(prod(dims) < taken for dims in kind.tensors)
                 chosen |= bool(routes)  # what stands before is of the numbers to choose by
                 out.append((at, Label("moe.dispatch" if chosen and not routes else "moe.router", self.layer)))
             return out
