@@ -332,11 +332,11 @@ class _Placed(OnStream):
                 if "experts" in kind.tags or kind.what == "quantize":
                     out.append((at, Label("moe.experts", self.layer)))
                     continue
-                routes = kind.what == "softmax" or kind.name in _ROUTES or kind.tags & {"router", "softmax"}
+                routes = kind.what == "softmax" or kind.name in _ROUTES
+                routes |= not kind.tags.isdisjoint({"router", "softmax"})
                 if self.product is not None:  # what has as much as that takes is what experts gave
-                    taken = self.product.m * self.product.k
-                    routes = routes and all(prod(dims) < taken for dims in kind.tensors)
-                chosen |= bool(routes)  # what stands before is of the numbers to choose by
+                    routes &= all(prod(dims) < self.product.m * self.product.k for dims in kind.tensors)
+                chosen |= routes  # what stands before is of the numbers to choose by
                 out.append((at, Label("moe.dispatch" if chosen and not routes else "moe.router", self.layer)))
             return out
         if self.before == "moe.experts" and self.after == "moe.router" and self.first_on_stream is None:
