@@ -157,13 +157,13 @@ def test_products_of_a_rank(sizes: dict[str, int], gated: bool, fused: bool, sha
 
 
 def test_kernels_run_at_the_pace_of_published_steps() -> None:
-    """MPT on A100: attention 1.91 and bytes 3.59 times what the kernels take alone, each within 12 %."""
+    """MPT on A100: attention 1.91 and bytes 3.59 times what the kernels take alone, each within 17 %."""
     config = gpt()
     parts = Planner(config.layout, gpu=A100).step(config.model).parts
     alone = {
         kind: [one.time_ms for one in parts if one.kind == kind] for kind in ("product", "attention", "bytes")
     }
-    found, error = step(Training(gpus=1, micro_batches=3)), math.exp(0.12)
+    found, error = step(Training(gpus=1, micro_batches=3)), math.exp(0.17)
     for name, kind, pace in (("attention", "attention", 1.91), ("memory-bound kernels", "bytes", 3.59)):
         took = 3 * sum(one.low if kind == "bytes" else one.mid for one in alone[kind])
         low = took if kind == "attention" else pace * took
@@ -176,7 +176,7 @@ def test_kernels_run_at_the_pace_of_published_steps() -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "attention", "error"),
-    [("a100-sxm-40gb", 1.91, 0.12), ("a6000", 1.91, 0.32), ("l40s", 1.91, 0.32), ("v100-sxm", 1.91, 0.32),
+    [("a100-sxm-40gb", 1.91, 0.17), ("a6000", 1.91, 0.32), ("l40s", 1.91, 0.32), ("v100-sxm", 1.91, 0.32),
      ("h100-sxm", 3.53, 0.17), ("h200", 3.53, 0.32), ("b200", 1.0, 0.32), ("rtx-5090", 1.0, 0.32)],
 )  # fmt: skip
 def test_a_gpu_without_a_fitted_step_has_the_pace_of_its_generation(
@@ -213,7 +213,7 @@ def test_fsdp_gathers_a_layer_twice_and_scatters_its_gradients(gpus: int, in_nod
 def test_ddp_reduces_fp32_gradients_once_and_hides_behind_the_backward() -> None:
     took = (exchange_us("a100-sxm-80gb", "all_reduce", 8, 4.0 * WEIGHTS, in_node=8) or 0.0) / 1e3
     found = step(Training(8, "ddp"))
-    error = math.exp(0.12)
+    error = math.exp(0.17)
     assert span(found, "communication") == pytest.approx((0.0, took / 2, took * error))
     assert span(found, "optimizer")[1] == pytest.approx(28 * WEIGHTS / MOVED)
     config = gpt(micro_batch=1, sequence=128)

@@ -692,7 +692,7 @@ def test_a_profiler_of_the_workers_frames_does_not_disturb_reading(
         kept.append(decode_events(text))
         return kept[-1]
 
-    monkeypatch.setattr("tracelens.trace.columns.decode_events", keeping)
+    monkeypatch.setattr("tracelens.trace.decode.decode_events", keeping)
     monkeypatch.setattr("tracelens.trace.reader.BLOCK", 1 << 16)
     assert encode([summarize(analyze(path, shape_search=False))]) == usual
     assert kept

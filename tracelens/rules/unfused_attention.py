@@ -66,14 +66,13 @@ class UnfusedAttention(Rule):
 
 def _candidate(facts: StepFacts, found: Fusing) -> Candidate:
     chain = found.chain
-    around = (row.component for row in (*chain.beside, *chain.maybe))
     return Candidate(
         name="one fused attention kernel",
         title=(
             "Run attention in one fused kernel instead of scores, softmax and values:"
             f" {_now(found)} {facts.per_step} now"
         ),
-        components=list(dict.fromkeys([*CORE, *around])),
+        components=list(dict.fromkeys([*CORE, *(row.component for row in (*chain.beside, *chain.maybe))])),
         saw=found.saw,
         fix=_FIXES[chain.call] if chain.call in _FIXES else _of_code(found),
         caveats=_caveats(found),
@@ -144,8 +143,7 @@ def _caveats(found: Fusing) -> list[str]:
         )
     if any(core.value_dim != core.head_dim for core in cores):
         caveats.append("Values have another head dimension than keys: FlashAttention needs v padded.")
-    moved = (row.kind for row in (*chain.between, *chain.beside, *chain.maybe))
-    if any(kind in ("copy", "transpose", "cast") for kind in moved):
+    if {"copy", "transpose", "cast"} & {row.kind for row in (*chain.between, *chain.beside, *chain.maybe)}:
         caveats.append(
             "Copies and casts among these kernels that TL113 (layout-copies) names too are counted once."
         )
