@@ -22,7 +22,6 @@ from tests.attribution.test_compiled_gradients import (
     _run,
 )
 from tracelens.attribution.structure.between import label_between
-from tracelens.attribution.structure.compiled import label_compiled
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.gradients import in_experts, label_gradients
@@ -321,37 +320,6 @@ def test_a_sum_to_a_single_row_is_of_a_bias_however_few_rows_it_has(rows: Dims, 
     run.labels = {1: Label(UP, 0, role="dgrad")}
     label_gradients(run, _forward(), {HIDDEN}, None)
     assert (run.labels[0].component if 0 in run.labels else "") == found
-
-
-_NORMS, _GELU = _fused("red_fused_add_addmm_mul_native_layer_norm"), _fused("poi_fused_addmm_gelu_view")
-_TURNS, _BESIDE = _fused("poi_fused_add_cat_cos_mul_neg_sin_slice"), _fused("poi_fused_addmm_cat_gelu_view")
-_OF_CONDITION = Kind("gemm", "gemv")
-
-
-@pytest.mark.parametrize("condition", [[], [_OF_CONDITION]])
-def test_layers_of_two_streams_and_of_one_are_told_by_what_is_fused(condition: list[Kind]) -> None:
-    """FLUX, captured: no shapes, and no two kinds of layers have as many products."""
-    gemm, core = Kind("gemm", "gemm"), Kind("core", "flash_fwd_kernel")
-    both = [*[gemm, _NORMS] * 2, *[gemm, _GELU, gemm, _NORMS] * 2, *[gemm] * 6, _TURNS, core]
-    single = [*condition, gemm, _BESIDE, gemm, _NORMS, gemm, gemm, _TURNS, *condition, gemm, core]
-    run = _run("graph", core, *both, *single, *single)
-    run.cores = find_cores(run)
-    label_compiled(run)
-    found = [run.labels[at].component if at in run.labels else "" for at in run.products()]
-    other = [""] * len(condition)
-    one = [*other, UP, DOWN, *[QUERIES] * 2, *other, QUERIES]
-    assert found == [OUTPUT, OUTPUT, *[UP, DOWN] * 2, *[QUERIES] * 6, *one, *one]
-    assert run.labels[next(at for at, kind in enumerate(run.kinds) if kind == _BESIDE) + 1].components
-
-
-@pytest.mark.parametrize(("times", "found"), [(1, ["", "", "", ""]), (2, ["mlp.gate", UP, DOWN, QUERIES])])
-def test_what_comes_once_is_of_no_layer(times: int, found: list[str]) -> None:
-    gemm, core = Kind("gemm", "gemm"), Kind("core", "flash_fwd_kernel")
-    mlp = [gemm, gemm, _fused("poi_fused_mul_silu_view"), gemm, _NORMS]
-    run = _run("graph", core, *[*mlp, gemm, core] * times)
-    run.cores = find_cores(run)
-    label_compiled(run)
-    assert _named(run, *run.products()[:4]) == found
 
 
 def test_the_mean_of_squares_of_a_product_with_its_bias_is_of_a_norm() -> None:

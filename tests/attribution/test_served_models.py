@@ -406,6 +406,8 @@ def test_quantized_inputs_are_of_the_product_that_takes_them(tmp_path: Path) -> 
 
 
 def _tile(right: str, tile: str) -> Row:
+    if not tile:
+        return Row(right, "", "void gemv2T_kernel_val<int, int, __nv_bfloat16, __nv_bfloat16>")
     return Row(right, "", f"Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT{tile}x64_MI16x16x1_SN_LDSB1")
 
 
@@ -431,6 +433,7 @@ def _single_layer(few: str, bent: str) -> list[Row]:
 
 @pytest.mark.parametrize(("few", "bent", "known"), [
     ("128x16", "triton_poi_fused_addmm_cat_gelu_view_5", True),
+    ("", "triton_poi_fused_addmm_cat_gelu_view_5", True),
     ("128x64", "triton_poi_fused_addmm_cat_gelu_view_5", False),
     ("128x16", "triton_poi_fused_addmm_gelu_view_5", False),
 ])  # fmt: skip

@@ -48,6 +48,7 @@ def of_few_rows(run: Run, products: list[int]) -> set[int]:
     kernels' tiles tell, where the next normalization takes parts of what they make."""
     kernels = {at: parse_kernel_name(run.kinds[at].name) for at in products}
     sides = {at: min((kernel and kernel.tile_pair) or (0,)) for at, kernel in kernels.items()}
+    sides |= {at: 1 for at, kernel in kernels.items() if kernel and kernel.family == "gemv"}
     few = {at for at, p in pairwise(products) if 0 < sides[at] <= _FEW_ROWS and sides[p] >= _MANY_ROWS}
     norms = [at for at, kind in enumerate(run.kinds) if kind.tags & {"norm", "rope"} == {"norm"}]
     return {at for at in few for norm in norms[bisect(norms, at) :][:1] if run.kinds[norm].ops >= _SCALES}

@@ -16,7 +16,6 @@ from tracelens.attribution.structure.around import label_around
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.backward_cores import find_backward_cores
 from tracelens.attribution.structure.between import label_between
-from tracelens.attribution.structure.compiled import label_compiled
 from tracelens.attribution.structure.connections import label_connections, label_skips
 from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
@@ -242,8 +241,6 @@ def _without_shapes(found: Recorded, run: Run) -> None:
         label_by_order(run, kernels)
         if run.phase == "forward":
             label_around(run)
-        elif not run.labels:
-            label_compiled(run)
         local.label_heads(run, kernels)
         local.label_ahead_of_head(run)
     label_between(run, hidden or 0, None)
