@@ -16,8 +16,7 @@ from tracelens.gemm.ladder import _partner, alignment_ladder
 from tracelens.gemm.overlap import _excess, _from_shares, beside, paces
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.calibration import _bandwidth_bounds, _mask, _tile_rates, _tiles, _usable
-from tracelens.gemm.predict.experts import ExpertLayer, predict_experts
-from tracelens.gemm.predict.experts_study import experts_changes
+from tracelens.gemm.predict.experts import ExpertLayer, experts_changes, predict_experts
 from tracelens.gemm.predict.gemm import _Asked
 from tracelens.gemm.predict.tiles import Tile
 from tracelens.hardware import find_gpu

@@ -10,10 +10,9 @@ import pytest
 from benchmarks.experts import layers, times, uneven_error, work_of
 from benchmarks.silicon import FOLDER, GPUS
 from tracelens.errors import InputError
-from tracelens.gemm.predict.experts import ROW_ALIGNMENT, ExpertLayer, predict_experts
+from tracelens.gemm.predict.experts import ROW_ALIGNMENT, ExpertLayer, experts_changes, predict_experts
 from tracelens.gemm.predict.experts_load import expert_load
 from tracelens.gemm.predict.experts_rates import ExpertRates, expert_rates
-from tracelens.gemm.predict.experts_study import experts_changes
 from tracelens.hardware import Gpu, find_gpu, list_gpus
 
 H100 = find_gpu(None, override="h100-sxm")

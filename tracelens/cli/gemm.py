@@ -133,8 +133,7 @@ def gemm(options: GemmOptions) -> None:
 
 
 def _experts(options: GemmOptions) -> None:
-    from tracelens.gemm.predict.experts import predict_experts
-    from tracelens.gemm.predict.experts_study import experts_changes
+    from tracelens.gemm.predict.experts import experts_changes, predict_experts
     from tracelens.gemm.spelling import parse_dtype, parse_sizes
     from tracelens.results.experts import ExpertLayer
 
