@@ -14,7 +14,7 @@ from tracelens.render.compare_figures import Found, signed
 from tracelens.render.compare_folders import pair_cells, peak_cells
 from tracelens.render.compare_view import ComparisonView, shortened, view
 from tracelens.render.gates import gates_markdown
-from tracelens.render.markdown_text import escape, table
+from tracelens.render.text import escape, table
 from tracelens.results.comparison import GemmChange
 
 _ROWS, _CHANGES, _PAIRS = 20, 40, 200

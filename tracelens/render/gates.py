@@ -12,7 +12,7 @@ from tracelens.render import facts
 from tracelens.render.actions import annotation
 from tracelens.render.console import Out
 from tracelens.render.gate_words import about, say_range
-from tracelens.render.markdown_text import escape, table
+from tracelens.render.text import escape, table
 from tracelens.results import Report
 
 WORDS = {"passed": "passed", "failed": "FAILED", "open": "passed, open", "unknown": "not judged"}

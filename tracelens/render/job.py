@@ -21,7 +21,7 @@ from tracelens.render.job_cells import (
     worst_first,
 )
 from tracelens.render.job_words import CHECK, caveats, check, details, evidence, identity, model_line, verdict
-from tracelens.render.markdown_text import escape, table
+from tracelens.render.text import escape, table
 from tracelens.results.job import Job
 
 RANKS = 4  # listed at a terminal: all of a small job, else the latest and the slowest; the page has all

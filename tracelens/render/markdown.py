@@ -11,7 +11,7 @@ from tracelens.render import costs, facts, groups, limit
 from tracelens.render.findings import caveats, waiting
 from tracelens.render.five_numbers import five_numbers
 from tracelens.render.gates import gates_markdown
-from tracelens.render.markdown_text import escape, fenced, table
+from tracelens.render.text import escape, fenced, table
 from tracelens.render.verdict import with_verdict
 from tracelens.results import Finding, Report
 
