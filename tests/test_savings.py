@@ -15,7 +15,7 @@ from tracelens.gates import judge_report
 from tracelens.render import costs, facts
 from tracelens.render.five_numbers import five_numbers
 from tracelens.results import Price, Report, StepTime, Summary, UnprofiledSteps
-from tracelens.results.waiting import WAITS_FROM, busy_frac, saving_of, step_bound
+from tracelens.results.waits import WAITS_FROM, busy_frac, saving_of, step_bound
 from tracelens.step.explorer import explore
 from tracelens.step.saved_step import step_of
 from tracelens.step.whatif import what_if

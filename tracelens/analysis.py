@@ -15,8 +15,7 @@ from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.degrees import declared, with_degrees
 from tracelens.accounting.gemms import gemm_rows
-from tracelens.accounting.host_waits import host_waits
-from tracelens.accounting.idle import idle_in
+from tracelens.accounting.host_waits import host_waits, idle_in
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.messages import with_messages
@@ -40,7 +39,7 @@ from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import SCHEMA_VERSION, ComponentRow, Explorer, Known, OtherRow, Report
 from tracelens.results.json import from_json, to_json
 from tracelens.results.step import Step
-from tracelens.results.waiting import busy_frac, mean_ms
+from tracelens.results.waits import busy_frac, mean_ms
 from tracelens.rules import StepFacts, advise
 from tracelens.step.explorer import explore
 from tracelens.step.saved_step import step_of

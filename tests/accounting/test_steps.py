@@ -23,7 +23,7 @@ from tracelens.results import StepTime
 from tracelens.results.step import LeftOut, Step
 from tracelens.trace import link, read_trace
 from tracelens.trace.metadata import unprofiled_times
-from tracelens.trace.spans import covered
+from tracelens.trace.nesting import covered
 
 
 def _times(tmp_path: Path, events: list[dict[str, Any]], wanted: tuple[int, int] | None = None) -> Any:

@@ -20,7 +20,7 @@ from tracelens.analysis import Analysis, analyze
 from tracelens.hta.frames import idle_frame, path_frame, queue_frame, temporal_frame
 from tracelens.hta.library import library, quiet
 from tracelens.hta.tables import Tables, tables
-from tracelens.trace.spans import covered
+from tracelens.trace.nesting import covered
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("hta") is None, reason="the extra hta is not installed"

@@ -11,7 +11,7 @@ from tracelens.accounting.words import figures as words
 from tracelens.attribution import Attribution
 from tracelens.results import LayerPass, LayerRow, Layers, LayerTimeline
 from tracelens.trace import IntArray, Trace
-from tracelens.trace.spans import covered
+from tracelens.trace.nesting import covered
 from tracelens.words import COMPONENTS, PHASES, Phase
 
 #: Events of one pass that are listed: more than any eager layer of a usual transformer has.

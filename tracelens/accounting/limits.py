@@ -24,7 +24,7 @@ from typing import Literal
 from tracelens import results
 from tracelens.accounting.slow_calls import slow_calls_of
 from tracelens.results.step import LimitedBy
-from tracelens.results.waiting import idle_ms, mean_ms
+from tracelens.results.waits import idle_ms, mean_ms
 from tracelens.sums import summed
 
 #: Shares of the step from which a wait is named before kernels, and from which it is named at all.

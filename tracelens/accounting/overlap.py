@@ -21,7 +21,7 @@ from tracelens.gemm.overlap import UNDISTURBED, Paces, beside, paces
 from tracelens.results import Beside, Clock, GemmRow, StepPace
 from tracelens.sums import summed
 from tracelens.trace import IntArray, Trace, distinct_rows
-from tracelens.trace.spans import covered
+from tracelens.trace.nesting import covered
 from tracelens.words import COMPONENTS
 
 _COMMUNICATION = COMPONENTS.index("communication")

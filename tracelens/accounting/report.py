@@ -15,7 +15,7 @@ from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.kernel_names import parse_kernel_name
 from tracelens.hardware import Gpu
 from tracelens.results import Coverage, GemmRow, Report, Summary, TraceInfo
-from tracelens.results.waiting import busy_frac, saving_of, step_bound
+from tracelens.results.waits import busy_frac, saving_of, step_bound
 from tracelens.rules import Advice
 from tracelens.trace import BoolArray, Trace
 from tracelens.trace.metadata import cuda_version, rank_and_world, torch_version, unprofiled_times

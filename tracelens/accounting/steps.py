@@ -17,7 +17,7 @@ from tracelens.numbers import integers
 from tracelens.results import LeftOut, NotWhole, Step, StepTime, UnprofiledSteps
 from tracelens.trace import BoolArray, IntArray, Links, Trace, look_up
 from tracelens.trace.metadata import UnprofiledTimes
-from tracelens.trace.spans import covered
+from tracelens.trace.nesting import covered
 
 _QUEUED_NS = 1_000_000  # behind its launch, an event of an idle GPU begins within microseconds
 

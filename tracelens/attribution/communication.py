@@ -24,7 +24,7 @@ from tracelens.attribution.result import Attribution
 from tracelens.gemm import GEMM_OPS, GemmShape, shape_of
 from tracelens.trace import BoolArray, IntArray, Links, Trace, distinct_rows, look_up
 from tracelens.trace.autograd import EVALUATE
-from tracelens.trace.spans import covered
+from tracelens.trace.nesting import covered
 from tracelens.words import COMPONENTS, PHASES, Evidence
 from tracelens.words import Collective as CollectiveName
 from tracelens.words import Purpose as Served

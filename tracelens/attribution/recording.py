@@ -22,8 +22,8 @@ from tracelens.gemm import ATTENTION_OPS, GEMM_OPS
 from tracelens.results import Lack
 from tracelens.trace import BoolArray, Links, Trace, launched_by_several, look_up
 from tracelens.trace.metadata import rank_and_world
+from tracelens.trace.nesting import covered
 from tracelens.trace.processes import processes_of_threads
-from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS, Level
 
 _HIGH, _MEDIUM = 0.20, 0.05  # share of the file's GPU time from which a lack is that severe

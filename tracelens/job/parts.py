@@ -13,7 +13,7 @@ from tracelens.job.summary import RankGemm, RankSummary
 from tracelens.job.waits import Activity, JobWaits, Spans
 from tracelens.results import Finding
 from tracelens.results.job import JobCollective, JobFinding, JobGemm, Parts, SlowLink
-from tracelens.trace.spans import merged
+from tracelens.trace.nesting import merged
 from tracelens.trace.tables import MISSING
 
 #: A group is slower than the others from this ratio of sending times on, with so many calls of each.

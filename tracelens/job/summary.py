@@ -23,7 +23,7 @@ from tracelens.results.step import ComponentRow, Coverage
 from tracelens.trace import IntArray, Links, Trace
 from tracelens.trace.collectives import MOST_RANKS
 from tracelens.trace.metadata import rank_and_world
-from tracelens.trace.spans import merged
+from tracelens.trace.nesting import merged
 from tracelens.trace.tables import MISSING
 from tracelens.version import __version__
 from tracelens.words import COMPONENTS, Purpose

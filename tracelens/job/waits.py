@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracelens.job.matching import CommonClock, FloatArray, Matched
 from tracelens.job.summary import RankSummary
 from tracelens.trace import IntArray
-from tracelens.trace.spans import covered, merged
+from tracelens.trace.nesting import covered, merged
 from tracelens.trace.tables import MISSING
 
 #: A skew within so many residuals of the clocks is none that could be told. Of two ranks the residual is half

@@ -11,7 +11,7 @@ from tracelens.render.section import Content, Page, Section
 from tracelens.render.verified_words import measured
 from tracelens.results import Basis, Estimate, Finding, GemmRow, Report
 from tracelens.results.advice import SavingCounts
-from tracelens.results.waiting import busy_frac
+from tracelens.results.waits import busy_frac
 from tracelens.step.words.simulation import gpu_work_note
 
 _PREDICTED: Mapping[Basis, str] = {

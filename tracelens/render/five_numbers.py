@@ -9,7 +9,7 @@ from tracelens import numbers as f
 from tracelens.render.facts import cut_words, per_step
 from tracelens.render.step_times import SAME
 from tracelens.results import Estimate, Report
-from tracelens.results.waiting import mean_ms
+from tracelens.results.waits import mean_ms
 
 _LEAST = "≥ "  # before a figure of what was recognised, where more can be there
 

@@ -11,7 +11,7 @@ from tracelens.render.section import Content, Page, Section
 from tracelens.render.verdict import profiled_steps, verdict
 from tracelens.results import CommunicationRow, Report
 from tracelens.results.step import LimitedBy
-from tracelens.results.waiting import idle_ms, mean_ms
+from tracelens.results.waits import idle_ms, mean_ms
 from tracelens.words import per_step
 
 _KINDS = 3  # kinds of communication named

@@ -24,7 +24,7 @@ from tracelens.render.groups import outside_parts
 from tracelens.render.remedies import FIND_CPU, FIND_RANK, LAUNCH_LESS, SHORTEN, fusing
 from tracelens.render.step_times import SAME
 from tracelens.results import Coverage, Estimate, Finding, Report, Unattributed
-from tracelens.results.waiting import step_bound
+from tracelens.results.waits import step_bound
 from tracelens.rules.engine.needs import unseen
 from tracelens.sums import summed
 from tracelens.words import TO_TRY, per_step

@@ -10,7 +10,7 @@ from tracelens.gemm.inductor import parse_fused
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import Known, Report
-from tracelens.results.waiting import busy_frac
+from tracelens.results.waits import busy_frac
 from tracelens.step.traced_step import StepModel, step_model
 
 

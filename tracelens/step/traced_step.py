@@ -9,7 +9,7 @@ from tracelens.config.model_config import ModelConfig
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import CommunicationRow, ComponentRow, GemmRow, ModelDims, SavingOf
-from tracelens.results.waiting import saving_of
+from tracelens.results.waits import saving_of
 from tracelens.step.predicted import Anchors
 from tracelens.step.present import present_config
 from tracelens.step.stalls import to_judge

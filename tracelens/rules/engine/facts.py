@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tracelens import results, words
 from tracelens.results.advice import CheckState
-from tracelens.results.waiting import saving_of
+from tracelens.results.waits import saving_of
 from tracelens.step.traced_step import StepModel
 
 
