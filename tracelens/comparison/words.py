@@ -186,9 +186,7 @@ def gemm(name: str, size: str | None, changed: Sequence[str]) -> str:
     return f"GEMM {name}{f' {size}' if size else ''}: {', '.join(changed)}"
 
 
-def no_partner(key: str) -> str:
-    """A file without a counterpart of its ``key``: rank or name."""
-    return f"no file of this {key} on the other side"
+no_partner = "no file of this {} on the other side".format
 
 
 def no_files(folder: object, inside: Sequence[str]) -> str:

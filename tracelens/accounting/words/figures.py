@@ -85,9 +85,7 @@ def no_peak(vendor: str, gpu: str, title: str, dtype: str) -> str:
     return f"the GPU table has no dense {dtype} peak for {title}"
 
 
-def flops_unknown(share: float, why: str) -> str:
-    """Of an MFU that leaves GEMMs out; ``why`` of most of them."""
-    return f"FLOPs unknown for {share:.0%} of GEMM time: {why}"
+flops_unknown = "FLOPs unknown for {:.0%} of GEMM time: {}".format
 
 
 def above_peak(tflops: float | None, peak: float | None, *, attention: bool) -> str:

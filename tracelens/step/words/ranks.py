@@ -40,14 +40,10 @@ def messages(name: str) -> str:
     return f"exposed messages*({_LETTERS[name]}-1)/{_LETTERS[name]}"
 
 
-def more_ranks(name: str, why: str) -> str:
-    """Why more ranks are not predicted."""
-    return f"what the ranks exchange changes with {name} and is not predicted: {why}"
+more_ranks = "what the ranks exchange changes with {} and is not predicted: {}".format
 
 
-def links_not_measured(ranks: int) -> str:
-    """Nobody measured how fast so many ranks exchange."""
-    return f"links between {ranks} ranks were not measured"
+links_not_measured = "links between {} ranks were not measured".format
 
 
 def were_links_as_fast(before: int, after: int, now_ms: float, then_ms: float) -> str:

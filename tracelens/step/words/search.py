@@ -57,9 +57,7 @@ def none_faster(tried: int, within: float, worth: float) -> str:
     )
 
 
-def no_usual_degree(heads: int) -> str:
-    """Heads that tensor parallelism cannot divide."""
-    return f"its {heads} heads divide by no usual degree of tensor parallelism (2, 4, 8)"
+no_usual_degree = "its {} heads divide by no usual degree of tensor parallelism (2, 4, 8)".format
 
 
 def off_the_grid(components: Sequence[str]) -> str:
@@ -67,9 +65,7 @@ def off_the_grid(components: Sequence[str]) -> str:
     return f"rows of its GEMMs ({', '.join(components)}) begin on less than 16 bytes"
 
 
-def already_good(gpu: str, none: str) -> str:
-    """The verdict on a shape of which none is faster."""
-    return f"This shape is already good on the {gpu}: {none}"
+already_good = "This shape is already good on the {}: {}".format
 
 
 def none_sure(none: str, flaws: Sequence[str] = ()) -> str:
@@ -92,9 +88,7 @@ def none_on_grid(within: float) -> str:
     return f"No other shape on the grid keeps the weights within {_percent(within)}: none to compare with."
 
 
-def none_picked(why: str) -> str:
-    """What was found is not recommended."""
-    return f"No shape is picked: {why}."
+none_picked = "No shape is picked: {}.".format
 
 
 def none_searched(why: str, remedy: str | None) -> str:
@@ -130,9 +124,7 @@ def not_known(source: str) -> str:
     return f"not known: {source}"
 
 
-def sequences_unknown(tokens: int) -> str:
-    """Tokens of which nobody knows how long their sequences are."""
-    return f"the {tokens:,} tokens of a micro-batch are not told apart into sequences"
+sequences_unknown = "the {:,} tokens of a micro-batch are not told apart into sequences".format
 
 
 def weights_unknown(sizes: Sequence[str]) -> str:
@@ -140,9 +132,7 @@ def weights_unknown(sizes: Sequence[str]) -> str:
     return f"the weights cannot be kept: {', '.join(sizes)} not known"
 
 
-def coarse(step: int) -> str:
-    """A search that had to skip values."""
-    return f"searched hidden and ffn in steps of {step}: finer ones are too many to try"
+coarse = "searched hidden and ffn in steps of {}: finer ones are too many to try".format
 
 
 def losing_degrees(heads: int, degrees: Sequence[int]) -> str:
@@ -150,14 +140,10 @@ def losing_degrees(heads: int, degrees: Sequence[int]) -> str:
     return f"{heads} heads no longer divide over {' or '.join(map(str, degrees))} tensor-parallel ranks"
 
 
-def measurements_unusable(why: object) -> str:
-    """A file of measurements that cannot be read."""
-    return f"Measurements of this GPU cannot be used: {why}"
+measurements_unusable = "Measurements of this GPU cannot be used: {}".format
 
 
-def without_measurements(gpu: str) -> str:
-    """A GPU that nobody measured."""
-    return f"No measurements of the {gpu}: ranges are those of the model"
+without_measurements = "No measurements of the {}: ranges are those of the model".format
 
 
 def with_measurements(gpu: str, date: str) -> str:
@@ -165,14 +151,10 @@ def with_measurements(gpu: str, date: str) -> str:
     return f"Predictions use measurements of the {gpu} of {date or 'an unknown day'}"
 
 
-def gpu_taken(asked: str, gpu: str, told: str) -> str:
-    """Which variant of a GPU a short name stands for."""
-    return f"--gpu {asked}: the {gpu} {told}"
+gpu_taken = "--gpu {}: the {} {}".format
 
 
-def fit_traced_memory(gib: float) -> str:
-    """The memory that shapes have."""
-    return f"shapes have to fit into the {gib:.1f} GiB that the trace reports of its GPU"
+fit_traced_memory = "shapes have to fit into the {:.1f} GiB that the trace reports of its GPU".format
 
 
 def searched_around(path: str, *, marked: bool, generated: bool, partial: bool) -> str:
@@ -206,14 +188,10 @@ def padded_by_compile(components: Sequence[str]) -> str:
     )
 
 
-def less_when_compiled(verdict: str) -> str:
-    """The verdict, where torch.compile takes a part of the saving."""
-    return f"{verdict} With torch.compile, which pads by itself, less than half."
+less_when_compiled = "{} With torch.compile, which pads by itself, less than half.".format
 
 
-def stays(name: str, why: str) -> str:
-    """A size that cannot be set."""
-    return f"{name} stays: {why}"
+stays = "{} stays: {}".format
 
 
 def stays_wide(components: Sequence[str], dtype: str, block: int) -> str:
@@ -221,14 +199,10 @@ def stays_wide(components: Sequence[str], dtype: str, block: int) -> str:
     return f"{', '.join(components)}: in bf16, for {dtype} takes widths in multiples of {block}"
 
 
-def at_its_least(component: str, why: str) -> str:
-    """A part of the step without a prediction."""
-    return f"{component}: {why}; taken at its least, so savings are at least these"
+at_its_least = "{}: {}; taken at its least, so savings are at least these".format
 
 
-def pad_vocab(vocab: int, padded: int, more: float) -> str:
-    """A padding that costs next to nothing; ``more``: share of the logits."""
-    return f"vocab {vocab} → {padded} adds {more:.2%} to the logits: pad it in any case"
+pad_vocab = "vocab {} → {} adds {:.2%} to the logits: pad it in any case".format
 
 
 def curve_waits(busy: float | None) -> str:

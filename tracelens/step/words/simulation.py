@@ -46,19 +46,13 @@ STATE_KEEPS_TYPE = (
 )
 
 
-def needs_blocks(dtype: str, block: int) -> str:
-    """Sizes that a type of low precision does not take."""
-    return f"GEMMs in {dtype} need rows of a multiple of {block} elements"
+needs_blocks = "GEMMs in {} need rows of a multiple of {} elements".format
 
 
-def nothing_known(dtype: str) -> str:
-    """A type whose rate no table has."""
-    return f"nothing is known of {dtype} on this GPU"
+nothing_known = "nothing is known of {} on this GPU".format
 
 
-def no_model(family: str) -> str:
-    """Attention kernels that nobody can predict."""
-    return f"attention kernels of the family {family} have no model"
+no_model = "attention kernels of the family {} have no model".format
 
 
 def as_predictions_move(call_us: float, new_us: float, old_us: float, then_us: float) -> str:
@@ -110,19 +104,13 @@ def as_often(how: str, times: float) -> str:
     return how if times == 1.0 else f"{how}, {times:.4g} times as often"
 
 
-def with_bytes(what: str) -> str:
-    """Why kernels that only move bytes take another time."""
-    return f"bytes grow with {what}"
+with_bytes = "bytes grow with {}".format
 
 
-def casts(dtype: str | None) -> str:
-    """What a type of low precision adds to a step."""
-    return f"casts to {dtype}, 3 bytes of each element of the operands"
+casts = "casts to {}, 3 bytes of each element of the operands".format
 
 
-def no_saving(why: str) -> str:
-    """Nothing is claimed of a change."""
-    return f"no saving is given: {why}"
+no_saving = "no saving is given: {}".format
 
 
 def reasons(most: Sequence[str], more: int) -> str:
@@ -151,9 +139,7 @@ def gpu_work_note(busy: float) -> str:
     )
 
 
-def ffn_stays(ffn: int) -> str:
-    """The MLP keeps its width under another hidden size."""
-    return f"the MLP stays {ffn} wide: --what-if hidden=...,ffn=... changes both"
+ffn_stays = "the MLP stays {} wide: --what-if hidden=...,ffn=... changes both".format
 
 
 def vocab_of_rank(vocab: int | None, parts: int) -> str:
@@ -163,9 +149,7 @@ def vocab_of_rank(vocab: int | None, parts: int) -> str:
     return f"the vocabulary is what this rank's logits have: {vocab} columns"
 
 
-def whole_vocab(vocab: int) -> str:
-    """Ranks do not split the vocabulary."""
-    return f"every rank computes logits of the whole vocabulary, {vocab} columns, then as now"
+whole_vocab = "every rank computes logits of the whole vocabulary, {} columns, then as now".format
 
 
 def layers_of_stages(layers: int, stages: int, longest: int, *, mean: float, more: float) -> str:
@@ -184,9 +168,7 @@ def to_low_precision(dtype: str | None) -> str:
     )
 
 
-def from_low_precision(dtype: str | None) -> str:
-    """Casts that the step would no longer need."""
-    return f"casts, scales and transposes of {dtype} stay as measured, though they would go"
+from_low_precision = "casts, scales and transposes of {} stay as measured, though they would go".format
 
 
 def stalled(stalls: int, calls: int) -> str:

@@ -21,9 +21,7 @@ def rates_unknown(gpu: str, dtype: str, measured: Sequence[str]) -> str:
     return f"what {gpu} reaches in {dtype} is not known{known}"
 
 
-def alignment_cost_unknown(aligned: int, why: str) -> str:
-    """Operands on so many bytes; ``why`` is the ladder's."""
-    return f"the cost of an alignment of {aligned} bytes is not known: {why}"
+alignment_cost_unknown = "the cost of an alignment of {} bytes is not known: {}".format
 
 
 # --- where figures are from ---------------------------------------------------------------------------
