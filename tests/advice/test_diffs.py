@@ -12,8 +12,8 @@ from tests.said import Listener
 from tracelens.config import read_config
 from tracelens.results import ConfigDiff
 from tracelens.rules.advise import advise
+from tracelens.rules.engine.amounts import sizes_of
 from tracelens.rules.engine.diffs import config_diffs
-from tracelens.rules.engine.sizes import sizes_of
 
 FACTS = facts_of(Shape(2560, 32, 10240, 50257, layers=2))
 

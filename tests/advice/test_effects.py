@@ -15,9 +15,9 @@ from tracelens.config.configuration import Layout
 from tracelens.results import CommunicationRow, Effects
 from tracelens.rules import StepFacts
 from tracelens.rules.advise import advise
+from tracelens.rules.engine.amounts import sizes_of
 from tracelens.rules.engine.diffs import config_diffs
 from tracelens.rules.engine.effects import STATES, effects_of
-from tracelens.rules.engine.sizes import sizes_of
 from tracelens.step.activations import activation_bytes
 
 SHAPE = Shape(2560, 32, 10240, 50257, layers=4)

@@ -18,14 +18,13 @@ from tests.said import Listener
 from tracelens.config.model_config import ModelConfig
 from tracelens.gemm.predict import predict_gemm
 from tracelens.results import Amount, Estimate, Finding, Span
-from tracelens.rules.engine.amounts import memory, operations, parameters
+from tracelens.rules.engine.amounts import ChangedSizes, memory, operations, parameters, size_name, sizes_of
 from tracelens.rules.engine.bounds import Bound, bound_of_row
 from tracelens.rules.engine.candidate import Answer, Candidate, absent, could_not_run, not_applicable, passed
 from tracelens.rules.engine.conclude import conclude
 from tracelens.rules.engine.diffs import config_diffs
 from tracelens.rules.engine.effects import effects_of
 from tracelens.rules.engine.simulated import derivation, simulate, together, why_not
-from tracelens.rules.engine.sizes import ChangedSizes, size_name, sizes_of
 from tracelens.rules.engine.trials import in_words, nearly_best, need_likely, try_values
 from tracelens.rules.evidence.low_precisions import (
     TypeGain,

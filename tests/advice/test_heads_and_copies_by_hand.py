@@ -14,8 +14,7 @@ from tests.advice.advice_rows import H100, UNKNOWN_GPU, attention, facts, flash2
 from tests.said import Listener
 from tracelens.results import Estimate, GemmRow, OtherRow
 from tracelens.results.row_sizes import AttentionDims
-from tracelens.rules.engine.amounts import memory, parameters
-from tracelens.rules.engine.sizes import sizes_of
+from tracelens.rules.engine.amounts import memory, parameters, sizes_of
 from tracelens.rules.evidence import copies
 from tracelens.rules.evidence.attention_chain import (
     TRAINED_BIAS,

@@ -11,10 +11,9 @@ from tests.advice.advice_rows import facts, gemm
 from tests.said import Listener
 from tracelens.config.model_config import ModelConfig
 from tracelens.results import Amount
-from tracelens.rules.engine.amounts import operations
+from tracelens.rules.engine.amounts import ChangedSizes, operations
 from tracelens.rules.engine.candidate import Answer
 from tracelens.rules.engine.rows import of_step
-from tracelens.rules.engine.sizes import ChangedSizes
 from tracelens.rules.evidence.views import View, fix_of, saving_of
 from tracelens.rules.misaligned_views import _seen
 

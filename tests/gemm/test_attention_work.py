@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.gemm.predict.attention_work import blocks, visible_pairs
+from tracelens.gemm.predict.attention_call import blocks, visible_pairs
 
 LENGTH = st.integers(1, 30)
 WINDOW = st.none() | st.integers(0, 40)

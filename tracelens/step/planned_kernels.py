@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import Latent, ModelConfig
 from tracelens.errors import InputError
-from tracelens.gemm.predict.attention_work import visible_pairs
+from tracelens.gemm.predict.attention_call import visible_pairs
 from tracelens.words import DIRECTIONS, Direction
 
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tracelens.gemm.predict.attention_call import AttentionProblem
+from tracelens.gemm.predict.attention_call import AttentionProblem, HeadBlocks, blocks
 from tracelens.gemm.predict.attention_kernels import Kernel
 from tracelens.gemm.predict.attention_rates import Rate, exp_cost
 from tracelens.gemm.predict.attention_terms import Derivation, number
-from tracelens.gemm.predict.attention_work import HeadBlocks, blocks
 from tracelens.gemm.predict.words import attention as words
 from tracelens.hardware import Gpu
 

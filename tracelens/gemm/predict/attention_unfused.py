@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tracelens.gemm.predict import predict_gemm
-from tracelens.gemm.predict.attention_call import AttentionProblem
+from tracelens.gemm.predict.attention_call import AttentionProblem, visible_pairs
 from tracelens.gemm.predict.attention_model import BANDWIDTH_FRAC
 from tracelens.gemm.predict.attention_terms import AttentionPrediction, Derivation, number, rounded_value
-from tracelens.gemm.predict.attention_work import visible_pairs
 from tracelens.gemm.predict.words import attention as words
 from tracelens.gemm.predict.words.gemm import bandwidth_unknown
 from tracelens.hardware import Gpu

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tracelens.config.model_config import ModelConfig
 from tracelens.numbers import round_up
 from tracelens.results import ConfigDiff
-from tracelens.rules.engine.sizes import ChangedSizes
+from tracelens.rules.engine.amounts import ChangedSizes
 
 _HF = {
     "vocab": "vocab_size", "hidden": "hidden_size", "heads": "num_attention_heads",

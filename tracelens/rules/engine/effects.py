@@ -14,10 +14,9 @@ from typing import Any
 from tracelens.config.model_config import ModelConfig
 from tracelens.results import Effects, Finding, GemmRow
 from tracelens.results.advice import Checkpoint
-from tracelens.rules.engine.amounts import memory, operations, parameters
+from tracelens.rules.engine.amounts import Change, memory, operations, parameters, size_name, sizes_of
 from tracelens.rules.engine.diffs import config_diffs
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.sizes import Change, size_name, sizes_of
 
 _NEEDS = {
     "config": "a setting; no code, no new training",
