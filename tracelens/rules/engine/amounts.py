@@ -1,4 +1,4 @@
-"""How much a change adds: weights, operations and memory, each with its formula; the model before and then."""
+"""How much a change adds: weights, operations, memory, each with its formula; the models before and after."""
 
 from __future__ import annotations
 
