@@ -1,7 +1,5 @@
 """Which GPU a trace was recorded on, and what that GPU can do at best."""
 
-from __future__ import annotations
-
 from tracelens.hardware.gpu import Gpu, find_gpu, list_gpus
 
 __all__ = ["Gpu", "find_gpu", "list_gpus"]

@@ -8,8 +8,6 @@ for measured in measure_gemms([GemmCase("mine", 8192, 4096, 4096)], device=devic
 Imports torch; nothing of the analysis imports this room. ``docs/bench.md`` says how times are taken.
 """
 
-from __future__ import annotations
-
 from tracelens.measure.attention import measure_attention
 from tracelens.measure.cases import AttentionCase, CannotMeasure, CaseOutcome, GemmCase, MeasureOptions
 from tracelens.measure.devices import open_device

@@ -5,8 +5,6 @@ here is a field of the contract. Units are suffixes (``_ns``, ``_ms``, ``_frac``
 ``None`` always means "not known"; the reason stands beside it or in ``checks``/``coverage``.
 """
 
-from __future__ import annotations
-
 from tracelens.results.advice import (
     Amount,
     Check,

@@ -1,7 +1,5 @@
 """Rules: which shapes of a step waste the GPU, and what changing them saves, predicted where it can be."""
 
-from __future__ import annotations
-
 from tracelens.rules.advise import advise
 from tracelens.rules.catalog import RULES, explain
 from tracelens.rules.engine.facts import Advice, StepFacts

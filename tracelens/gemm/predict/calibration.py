@@ -81,7 +81,9 @@ def fitted(measured: Measurements, *, gpu: Gpu, math_dtype: str) -> Fit | None:
     for dtype in (math_dtype, _TWINS.get(math_dtype, math_dtype)):
         rows = [one for one in measured.gemms if one.dtype == dtype and _usable(one)]
         if len(rows) >= _ENOUGH:
-            return _fit_rows(_sorted(rows), measured, gpu, dtype)
+            # in one order, so that a fit is the same whatever order they were measured in
+            rows.sort(key=lambda x: (x.m, x.n, x.k, x.batch, x.layout, x.out_dtype, x.time_us))
+            return _fit_rows(rows, measured, gpu, dtype)
     return None
 
 
@@ -89,12 +91,6 @@ def _usable(one: GemmMeasurement) -> bool:
     sizes = min(one.m, one.n, one.k, one.batch)
     return (
         sizes > 0 and one.layout in ("TN", "NN", "NT", "TT") and bytes_per_element(one.out_dtype) is not None
-    )
-
-
-def _sorted(rows: Sequence[GemmMeasurement]) -> list[GemmMeasurement]:
-    return sorted(
-        rows, key=lambda one: (one.m, one.n, one.k, one.batch, one.layout, one.out_dtype, one.time_us)
     )
 
 

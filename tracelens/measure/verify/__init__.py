@@ -7,8 +7,6 @@ done.write("report.verified.json")
 Reads JSON with the standard library alone, for a GPU machine may have nothing but torch.
 """
 
-from __future__ import annotations
-
 from tracelens.measure.verify.run import Done, verify
 from tracelens.measure.verify.source import Source, read_source
 

@@ -231,7 +231,8 @@ def cases_of(facts: StepFacts, misfits: Sequence[Misfit]) -> list[Case]:
         if row.n is None and (known := of_mlp(row, facts.model)) is not None:
             goals = [(known, known.now)]
         if row.component in _HEADWISE and goals:
-            goals = [(goal, size) for goal, size in goals if not _is_head(goal, facts)]
+            head_dim = facts.model.head_dim.value
+            goals = [one for one in goals if one[0].parameter != "head_dim" and one[0].now != head_dim]
             if not goals:
                 continue
         # A parameter's other sizes (3*h beside h) are one case; a bare size is a case per component.
@@ -244,10 +245,6 @@ def cases_of(facts: StepFacts, misfits: Sequence[Misfit]) -> list[Case]:
         if not goals:
             cases.setdefault((None, misfit.kernel), Case(None, [], set())).misfits.append(misfit)
     return _merged(list(cases.values()))
-
-
-def _is_head(goal: Target, facts: StepFacts) -> bool:
-    return goal.parameter == "head_dim" or goal.now == facts.model.head_dim.value
 
 
 def _merged(cases: list[Case]) -> list[Case]:

@@ -1,7 +1,5 @@
 """What the prediction of a layer of experts says: what is not known, and what could change."""
 
-from __future__ import annotations
-
 BALANCED = "balanced load"
 unmeasured = "nobody measured experts in {1} on {0} or another GPU of its architecture".format
 off_the_grid = "grouped GEMMs take {1} in rows of a multiple of {2} elements, and not of {0}".format
