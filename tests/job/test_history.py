@@ -86,8 +86,11 @@ def test_a_slow_drift_is_named_with_its_slope_and_noise_is_not(job: Job, tmp_pat
 
 
 def test_few_runs_that_lie_close_by_chance_make_no_noise_a_move(job: Job, tmp_path: Path) -> None:
-    stored(tmp_path, [scaled(job, step=factor) for factor in (1.0, 1.05, 1.001, 1.03)])
-    assert history(tmp_path).moved == []
+    stored(tmp_path / "step", [scaled(job, step=factor) for factor in (1.0, 1.05, 1.001, 1.03)])
+    assert history(tmp_path / "step").moved == []
+    shares = (0.0, 0.05, 0.001, 0.03)  # of a step that stays as long
+    stored(tmp_path / "idle", [scaled(job, idle_ms=job.step_ms * one, step=1 - one) for one in shares])
+    assert history(tmp_path / "idle").moved == []
 
 
 @pytest.mark.parametrize(("runs", "sure"), [(3, 0.95), (3, 0.99), (4, 0.95), (9, 0.95), (10, 0.99)])
