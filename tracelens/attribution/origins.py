@@ -32,7 +32,7 @@ def find_origins(trace: Trace, links: Links, phases: Phases) -> CodeArray:
     node = op_nodes(links)
     out = node.copy()
     in_backward = look_up(phases.backward & ~phases.recompute, node, False)
-    made_by = _made_by(trace, links)
+    made_by = _made_by(links)
     tied = np.zeros(len(links.forest.parent), np.bool_)
     tied[links.ops_at] = made_by >= 0
     evaluate = look_up(phases.evaluate, node)
@@ -47,7 +47,7 @@ def find_origins(trace: Trace, links: Links, phases: Phases) -> CodeArray:
     return out
 
 
-def _made_by(trace: Trace, links: Links) -> CodeArray:
+def _made_by(links: Links) -> CodeArray:
     """Per operator of the backward the forward operator that made its node; -1.
 
     An operator that writes into a view makes several nodes (``CopySlices``, ``AsStridedBackward0``): only the

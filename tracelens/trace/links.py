@@ -108,7 +108,7 @@ def link(trace: Trace) -> Links:
         kernel_launch=kernel_launch,
         kernel_node=kernel_node,
         kernel_op=kernel_op,
-        kernel_step=_kernel_steps(trace, kernel_node, ts_ns, steps),
+        kernel_step=_kernel_steps(kernel_node, ts_ns, steps),
         by_external_id=int((by_external[kernel_launch < 0] >= 0).sum()),
         steps=steps,
         numbered=numbered,
@@ -166,7 +166,7 @@ def _share_inside(trace: Trace, thread: int, modules: BoolArray) -> float:
     )
 
 
-def _kernel_steps(trace: Trace, kernel_node: CodeArray, node_ts: IntArray, steps: Steps) -> CodeArray:
+def _kernel_steps(kernel_node: CodeArray, node_ts: IntArray, steps: Steps) -> CodeArray:
     """A kernel belongs to the step that launched it, whenever it ran.
 
     Without a launch in the file it was launched before the recording began: it belongs to no step

@@ -269,7 +269,7 @@ def _known(
     if fit is not None:
         estimate = Estimate(mid * near.low_frac, mid, mid * near.high_frac, "calibrated")
     else:
-        estimate = _model_range(asked, mid, table, chosen, step)
+        estimate = _model_range(asked, mid, chosen, step)
     count = count_tiles(asked.m, asked.n, batch=asked.batch, tile=(tile.m, tile.n))
     cluster = (tile.m * tile.clusters[0], tile.n * tile.clusters[1])
     padded = count_tiles(asked.m, asked.n, batch=asked.batch, tile=cluster) * tile.cluster_size
@@ -362,7 +362,7 @@ def _step(asked: _Asked, fit: Fit | None) -> LadderStep:
     return step
 
 
-def _model_range(asked: _Asked, mid: float, table: TileTable, chosen: Chosen, step: LadderStep) -> Estimate:
+def _model_range(asked: _Asked, mid: float, chosen: Chosen, step: LadderStep) -> Estimate:
     """The model's range around mid, wider by what the alignment's step leaves open.
 
     Operands that fit in the L2 cache may all be there from the kernel before: that is the low end then.
