@@ -8,7 +8,7 @@ import pytest
 
 from tests.said import Listener
 from tests.trace.tools import document, op, read
-from tracelens.accounting.mixture import mixture_dims
+from tracelens.accounting.degrees import mixture_dims
 from tracelens.accounting.operands import router_choices
 from tracelens.results import Known
 

@@ -13,7 +13,7 @@ from tracelens.attribution import Attribution, Calls
 from tracelens.gemm import GemmShape
 from tracelens.gemm.lost import PARTS
 from tracelens.results import ComponentRow, Finding, GemmRow
-from tracelens.results.layers import Layers
+from tracelens.results.report import Layers
 from tracelens.results.step import Step
 from tracelens.trace import Links, Trace
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES

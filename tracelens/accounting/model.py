@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracelens.accounting.degrees import mixture_dims
 from tracelens.accounting.forward_calls import FORWARD, UNSEEN, ForwardCalls
 from tracelens.accounting.mixers import mixers_stand_alone
-from tracelens.accounting.mixture import mixture_dims
 from tracelens.accounting.operands import Operands
 from tracelens.accounting.projected_heads import projected_kv_heads
 from tracelens.accounting.words import model as words

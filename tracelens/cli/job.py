@@ -86,7 +86,7 @@ class RankOptions:
         """What runs the ranks; None: processes of this machine."""
         if self.dask is None:
             return nullcontext()
-        from tracelens.job.cluster import dask_executor
+        from tracelens.job.run import dask_executor
 
         return dask_executor(self.dask)
 

@@ -38,8 +38,18 @@ from tracelens.results.estimates import (
 )
 from tracelens.results.gemm import Beside, GemmRow, GemmTime, KernelKind, Lost, Term, WorkKnown, main_dtype
 from tracelens.results.identity import Found, GpuInfo, ModelDims, ReferenceInfo, TraceInfo
-from tracelens.results.layers import LayerPass, LayerRow, Layers, LayerTimeline
-from tracelens.results.report import Curve, Explorer, OtherKernel, OtherRow, Report, Suggested
+from tracelens.results.report import (
+    Curve,
+    Explorer,
+    LayerPass,
+    LayerRow,
+    Layers,
+    LayerTimeline,
+    OtherKernel,
+    OtherRow,
+    Report,
+    Suggested,
+)
 from tracelens.results.step import (
     Clock,
     CommunicationRow,
