@@ -1,7 +1,7 @@
 """The bytes of a trace once more, with events added.
 
 The events of a sound trace are copied byte for byte, but for the folders of absolute paths; what the trace
-says of itself is reduced to what names no machine (``tracelens.render.perfetto_private``). ``keep_metadata``
+says of itself is reduced to what names no machine (``public``). ``keep_metadata``
 copies the whole file byte for byte. The added events stand right behind the ``[`` of its event array. Only a
 stretch that is not JSON (cut off, damaged, a bare ``nan``) is written anew, event by event, because a file
 with it would open nowhere. Memory is a few chunks, whatever the size of the file.
