@@ -74,6 +74,33 @@ def test_rows_without_a_token_are_a_finding(how: str, ranks: int, rows: int, emp
         assert 0 < (one.saving_ms.high or 0.0) <= 0.2001 * time
 
 
+@pytest.mark.parametrize(
+    ("loads", "top_k", "empty"),
+    [
+        ([4096] * 8, 2, 0.75),
+        ([4096] * 8, None, 0.875),  # at most: each token is of one expert at least
+        ([4096] * 8, 8, None),  # a mixture of all
+        ([4096] * 2, None, None),  # shared experts beside those that no GEMM shows
+        ([512] * 8, 1, None),
+    ],
+)
+def test_experts_in_turn_that_each_compute_all_tokens_are_a_finding(
+    loads: list[int], top_k: int | None, empty: float | None, said: Listener
+) -> None:
+    """8 experts, 4096 tokens; the work that is left is that of a row for each choice."""
+    x = Shape(2048, 16, 1408, v=32000, kv=8, d=128, layers=16, b=2, s=2048)
+    mix = Mix(x, 8, loads, "loop")
+    step = facts_of(x, rows=mixed_rows(mix), dims=mix.dims)
+    outcome = check(replace(step, model=replace(step.model, top_k=Known(top_k, "aten::topk"))))
+    assert [one.evidence["empty_frac"] for one in outcome.findings] == ([empty] if empty else [])
+    time = sum(row.time_ms_per_step for row in step.gemms if row.component == "moe.experts")
+    for one in outcome.findings:
+        assert one.change == {"tokens_of_an_expert": ["all", "those that chose it"]}
+        assert one.flops_delta == -(empty or 0) and one.confidence == ("medium" if top_k else "low")
+        assert 0.7 * (empty or 0) * time < (one.saving_ms.high or 0.0) <= (empty or 0) * time * 1.0001
+        said(one.title, one.saw, one.caveats[0])
+
+
 def test_rows_of_padding_that_wait_for_memory_leave_it_the_weights() -> None:
     """320 rows, 256 of them with a token: the GEMMs move bytes, and a fifth of those of the rows can go."""
     x = Shape(1024, 8, 1024, v=8192, kv=8, d=128, layers=16, b=2, s=2048)

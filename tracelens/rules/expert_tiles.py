@@ -66,42 +66,68 @@ class ExpertTiles(Rule):
 
 
 def _padded(facts: StepFacts, mixture: Mixture) -> Candidate | None:
-    """Rows beyond those of the router's choices: a capacity factor, or rows padded for a type."""
-    top_k, rows, capacity = facts.model.top_k.value, mixture.rows_per_token, mixture.capacity
+    """Rows beyond those of the router's choices: all tokens in each expert, a capacity factor, or padding."""
+    rows, capacity, known = mixture.rows_per_token, mixture.capacity, facts.model.top_k.value
+    chosen = known or (1 if mixture.every_token else None)
     exact = mixture.how == "batched" or mixture.local == mixture.experts  # all ranks', or all experts' rows
-    if mixture.how == "loop" or not top_k or not rows or not capacity or not exact:
+    exact &= mixture.how != "loop" or mixture.every_token
+    if not chosen or not rows or not capacity or not exact:
         return None
-    empty, held = 1 - top_k / rows, round(capacity * top_k / rows)
+    empty, held = 1 - chosen / rows, round(capacity * chosen / rows)
     if empty < _WORTH_FRAC:
         return None
-    return Candidate(
+    why = "tokens that did not choose the expert" if mixture.every_token else "rows without a token"
+    found = Candidate(
         name="rows for tokens alone",
         title=f"Leave out rows without a token: {percent(empty)} of the experts' {round(capacity)} rows",
         saw=(
-            f"{saw(facts, mixture)} The router chooses {top_k} for a token, so {percent(empty)} of the"
+            f"{saw(facts, mixture)} The router chooses {chosen} for a token, so {percent(empty)} of the"
             f" rows or more hold none."
         ),
         why="padding",
         change={"capacity": [round(capacity), held]},
         fix=[
-            f"- capacity_factor = {rows / top_k:.3g}   # or rows padded to a multiple, by type",
+            f"- capacity_factor = {rows / chosen:.3g}   # or rows padded to a multiple, by type",
             "+ out = torch.nn.functional.grouped_mm(rows, weights, offs=offsets)   # dropless: tokens alone",
         ],
         caveats=[
             "A smaller capacity factor drops tokens of the fullest experts; grouped GEMMs drop none.",
             "A grouped GEMM computes whole tiles of each expert's rows: half a tile more for each.",
         ],
-        confidence="medium",
+        confidence="medium" if known else "low",
         effort="code",
-        bounds=[_without(row, empty, facts.gpu) for row in mixture.rows],
+        bounds=[_without(row, empty, facts.gpu, why) for row in mixture.rows],
         bound_of="of the experts' GEMMs the rows that no token of the router's choice fills",
-        evidence=evidence(mixture) | {"top_k": top_k, "empty_frac": empty},
+        evidence=evidence(mixture) | {"top_k": known, "empty_frac": empty},
         parameter_delta=0,
         flops_delta=-empty,
-    )  # fmt: skip
+    )
+    return _of_every_token(found, facts, mixture) if mixture.every_token else found
 
 
-def _without(row: GemmRow, empty: float, gpu: GpuInfo) -> Bound:
+def _of_every_token(found: Candidate, facts: StepFacts, mixture: Mixture) -> Candidate:
+    """The same where nothing is padded: each expert computes all tokens, and a mask takes out most."""
+    known, empty = facts.model.top_k.value, found.evidence["empty_frac"]
+    choice = (
+        f"The router chooses {known} for a token: " if known else "Where the router chooses 1 for a token, "
+    )
+    return replace(
+        found,
+        name="tokens in the experts that they chose",
+        title=f"Compute each token in the experts that it chose, not in all {mixture.experts}",
+        saw=f"{saw(facts, mixture)} {choice}{percent(empty)} of the rows are of experts it did not choose.",
+        why="all tokens",
+        change={"tokens_of_an_expert": ["all", "those that chose it"]},
+        fix=[
+            "- out = sum(weights[:, [e]] * expert(x) for e, expert in enumerate(experts))",
+            "+ out = torch.nn.functional.grouped_mm(x[order], stacked, offs=offsets)   # sorted by expert",
+        ],
+        caveats=["A router that weighs all experts and chooses none needs every row.", *found.caveats[1:]],
+        bound_of="of the experts' GEMMs the rows of tokens that did not choose the expert",
+    )
+
+
+def _without(row: GemmRow, empty: float, gpu: GpuInfo, why: str) -> Bound:
     """What can go of the row's time with a share of its rows: they are computed and moved, weights stay."""
     m, n, k = row.m or 0, row.n or 0, row.k or 0
     rows, weights = (k * (m + n), m * n) if row.role == "wgrad" else (m * (n + k), n * k)
@@ -109,4 +135,4 @@ def _without(row: GemmRow, empty: float, gpu: GpuInfo) -> Bound:
     moved = 1 - empty * rows / max(rows + groups * weights, 1)
     flops, moves = (row.flops and (1 - empty) * row.flops, row.bytes and moved * row.bytes)
     held = replace(row, flops=flops, bytes=moves)
-    return replace(bound_of_row(held, gpu=gpu, cap_frac=empty, cap_why="(rows without a token)"), row=row)
+    return replace(bound_of_row(held, gpu=gpu, cap_frac=empty, cap_why=f"({why})"), row=row)

@@ -40,7 +40,7 @@ def _other_rules(mixture: Mixture) -> str:
 def _grouped(facts: StepFacts, mixture: Mixture) -> Candidate | None:
     """One grouped product where each expert has its own: the bound is what packing their tiles gives."""
     count = mixture.local or 0
-    if mixture.how != "loop" or count < 2:
+    if mixture.how != "loop" or count < 2 or mixture.every_token:  # TL123's, in one grouped product, too
         return None
     number = calls_of(mixture.rows)
     uneven = ", of other sizes in each" if len(mixture.rows) > number else ""

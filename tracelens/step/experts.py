@@ -50,19 +50,29 @@ class Mixture:
         near = round(self.rows_per_token)
         return near if near >= 1 and abs(self.rows_per_token - near) <= _WHOLE * near else None
 
+    @property
+    def every_token(self) -> bool:
+        """Does each expert of a loop compute all tokens? Equal parts of a batch can be a capacity as well."""
+        return self.how == "loop" and self.experts is not None and self.top_k == self.local == self.experts
+
 
 def mixture_of(rows: Sequence[GemmRow], dims: ModelDims, *, tokens: int | None) -> Mixture | None:
-    """None where the step has no product of experts besides those of a shared one."""
+    """None where the step has no product of experts besides those of a shared one.
+
+    Products that take all tokens are of experts where each layer has as many as its router chooses from.
+    """
     of_experts = [row for row in rows if row.kind == "gemm" and row.component == "moe.experts"]
     if not of_experts:
         return None
-    how = _how(of_experts, tokens)
+    how, apart, experts = _how(of_experts, tokens), tokens, dims.experts.value
+    every_token = how is None  # a shared expert's products, or those of experts that compute all tokens
     if how is None:
-        return None
-    mine = [row for row in of_experts if _runs(row, tokens) == how]
+        how, apart = "loop", None
+    mine = [row for row in of_experts if _runs(row, apart) == how]
     forward = [row for row in mine if _is_forward(row) and row.m is not None]
     down = [row for row in forward if row.n == dims.hidden.value] or forward
-    experts = dims.experts.value
+    if every_token and ((experts or 0) < 2 or _called(down, rows, dims) != experts):
+        return None
     # of one row each, the parts of a batch can be rows with weights gathered for them, and no experts
     gathered = how == "batched" and all(row.m == 1 for row in down)
     local = None if gathered else _local(how, down, rows, dims)
@@ -128,6 +138,11 @@ def _local(how: str, down: Sequence[GemmRow], rows: Sequence[GemmRow], dims: Mod
     ranks = dims.expert_parallel.value
     if ranks and dims.experts.value and dims.experts.value % ranks == 0:
         return dims.experts.value // ranks
+    return _called(down, rows, dims)
+
+
+def _called(down: Sequence[GemmRow], rows: Sequence[GemmRow], dims: ModelDims) -> int | None:
+    """Experts in a loop by their calls for each of the router."""
     routed = sum(
         row.calls_per_step
         for row in rows
