@@ -17,6 +17,10 @@ from tracelens.results import Known
     ("name", "dims", "concrete", "chosen"),
     [
         ("aten::topk", [[8192, 8], [], []], ["", "2", "-1"], {(8, 2)}),
+        ("aten::topk", [[8, 1024, 4], [], []], ["", "1", "-1"], {(4, 1)}),
+        ("aten::topk", [[8, 1024, 4], [], []], ["", "1", "2"], {(4, 1)}),
+        ("aten::topk", [[8, 1024, 4], [], []], ["", "512", "1"], set()),  # tokens that experts choose
+        ("aten::topk", [[[8, 4]], [], []], ["", "1", "-1"], set()),
         ("aten::topk", [[8192, 8], [], []], [], set()),
         ("aten::topk", [], ["", "2"], set()),
         # vllm-project/vllm csrc/moe/torch_bindings.cpp: weights, indices, source rows, gating

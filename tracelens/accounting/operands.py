@@ -68,18 +68,20 @@ def operands_of(trace: Trace) -> Operands:
 def router_choices(trace: Trace) -> set[tuple[int, int]]:
     """(of how many, how many) the trace's operators choose: ``aten::topk`` and the routers of libraries.
 
-    ``aten::topk`` has its k among the recorded values; a library's router writes [tokens, k] from
-    [tokens, experts] (vLLM's topk_softmax, csrc/moe/torch_bindings.cpp).
+    ``aten::topk`` has its k and its dimension among the recorded values; a library's router writes
+    [tokens, k] from [tokens, experts] (vLLM's topk_softmax, csrc/moe/torch_bindings.cpp).
     """
     chooses = trace.symbols.where(lambda text: text == _TOPK or op_rule(text) == "routes")
     rows = np.flatnonzero(chooses[trace.ops.name])
     found = set()
     for name, code in {(int(trace.ops.name[row]), int(trace.ops.inputs[row])) for row in rows.tolist()}:
         inputs = trace.details.inputs(code)
-        tables = [one for one in inputs.dims or [] if [*map(type, one)] == [int, int]]
+        tensors = [one for one in inputs.dims or [] if {*map(type, one)} == {int}]
+        tables = [one for one in tensors if len(one) == 2]
         if trace.symbols[name] == _TOPK:
-            stated = (inputs.concrete or ["", ""])[1:2]
-            found |= {(table[1], int(k)) for table in tables[:1] for k in stated if k.isdecimal()}
+            k, along = [*(inputs.concrete or [])[1:3], "", ""][:2]
+            last = (sizes[-1] for sizes in tensors[:1] if along in ("", "-1", f"{len(sizes) - 1}"))
+            found |= {(of, int(k)) for of in last if k.isdecimal()}
         else:
             found |= {
                 (one[1], other[1])
