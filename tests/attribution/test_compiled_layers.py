@@ -265,6 +265,15 @@ def test_single_tokens_behind_the_last_attention_have_mlps_of_three_layers(
     assert names == ([part for part in parts for _ in lasts] if known else [])
 
 
+def test_mlps_of_single_tokens_that_run_one_by_one_are_found_each() -> None:
+    square, last = _gemm(4, HIDDEN, HIDDEN), _gemm(4, 8, HIDDEN)
+    forward = _run("forward", *_forward().kinds, *3 * [square, _RELU, square, _RELU, last])
+    forward.cores, forward.labels = find_cores(forward), _forward().labels
+    label_token_mlps(forward)
+    names = [label.component for at, label in sorted(forward.labels.items()) if at >= len(_forward())]
+    assert names == 3 * [UP, "mlp.activation", "mlp.other", "mlp.activation", DOWN]
+
+
 @pytest.mark.parametrize("before", ["mlp.other", UP])  # of another that runs in turn
 def test_inside_an_mlp_of_three_layers_are_activations_and_biases(before: str) -> None:
     one, rows = (4, 1, HIDDEN), (4, HIDDEN)

@@ -200,6 +200,12 @@ INNER_MLP_OF_THREE = Grammar(
 # ReLU's kernel also makes the mask for its gradient, and is named after that
 _BENDS_ALONE = no(no(activates, tagged("activation_backward")), tagged("norm"))
 
+
+def _is_narrower(it: Match, at: int) -> bool:
+    shape = it.run.shape(at)
+    return shape is None or shape.n < it.sizes.get("hidden", 1)
+
+
 TOKEN_MLP = Grammar(
     "MLP of single tokens",
     (
@@ -207,13 +213,9 @@ TOKEN_MLP = Grammar(
         some("mlp.activation", _BENDS_ALONE),
         some("mlp.other", what("gemm"), m="tokens", n="hidden", k="hidden"),
         some("mlp.activation", _BENDS_ALONE),
-        some("mlp.down", what("gemm"), m="tokens", k="hidden"),
+        some("mlp.down", what("gemm"), m="tokens", k="hidden", where=_is_narrower),
     ),
-    where=lambda it: (
-        _ends(it)
-        and len({*map(len, it.places)}) == 1
-        and all((shape := it.run.shape(at)) is None or shape.n < it["hidden"] for at in it.places[-1])
-    ),
+    where=lambda it: _ends(it) and len({*map(len, it.places)}) == 1,
 )
 
 
