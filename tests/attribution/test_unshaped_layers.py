@@ -197,6 +197,10 @@ CASES = {
         *3 * [*2 * [CONVOLVED, *_work("other", "gelu")], CONVOLVED, *_work("other", "add")],
         *[CONVOLVED, *4 * LAYER],
     ],
+    "biases of scores that are read between convolutions are of no map (EfficientViT, arXiv 2305.07027)": [
+        *3 * [CONVOLVED, *_work("other", "gelu"), CONVOLVED, *_work("unattributed", "index")],
+        *[CONVOLVED, *4 * LAYER],
+    ],
     "two streams of one product, each weighed (CogVideoX, arXiv 2408.06072)": [
         *[*WORDS, *4 * [*ATTENTION[:-1], *2 * [*_work("residual", "mul"), *ADDED], *NORM, *GATED, *ADDED]],
         *HEAD,

@@ -335,7 +335,8 @@ def _around(run: Run, hidden: int | None) -> Iterator[int]:
 
 def _between_convolutions(run: Run) -> Iterator[int]:
     """Without shapes: between two convolutions and no other product, and what bends the last one's result;
-    not where they can be linear layers, nor where a cosine says what turns or has positions."""
+    not where they can be linear layers, nor where a cosine says what turns or has positions, nor what is read
+    of a table, as of biases of scores."""
     if next(_beside_cores(run), None) is not None:
         return
     ends, mlps = {*_PRODUCTS, "softmax", "embedding", "dropout", "cos"}, {*_in_mlps(run)}
@@ -350,6 +351,7 @@ def _between_convolutions(run: Run) -> Iterator[int]:
             between = range(at + 1, first + 1) if run.kinds[first].what == "activation" else range(0)
         beside = {p + way for p in between if run.kinds[p].name == "layer_norm" for way in (-1, 1)}
         beside = {p for p in beside if run.kinds[p].what == "copy"}  # of tokens
+        beside |= {p + way for p in between if run.kinds[p].name.startswith("index") for way in (0, -1)}
         yield from (p for p in between if p not in beside | mlps)
 
 
