@@ -52,6 +52,11 @@ WAVES = _work("attention.rope", "mul", "cat", "cos", "mul", "sin", "mul")
 TURNS = _work("attention.rope", "mul", "neg", "cat", "mul", "add")
 TURNED = [*NORM, *QUERIES, *TURNS, CORE, _linear("attention.output"), *ADDED, *NORM, *GATED, *ADDED]
 
+_OWN = [  # each product runs a kernel of its own
+    *[_linear("attention.output", kernel="even"), *ADDED, *NORM, _linear("mlp.up", kernel="wide")],
+    *[*_work("mlp.activation", "gelu"), _linear("mlp.down", kernel="deep"), *ADDED],
+]
+
 ROUTER = [_linear("moe.router"), *_work("moe.router", "sigmoid", "topk")]
 GROUPED = "aten::_grouped_mm"
 EXPERTS = [
@@ -200,6 +205,11 @@ CASES = {
     "biases of scores that are read between convolutions are of no map (EfficientViT, arXiv 2305.07027)": [
         *3 * [CONVOLVED, *_work("other", "gelu"), CONVOLVED, *_work("unattributed", "index")],
         *[CONVOLVED, *4 * LAYER],
+    ],
+    "queries that run the kernel of another width's MLP (CrossViT, arXiv 2103.14899)": [
+        *[*WORDS, *3 * [*NORM, *QUERIES, CORE, *_OWN], *NORM, *QUERIES, CORE, _OWN[0], *ADDED, *NORM],
+        *[*_work("other", "gelu"), _linear("other", kernel="narrow")],
+        *[*NORM, _linear("attention.qkv", kernel="wide"), CORE, *_OWN, *HEAD],
     ],
     "two streams of one product, each weighed (CogVideoX, arXiv 2408.06072)": [
         *[*WORDS, *4 * [*ATTENTION[:-1], *2 * [*_work("residual", "mul"), *ADDED], *NORM, *GATED, *ADDED]],

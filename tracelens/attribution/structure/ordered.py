@@ -359,8 +359,11 @@ def _of_equals(run: Run, places: list[int], equal: list[set[str]]) -> Pattern | 
             out.append("attention.qkv")
         else:
             return None
-    # queries can be as large as an output; that of a core is ahead of the next one's
-    return None if QUERIES in out and "attention.output" in out[out.index(QUERIES) :] else tuple(out)
+    # queries can be as large as an output, or as an MLP's first; that of a core is ahead of the next one's
+    other = out[-1] in ("mlp.up", "mlp.gate") or (
+        QUERIES in out and "attention.output" in out[out.index(QUERIES) :]
+    )
+    return None if other else tuple(out)
 
 
 def _unknown(run: Run, start: int, stop: int) -> list[int]:
