@@ -76,7 +76,6 @@ def _padded(facts: StepFacts, mixture: Mixture) -> Candidate | None:
     empty, held = 1 - chosen / rows, round(capacity * chosen / rows)
     if empty < _WORTH_FRAC:
         return None
-    why = "tokens that did not choose the expert" if mixture.every_token else "rows without a token"
     found = Candidate(
         name="rows for tokens alone",
         title=f"Leave out rows without a token: {percent(empty)} of the experts' {round(capacity)} rows",
@@ -96,7 +95,7 @@ def _padded(facts: StepFacts, mixture: Mixture) -> Candidate | None:
         ],
         confidence="medium" if known else "low",
         effort="code",
-        bounds=[_without(row, empty, facts.gpu, why) for row in mixture.rows],
+        bounds=[_without(row, empty, facts.gpu) for row in mixture.rows],
         bound_of="of the experts' GEMMs the rows that no token of the router's choice fills",
         evidence=evidence(mixture) | {"top_k": known, "empty_frac": empty},
         parameter_delta=0,
@@ -123,11 +122,12 @@ def _of_every_token(found: Candidate, facts: StepFacts, mixture: Mixture) -> Can
             "+ out = torch.nn.functional.grouped_mm(x[order], stacked, offs=offsets)   # sorted by expert",
         ],
         caveats=["A router that weighs all experts and chooses none needs every row.", *found.caveats[1:]],
+        bounds=[_without(row, empty, facts.gpu, "tokens that did not choose it") for row in mixture.rows],
         bound_of="of the experts' GEMMs the rows of tokens that did not choose the expert",
     )
 
 
-def _without(row: GemmRow, empty: float, gpu: GpuInfo, why: str) -> Bound:
+def _without(row: GemmRow, empty: float, gpu: GpuInfo, why: str = "rows without a token") -> Bound:
     """What can go of the row's time with a share of its rows: they are computed and moved, weights stay."""
     m, n, k = row.m or 0, row.n or 0, row.k or 0
     rows, weights = (k * (m + n), m * n) if row.role == "wgrad" else (m * (n + k), n * k)
